@@ -100,7 +100,7 @@ class _Site:
             return data, round_
         data = (data.view(np.float32) + values).view(np.uint8)
         group.offer(data, round_ + 1)
-        alone = not group._agent._membership.heard > began and bool(alone_among(group._agent.site.history))
+        alone = not group.agent.membership.heard > began and bool(alone_among(group.agent.site.history))
         self.say(
             kind="round", round=round_, sites=found.sites, seconds=time.monotonic() - began, alone=alone,
             digest=hashlib.sha256(data.data).hexdigest(),

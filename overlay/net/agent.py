@@ -71,6 +71,9 @@ class Agent:
     connections: to each neighbour. backups: coordinators that may take the coordinator's place, tried in turn.
     security: TLS (tls.py); None: plaintext. clock: seconds since any time; the clocks of agents need not agree. log:
     gets each line; None: the module's logger.
+
+    Its parts tell how far it is: membership (of a coordinator), neighbours (connections to other agents), submissions
+    (values without a result), tasks (that run).
     """
 
     def __init__(
@@ -109,38 +112,38 @@ class Agent:
             self._log(f"{node}: {line}")
 
         connector = Connector(self._security)
-        self._membership = Membership(
+        self.membership = Membership(
             coordinators, hello=self._hello, on_message=self._on_message, on_disconnected=self._on_disconnected,
             clock=clock, connector=connector, log=log,
-            deputy=lambda: self._deputies.found(self._membership),
+            deputy=lambda: self._deputies.found(self.membership),
         )  # fmt: skip
-        self._neighbours = Neighbours(
-            node, self._loop, connections=self.connections, connector=connector, clock=self._membership.now,
+        self.neighbours = Neighbours(
+            node, self._loop, connections=self.connections, connector=connector, clock=self.membership.now,
             lost=self._lost,
         )  # fmt: skip
         self._multicast = ReliableMulticast(
             node, self.listen[0], self._loop, received=lambda packet: self._dispatcher.packet_received(packet),
-            control=self._neighbours.control, counters=counters, log=log,
+            control=self.neighbours.control, counters=counters, log=log,
         )  # fmt: skip
-        self._eager_scatter = EagerScatter(node, self._neighbours, counters)
-        self._submissions = Submissions(
-            node, self._loop, membership=self._membership, eager_scatter=self._eager_scatter, counters=counters,
+        self._eager_scatter = EagerScatter(node, self.neighbours, counters)
+        self.submissions = Submissions(
+            node, self._loop, membership=self.membership, eager_scatter=self._eager_scatter, counters=counters,
         )  # fmt: skip
         parts = AgentParts(
-            self._membership, self._neighbours, self._multicast, self._submissions, self._eager_scatter,
+            self.membership, self.neighbours, self._multicast, self.submissions, self._eager_scatter,
             self._pending_messages,
         )  # fmt: skip
-        self._tasks = Tasks(
+        self.tasks = Tasks(
             node, self._loop, parts, counters=counters,
             copied=lambda *copy: self._inbox.append(Copy(*copy)), log=log,
         )  # fmt: skip
-        self._withdrawals = Withdrawals(node, self._loop, self._membership, self._submissions, self._tasks)
-        self.site = SiteServices(node, self._loop, self._membership, self._neighbours)
+        self._withdrawals = Withdrawals(node, self._loop, self.membership, self.submissions, self.tasks)
+        self.site = SiteServices(node, self._loop, self.membership, self.neighbours)
         self._deputies = Deputies(
-            node, coordinators, self.site, self._neighbours, listens=lambda: self.listen, security=self._security,
+            node, coordinators, self.site, self.neighbours, listens=lambda: self.listen, security=self._security,
             log=log,
         )  # fmt: skip
-        self._dispatcher = Dispatcher(parts, self._tasks, self.site, counters=counters, log=log)
+        self._dispatcher = Dispatcher(parts, self.tasks, self.site, counters=counters, log=log)
 
     # --- for trainers ---
 
@@ -203,13 +206,13 @@ class Agent:
 
     def statistics(self) -> dict[str, Any]:
         """Bytes sent to each neighbour, bytes of multicasts on each link of the network, and the agent's counters."""
-        sent, copied = self._neighbours.bytes_sent(), dict(self._multicast.copied)
+        sent, copied = self.neighbours.bytes_sent(), dict(self._multicast.copied)
         return {"node": self.node, "bytes_sent": sent, "bytes_copied": copied, **self.counters}
 
     def leave(self, timeout: float = 30.0) -> None:
         """Closes the agent when no task needs it any more (it may pass on chunks for others), or after `timeout`
         seconds."""
-        self._tasks.idle.wait(timeout)
+        self.tasks.idle.wait(timeout)
         self.close()
 
     def close(self) -> None:
@@ -234,24 +237,24 @@ class Agent:
         host, port = self.listen
 
         def accept() -> Front:
-            return Front(lambda: self._neighbours.accept(self._dispatcher), self._deputies.serve)
+            return Front(lambda: self.neighbours.accept(self._dispatcher), self._deputies.serve)
 
         server = None
         if self.advertise != NOWHERE:
             server = await self._loop.create_server(accept, host, port, ssl=context)
             self.listen = (host, server.sockets[0].getsockname()[1])
-        joining = asyncio.ensure_future(self._membership.run())
+        joining = asyncio.ensure_future(self.membership.run())
         await self._stop.wait()
         joining.cancel()
         if server is not None:
             server.close()
         self._deputies.close()
-        self._neighbours.close()
+        self.neighbours.close()
         self._multicast.close()
-        self._tasks.abort_all(f"{self.node}: the agent was closed")
-        self._submissions.fail_all(OverlayError(f"{self.node}: the agent was closed"))
+        self.tasks.abort_all(f"{self.node}: the agent was closed")
+        self.submissions.fail_all(OverlayError(f"{self.node}: the agent was closed"))
         self.site.fail_all(OverlayError(f"{self.node}: the agent was closed"))
-        self._membership.close()
+        self.membership.close()
         await end_all()
 
     def _end(self) -> None:
@@ -262,31 +265,31 @@ class Agent:
         if self._closing or self._refusal:
             submission.future.set_exception(OverlayError(f"{self.node}: {self._refusal or 'the agent was closed'}"))
             return
-        self._submissions.submit(submission)
+        self.submissions.submit(submission)
 
     def _lost(self, name: str, address: tuple[str, int] | None, reason: str) -> None:
         if not self._closing:
-            self._tasks.lost(name, address, reason)
+            self.tasks.lost(name, address, reason)
 
     # --- the coordinator ---
 
     def _hello(self) -> dict[str, Any]:
         """Return the message with which the agent joins: its address, and what a coordinator that takes over needs
         (AgentState)."""
-        self._submissions.forget_announcements()
+        self.submissions.forget_announcements()
         host, port = self.listen
         if self.advertise is not None and self.advertise != NOWHERE:
             host, port = self.advertise[0], self.advertise[1] or port
         return {
             "node": self.node, "host": host, "port": port, "inbound": self.advertise != NOWHERE,
-            "epoch": self._neighbours.epoch, "history": self.site.history, **self._tasks.report(),
+            "epoch": self.neighbours.epoch, "history": self.site.history, **self.tasks.report(),
         }  # fmt: skip
 
     def _on_disconnected(self) -> None:
         """React to the loss of the coordinator, or to its absence at the start."""
         self.site.coordinator_left()
-        self._submissions.coordinator_left()
-        self._tasks.coordinator_left()
+        self.submissions.coordinator_left()
+        self.tasks.coordinator_left()
 
     def _on_message(self, message: dict[str, Any]) -> None:
         """The coordinator has said this."""
@@ -297,27 +300,27 @@ class Agent:
             blocks = tuple((str(owner), int(first), int(size)) for owner, first, size in message["blocks"])
             self._eager_scatter.set_default_split(message["values"], message["chunk_values"], blocks)
         elif kind == "task":
-            self._begun(self._tasks.begin(Task.from_json(message["task"])))
+            self._begun(self.tasks.begin(Task.from_json(message["task"])))
         elif kind == "alike":
-            self._begun(self._tasks.begin_alike(message["as"], message["task"], message["round"]))
+            self._begun(self.tasks.begin_alike(message["as"], message["task"], message["round"]))
         elif kind == "mend":
-            execution = self._tasks.mend(Task.from_json(message["task"]))
+            execution = self.tasks.mend(Task.from_json(message["task"]))
             if execution is not None:
                 self._dispatcher.mended(execution)
         elif kind == "done":
-            self._tasks.done(message["task"])
+            self.tasks.done(message["task"])
         elif kind == "abort":
-            self._tasks.abort(message["task"], message["reason"], message["again"])
+            self.tasks.abort(message["task"], message["reason"], message["again"])
         elif kind == "let go":
-            self._tasks.let_go(message["task"], message["reason"])
+            self.tasks.let_go(message["task"], message["reason"])
         elif kind == "drop":
-            self._tasks.drop(message["task"], message["lost"])
+            self.tasks.drop(message["task"], message["lost"])
         elif kind == "pace":
-            self._tasks.pace(message["task"], message["mbps"])
+            self.tasks.pace(message["task"], message["mbps"])
         elif kind == "go":
-            self._submissions.release(message["task"])
+            self.submissions.release(message["task"])
         elif kind == "alone":
-            self._submissions.first_alone()
+            self.submissions.first_alone()
         elif kind == "unmet":
             self._withdrawals.reject(message["turn"], message["reason"], message)
         elif kind == "site":
@@ -329,9 +332,9 @@ class Agent:
         elif kind == "refused":
             self._refusal = message["reason"]
             self._joined.set()
-            self._tasks.abort_all(f"the coordinator refused this agent: {self._refusal}")
+            self.tasks.abort_all(f"the coordinator refused this agent: {self._refusal}")
             reason = f"{self.node}: the coordinator refused this agent: {self._refusal}"
-            self._submissions.fail_all(OverlayError(reason))
+            self.submissions.fail_all(OverlayError(reason))
             self.site.fail_all(OverlayError(reason))
 
     def _begun(self, execution: Execution | None) -> None:
@@ -340,10 +343,10 @@ class Agent:
 
     def _set_members(self, message: dict[str, Any]) -> None:
         """The coordinator acts, and says who the members are and how messages are to be sent."""
-        if message["epoch"] != self._neighbours.epoch:  # another coordinator, or the first one
-            self._tasks.new_epoch()
+        if message["epoch"] != self.neighbours.epoch:  # another coordinator, or the first one
+            self.tasks.new_epoch()
             self._pending_messages.forget_before(message["epoch"])
-        self._dispatcher.probe_values, self._submissions.may_go_alone = message["probe_values"], message["alone"]
+        self._dispatcher.probe_values, self.submissions.may_go_alone = message["probe_values"], message["alone"]
         copying = message.get("multicast")
         if copying is None:
             self._multicast.configure(None)
@@ -351,9 +354,9 @@ class Agent:
             key = bytes.fromhex(copying["key"])
             self._multicast.configure(Carrier(copying["job"], copying["program_values"], bool(key)), key)
         members = {name: (host, port) for name, (host, port) in message["members"].items()}
-        self._neighbours.set_members(message["epoch"], members, message["everyone"], message["hidden"])
-        self._eager_scatter.introduced(self._tasks.running)
+        self.neighbours.set_members(message["epoch"], members, message["everyone"], message["hidden"])
+        self._eager_scatter.introduced(self.tasks.running)
         self._joined.set()
-        self._tasks.coordinator_acts()
+        self.tasks.coordinator_acts()
         self.site.introduced()
-        self._submissions.announce()
+        self.submissions.announce()

@@ -90,7 +90,8 @@ class Coordinator:
     security: TLS; None: plaintext. log: gets each line. finished(task, seconds): all participants have what a task had
     for them; seconds: of the slowest of them.
 
-    address: where it listens. Raises OSError when it cannot listen.
+    address: where it listens. members: the agents that are connected, by name. leadership: whether this coordinator
+    acts, and what it waits for before it does. driver: the tasks that run. Raises OSError when it cannot listen.
     """
 
     def __init__(
@@ -112,20 +113,19 @@ class Coordinator:
         self._replication, self._log = replication, log
         self._key = Seal.draw() if security is not None else b""  # for packets that switches copy; told over TLS only
         self._loop = self._own_loop()
-        self._members = Members()
-        self._driver = PolicyDriver(policy, self._members, replication=replication, log=log, on_finished=finished)
-        self._desk = desk
+        self.members = Members()
+        self.driver = PolicyDriver(policy, self.members, replication=replication, log=log, on_finished=finished)
+        self.desk = desk
         if desk is not None:
-            desk.attach(self._loop, self._members, self._driver)
-        self._leadership = Leadership(
-            self._loop, self._members, self._driver, quorum or Quorum(len(policy.nodes), contested=False),
+            desk.attach(self._loop, self.members, self.driver)
+        self.leadership = Leadership(
+            self._loop, self.members, self.driver, quorum or Quorum(len(policy.nodes), contested=False),
             Office(self._introduce, self._began, self._said, self._ended),
             standby=Standby(backs_up, security, log, self._told) if backs_up else None, log=log,
         )  # fmt: skip
         self._reminded = ""  # which agents are missing, as the agents that wait were told last
-        self._started = threading.Event()
+        self._started, self.address = threading.Event(), (host, port)
         self._error: BaseException | None = None
-        self.address = (host, port)
         self._start()
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
@@ -140,12 +140,12 @@ class Coordinator:
 
     @property
     def active(self) -> bool:
-        """Whether this coordinator acts, which means that it begins tasks."""
-        return self._leadership.active
+        """Whether this coordinator acts: begins tasks."""
+        return self.leadership.active
 
     def tell(self, event: Event) -> None:
         """Gives the policy an event from outside (bandwidths that the network tells). From any thread."""
-        self._loop.call_soon_threadsafe(self._driver.handle, event)
+        self._loop.call_soon_threadsafe(self.driver.handle, event)
 
     def close(self) -> None:
         """Ends the coordinator; agents go on with their tasks, and look for another one."""
@@ -183,12 +183,12 @@ class Coordinator:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT_BYTES)
         self._started.set()
         watching = asyncio.ensure_future(self._watch())
-        if self._leadership.standby is not None:
-            self._leadership.standby.start(self.address)
+        if self.leadership.standby is not None:
+            self.leadership.standby.start(self.address)
         await self._stop.wait()
         watching.cancel()
         server.close()
-        for member in list(self._members.values()):
+        for member in list(self.members.values()):
             member.writer.close()
         await end_all()
 
@@ -196,8 +196,8 @@ class Coordinator:
         """Every second: finds members that are silent, and reminds those that wait."""
         while True:
             await asyncio.sleep(ALIVE_SECONDS)
-            for member in list(self._members.values()):
-                if self._members.get(member.node) is not member:
+            for member in list(self.members.values()):
+                if self.members.get(member.node) is not member:
                     continue  # it was let go when another member was lost
                 member.silence.tick()
                 if member.silence.seconds > liveness.FROZEN_SECONDS:
@@ -205,16 +205,16 @@ class Coordinator:
                                f"{liveness.FROZEN_SECONDS:.0f} s: it counts as lost")  # fmt: skip
             self._remind()
             if getattr(self.policy, "ticks", False) and self.active:
-                quiet = (name for name, each in self._members.items() if each.silence.seconds >= liveness.QUIET_SECONDS)
-                self._driver.handle(Tick(frozenset(quiet)))
+                quiet = (name for name, each in self.members.items() if each.silence.seconds >= liveness.QUIET_SECONDS)
+                self.driver.handle(Tick(frozenset(quiet)))
 
     def _remind(self) -> None:
         """Agents whose submissions have waited for a while are told which agents are missing, once for each change."""
-        late = self._driver.pending.waiting(time.monotonic() - REMIND_SECONDS)
-        reason = self._driver.pending.missing(self._members) if late else ""
+        late = self.driver.pending.waiting(time.monotonic() - REMIND_SECONDS)
+        reason = self.driver.pending.missing(self.members) if late else ""
         if reason and reason != self._reminded:
             self._log(f"{', '.join(late)} wait: {reason}")
-            self._members.tell(late, type="waits", reason=reason)
+            self.members.tell(late, type="waits", reason=reason)
         self._reminded = reason
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -223,23 +223,23 @@ class Coordinator:
         ended = "has left"
         try:
             while line := await reader.readline():
-                if member is None and line.startswith(b"GET ") and self._desk is not None:
+                if member is None and line.startswith(b"GET ") and self.desk is not None:
                     await site_web.answer(line, reader, writer, self._status)
                     break
                 message = json.loads(line)
                 if not isinstance(message, dict):
                     raise ValueError(f"a message is an object with a type, got {line[:40]!r}")
-                if member is None and message.get("type") == "status" and self._desk is not None:
+                if member is None and message.get("type") == "status" and self.desk is not None:
                     writer.write(json.dumps(self._status()).encode() + b"\n")
                 elif member is None and message.get("type") == "watch":
-                    shared = self._desk.shared(message.get("version")) if self._desk and self.active else None
+                    shared = self.desk.shared(message.get("version")) if self.desk and self.active else None
                     writer.write(alive(message, active=self.active, shared=shared))
                 elif member is None:
                     member = self._join(message, writer)
                     if member is None:
                         await writer.drain()
                         break
-                elif self._members.get(member.node) is not member:
+                elif self.members.get(member.node) is not member:
                     break  # it has joined again, or was let go: messages over this connection are void
                 else:
                     member.silence.heard()
@@ -253,7 +253,7 @@ class Coordinator:
             self._log(f"closed the connection of {who}: its message cannot be read: {error!r}")
         finally:
             writer.close()
-            if member is not None and self._members.get(member.node) is member:
+            if member is not None and self.members.get(member.node) is member:
                 self._gone(member, f"{member.node} {ended}")
 
     # --- members ---
@@ -261,7 +261,7 @@ class Coordinator:
     def _join(self, message: dict[str, Any], writer: asyncio.StreamWriter) -> Member | None:
         """An agent wants to join: the new member, or None where it is refused, which it has been told."""
         node, host = str(message["node"]), str(message["host"])
-        if not self._leadership.accepts(node):
+        if not self.leadership.accepts(node):
             writer.write(STANDBY)
             return None
         address = str(writer.get_extra_info("peername")[0]) if host in ANYWHERE else host, int(message["port"])
@@ -270,50 +270,50 @@ class Coordinator:
             writer.write(json.dumps({"type": "refused", "reason": reason}).encode() + b"\n")
             return None
         state = AgentState.of(message)
-        self._leadership.observe(node, message)
-        before = self._members.get(node)
+        self.leadership.observe(node, message)
+        before = self.members.get(node)
         if before is not None:  # the same agent: this end has not heard yet that its connection ended
             self._gone(before, f"{node} joins again")
         liveness.end_when_unreached(writer.transport, liveness.UNREACHED_SECONDS)
         member = Member(node, address, writer, state, inbound=bool(message.get("inbound", True)))
-        self._members[node] = member
-        self._log(f"{node} joined ({len(self._members)} here now)")
+        self.members[node] = member
+        self._log(f"{node} joined ({len(self.members)} here now)")
         if not self.active:
-            self._leadership.gather(member)
+            self.leadership.gather(member)
             return member
         self._introduce()
-        for split in self._driver.default_splits.values():
-            self._members.tell((node,), **split)
+        for split in self.driver.default_splits.values():
+            self.members.tell((node,), **split)
         for number, (task, _) in state.running.items():
-            given_up = state.epoch == self._leadership.epoch and number not in self._driver.running
+            given_up = state.epoch == self.leadership.epoch and number not in self.driver.running
             if given_up:  # while the agent was away
-                self._members.tell((node,), type="abort", task=number, reason=f"{node} was lost", again=task.keep)
-        self._driver.handle(Back(node))
-        if self._desk is not None:
-            self._desk.joined(node)
+                self.members.tell((node,), type="abort", task=number, reason=f"{node} was lost", again=task.keep)
+        self.driver.handle(Back(node))
+        if self.desk is not None:
+            self.desk.joined(node)
         return member
 
     def _status(self) -> dict[str, Any]:
-        return {"acts": self.active, **(self._desk.status() if self._desk is not None else {})}
+        return {"acts": self.active, **(self.desk.status() if self.desk is not None else {})}
 
     def _began(self) -> None:
-        if self._desk is not None:
-            for name in list(self._members):
-                self._desk.joined(name)
+        if self.desk is not None:
+            for name in list(self.members):
+                self.desk.joined(name)
 
     def _told(self, shared: dict[str, Any]) -> None:
-        if self._desk is not None and not self.active:
-            self._desk.told(shared)
+        if self.desk is not None and not self.active:
+            self.desk.told(shared)
 
     def _ended(self) -> None:
-        if self._desk is not None:
-            self._desk.ended()
+        if self.desk is not None:
+            self.desk.ended()
 
     def _objection(
         self, message: dict[str, Any], node: str, address: tuple[str, int], writer: asyncio.StreamWriter
     ) -> str | None:
         """Return why this agent may not join; None: it may."""
-        before = self._members.get(node)
+        before = self.members.get(node)
         if message.get("type") != "join":
             return "the first message must be of the type join"
         admit = getattr(self.policy, "admit", None)
@@ -332,14 +332,14 @@ class Coordinator:
 
     def _introduce(self) -> None:
         """Tells all members who the members are."""
-        self._members.tell(
-            self._members,
+        self.members.tell(
+            self.members,
             type="members",
-            term=self._leadership.quorum.term,
-            epoch=self._leadership.epoch,
+            term=self.leadership.quorum.term,
+            epoch=self.leadership.epoch,
             everyone=self.policy.nodes,
-            hidden=[name for name, member in self._members.items() if not member.inbound],
-            members={name: member.address for name, member in self._members.items()},
+            hidden=[name for name, member in self.members.items() if not member.inbound],
+            members={name: member.address for name, member in self.members.items()},
             probe_values=self.probe_values,
             alone=getattr(self.policy, "alone", False),
             multicast=self._multicast_format(),
@@ -353,23 +353,23 @@ class Coordinator:
 
     def _gone(self, member: Member, reason: str) -> None:
         """A member is lost."""
-        del self._members[member.node]
+        del self.members[member.node]
         member.writer.close()
         self._log(reason)
-        self._driver.pending.clear(member.node)
-        if self._leadership.member_gone():
+        self.driver.pending.clear(member.node)
+        if self.leadership.member_gone():
             self._introduce()
-            self._driver.handle(Lost(member.node))
-            if self._desk is not None:
-                self._desk.left(member.node)
+            self.driver.handle(Lost(member.node))
+            if self.desk is not None:
+                self.desk.left(member.node)
 
     def _said(self, node: str, message: dict[str, Any]) -> None:
         """A member has said this; the policy hears of it when this coordinator acts."""
         if message["type"] == "alive":
-            self._members[node].tell(alive(message))
+            self.members[node].tell(alive(message))
         elif not self.active:
-            self._leadership.hold_back(node, message)
-        elif message["type"] == "site" and self._desk is not None:
-            self._desk.said(node, message)
+            self.leadership.hold_back(node, message)
+        elif message["type"] == "site" and self.desk is not None:
+            self.desk.said(node, message)
         else:
-            self._driver.said(node, message)
+            self.driver.said(node, message)

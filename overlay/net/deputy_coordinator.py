@@ -29,7 +29,7 @@ class Deputy(Coordinator):
     def resign(self) -> None:
         """Acts no more; the members look for another coordinator."""
         self._watching.cancel()
-        self._leadership.resign()
+        self.leadership.resign()
 
 
 def make(

@@ -45,6 +45,9 @@ class SiteDesk:
 
     probe_seconds: of one measurement between two sites; 0: nothing is measured. all_pairs: pairs are measured, too,
     whose round trip says that they are composed of others. quorum: of several coordinators. log: gets each line.
+
+    states: of each site, the round before which its state is, and its digest. survey: the measurement that is under
+    way, or None. surveyed: the sites whose links have been measured. growth: which links may have become faster.
     """
 
     def __init__(
@@ -61,15 +64,14 @@ class SiteDesk:
         self.record = Record()
         self._quorum = quorum or SiteQuorum(contested=False)
         self._probe_seconds, self._all_pairs = probe_seconds, all_pairs
-        self._states: dict[str, tuple[int, str]] = {}  # of each site: the round before which its state is, its digest
+        self.states: dict[str, tuple[int, str]] = {}
         self._taking: set[str] = set()  # sites that have been told whose state to take
         self._asking: dict[str, None] = {}  # sites that wait to be told whose state is right, in order
-        self._survey: asyncio.Task[None] | None = None
-        self._surveyed: set[str] = set()
+        self.survey: asyncio.Task[None] | None = None
+        self.surveyed: set[str] = set()
         self._returned: asyncio.TimerHandle | None = None
         self._slow = 0  # rounds one after the other
-        self._measured_at, self._patience = 0.0, AGAIN_SECONDS
-        self._growth = Growth()
+        self._measured_at, self._patience, self.growth = 0.0, AGAIN_SECONDS, Growth()
         self._meanwhile = ""  # why the network was to be measured while that could not begin
         policy.held = probe_seconds > 0
 
@@ -85,14 +87,14 @@ class SiteDesk:
             (self.network.hidden.add if hidden else self.network.hidden.discard)(node)
             self.network.version += 1
         self._tell_network((node,))
-        if not self._surveyed and self._probe_seconds > 0 and self._members[node].state.epoch:
+        if not self.surveyed and self._probe_seconds > 0 and self._members[node].state.epoch:
             self._members.tell((node,), type="site", what="tell network")  # it has followed a coordinator before
         self._consider_survey()
 
     def _tell_network(self, nodes: Iterable[str]) -> None:
         """Sites know what a deputy of this coordinator needs for the same plans (deputy.py)."""
         self._members.tell(
-            nodes, type="site", what="network", network=self.network.to_json(), surveyed=sorted(self._surveyed),
+            nodes, type="site", what="network", network=self.network.to_json(), surveyed=sorted(self.surveyed),
             mtu=self.network.mtu, chunk_values=self.network.chunk_values,
             paced=self._policy.sending.paced,
         )  # fmt: skip
@@ -104,16 +106,16 @@ class SiteDesk:
 
     def left(self, node: str) -> None:
         self.record.counts["lost"] += 1
-        self._states.pop(node, None)
+        self.states.pop(node, None)
         self._asking.pop(node, None)
         self._taking.discard(node)
         self._sites.left(node)
         self._answer()
 
     def ended(self) -> None:
-        for node in self._states.keys() | self._surveyed:
+        for node in self.states.keys() | self.surveyed:
             self._sites.left(node)
-        self._states.clear()
+        self.states.clear()
         self._asking.clear()
         self._taking.clear()
         if self._returned is not None:
@@ -123,23 +125,23 @@ class SiteDesk:
     # --- a coordinator that backs up another one knows the network, too ---
 
     def shared(self, version: object) -> dict[str, Any] | None:
-        now = [self.network.version, len(self._surveyed)]
-        known = {"version": now, "surveyed": sorted(self._surveyed), "network": self.network.to_json()}
-        return None if version == now or not self._surveyed else known
+        now = [self.network.version, len(self.surveyed)]
+        known = {"version": now, "surveyed": sorted(self.surveyed), "network": self.network.to_json()}
+        return None if version == now or not self.surveyed else known
 
     def told(self, shared: dict[str, Any]) -> None:
         self.network.adopt(shared["network"])
-        self._surveyed = {str(site) for site in shared["surveyed"]}
+        self.surveyed = {str(site) for site in shared["surveyed"]}
         self._policy.held = False
 
     def task_done(self, task: Task, seconds: float) -> None:
         """A task is done, which took the slowest site so long."""
         self.record.busy_seconds += seconds
-        self._growth.carried(task)
-        pairs = self._growth.due(self._probe_seconds, self._members.keys(), self.network.known)
+        self.growth.carried(task)
+        pairs = self.growth.due(self._probe_seconds, self._members.keys(), self.network.known)
         if pairs and self._may_measure_again():
             self._meanwhile = ""
-            self._survey = asyncio.ensure_future(self._look(pairs))
+            self.survey = asyncio.ensure_future(self._look(pairs))
         if task.op == "maximum":
             return
         self.record.counts["rounds"] += 1
@@ -162,21 +164,21 @@ class SiteDesk:
         """The network is measured again, unless that was done a short while ago."""
         if self._may_measure_again():
             self.log(f"{why}: the network is measured again")
-            self._survey = asyncio.ensure_future(self._measure(again=True))
+            self.survey = asyncio.ensure_future(self._measure(again=True))
         else:
             self._meanwhile = why
 
     def _may_measure_again(self) -> bool:
         late_enough = self._loop.time() > self._measured_at + self._patience
-        return bool(late_enough and self._survey is None and self._probe_seconds > 0 and self._surveyed)
+        return bool(late_enough and self.survey is None and self._probe_seconds > 0 and self.surveyed)
 
     async def _look(self, pairs: Iterable[Pair]) -> None:
         """Look whether these pairs of sites have become faster; measure the network again if so, or if somebody wanted
         that meanwhile."""
         try:
-            grown = self._growth.looked(await self._sites.probe(pairs), self._probe_seconds)
+            grown = self.growth.looked(await self._sites.probe(pairs), self._probe_seconds)
         finally:
-            self._survey = None
+            self.survey = None
         if why := grown or self._meanwhile:
             self.again(why)
         self._consider_survey()
@@ -187,20 +189,20 @@ class SiteDesk:
             self._quorum.learn(node, history_of(message.get("history", ())))
         if what in ("trips", "probed"):
             self._sites.said(node, message)
-        elif what == "network" and not self._surveyed:
+        elif what == "network" and not self.surveyed:
             self.told(message)
-            self.log(f"{node} knows what was measured of {len(self._surveyed)} sites")
+            self.log(f"{node} knows what was measured of {len(self.surveyed)} sites")
             self._driver.handle(Tick())
         elif what == "state":
-            self._states[node] = int(message["round"]), str(message["digest"])
+            self.states[node] = int(message["round"]), str(message["digest"])
             self._losses(node, message.get("losses", {}))
             self._compare(node)
-            for each in returned(self._states, self._states[node], self._policy) - self._asking.keys() - self._taking:
+            for each in returned(self.states, self.states[node], self._policy) - self._asking.keys() - self._taking:
                 self._policy.activate(each)
                 self.log(f"{each} takes part again: it has the others' state")
             self._answer()
         elif what == "here":
-            self._states[node] = int(message["round"]), str(message["digest"])
+            self.states[node] = int(message["round"]), str(message["digest"])
             self._asking[node] = None
             if message.get("active") and not self._policy.started and self._returned is None:
                 self._returned = self._loop.call_later(RETURN_SECONDS, self._all_returned)
@@ -218,8 +220,8 @@ class SiteDesk:
 
     def _begin_together(self) -> None:
         """The sites that have asked begin with the state of the one that is furthest."""
-        lead = min(self._asking, key=lambda node: (-self._states[node][0], -self._quorum.term_of(node), node))
-        self._policy.begin_at(self._states[lead][0], self._asking)
+        lead = min(self._asking, key=lambda node: (-self.states[node][0], -self._quorum.term_of(node), node))
+        self._policy.begin_at(self.states[lead][0], self._asking)
         self._reply(lead, None)
         self.log(f"{len(self._asking) + 1} sites begin before round {self._policy.round}, with the state of {lead}")
         self._answer()
@@ -231,13 +233,13 @@ class SiteDesk:
                 self._begin_together()
             return
         for node in list(self._asking):
-            round_, digest = self._states[node]
+            round_, digest = self.states[node]
             having = [
                 each for each in self._policy.active
-                if each != node and self._states.get(each, (-1, ""))[0] == self._policy.round
+                if each != node and self.states.get(each, (-1, ""))[0] == self._policy.round
             ]  # fmt: skip
             sources = [each for each in having if self.network.linked(each, node)]
-            if any(self._states[each] == (round_, digest) for each in having) or not self._policy.active:
+            if any(self.states[each] == (round_, digest) for each in having) or not self._policy.active:
                 self._reply(node, None)
             elif sources:
                 self._reply(node, max(sources, key=lambda each: (self.network.pairs.get((each, node), 0.0), each)))
@@ -255,7 +257,7 @@ class SiteDesk:
             self.log(f"{node} takes part from round {self._policy.round} on")
             self._tell_to_take(node, None, round=self._policy.round)
             return
-        round_, digest = self._states[source]
+        round_, digest = self.states[source]
         if node in self._taking:  # a round was done while the state was on its way: the next one waits for this site
             self._policy.fetching.add(node)
         self._taking.add(node)
@@ -269,9 +271,9 @@ class SiteDesk:
 
     def _compare(self, node: str) -> None:
         """Sites before the same round must have the same state; who differs from most has to take theirs."""
-        own = self._states[node]
-        same_round = {each: self._states[each] for each in self._policy.active
-                      if each in self._states and self._states[each][0] == own[0]}  # fmt: skip
+        own = self.states[node]
+        same_round = {each: self.states[each] for each in self._policy.active
+                      if each in self.states and self.states[each][0] == own[0]}  # fmt: skip
         counts = Counter(same_round.values())
         if len(counts) < 2:
             return
@@ -285,20 +287,20 @@ class SiteDesk:
 
     def _consider_survey(self) -> None:
         """A survey begins when enough sites are there, and again when sites have come that no survey knows."""
-        new = self._members.keys() - self._surveyed
-        enough = len(self._members) >= max(2, self._policy.sites) or self._surveyed
-        if self._probe_seconds <= 0 or self._survey is not None or not new or not enough:
-            if self._policy.sites < 2 and not self._surveyed:
+        new = self._members.keys() - self.surveyed
+        enough = len(self._members) >= max(2, self._policy.sites) or self.surveyed
+        if self._probe_seconds <= 0 or self.survey is not None or not new or not enough:
+            if self._policy.sites < 2 and not self.surveyed:
                 self._policy.held = False  # a site alone may begin
             return
-        self._survey = asyncio.ensure_future(self._measure())
+        self.survey = asyncio.ensure_future(self._measure())
 
     async def _measure(self, *, again: bool = False) -> None:
         """again: pairs that are measured already, too; no round begins meanwhile."""
         try:
             self._policy.held = self._policy.held or again
             await self._rest() if again else await asyncio.sleep(SETTLE_SECONDS)
-            if not again and self._members.keys() <= self._surveyed:
+            if not again and self._members.keys() <= self.surveyed:
                 return  # a site has told what another coordinator had measured
             nodes = sorted(self._members)
             began = time.monotonic()
@@ -311,16 +313,16 @@ class SiteDesk:
             together = await self._sites.probe(pairs) if len(nodes) > 2 else {}
             before = dict(self.network.pairs)
             self.network.surveyed(alone, together, trips)
-            self._growth.surveyed(together or alone)
+            self.growth.surveyed(together or alone)
             same = all(abs(mbps - before.get(pair, 0.0)) <= CHANGE_PART * mbps for pair, mbps in alone.items())
             self._patience = 2 * self._patience if same else AGAIN_SECONDS
             self._measured_at, self._slow = self._loop.time(), 0
-            self._surveyed.update(nodes)
+            self.surveyed.update(nodes)
             self._tell_network(self._members)
             self.log(f"measured {len(alone)} of {len(nodes) * (len(nodes) - 1)} pairs of sites in "
                       f"{time.monotonic() - began:.1f} s: {_words(alone)}")  # fmt: skip
         finally:
-            self._survey = None
+            self.survey = None
             self._policy.held = False
             self._driver.handle(Tick())
         self._consider_survey()
@@ -336,7 +338,7 @@ class SiteDesk:
     def status(self) -> dict[str, Any]:
         return status_of(
             self._policy, self.network, self._members,
-            states=self._states, asking=self._asking, measuring=self._survey is not None, record=self.record,
+            states=self.states, asking=self._asking, measuring=self.survey is not None, record=self.record,
         )  # fmt: skip
 
 

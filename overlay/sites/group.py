@@ -194,12 +194,12 @@ class SiteGroup:
         enrolment: Enrolment | None = None, log: Callable[[str], None] = _log.info,
     ) -> None:  # fmt: skip
         self._enrolment = enrolment
-        self._agent, self.timeout, self._rescue, self._log = agent, timeout, rescue, log
+        self.agent, self.timeout, self._rescue, self._log = agent, timeout, rescue, log
         self.site = agent.node
 
     def members(self) -> list[str]:
         """The names of the sites that are connected now."""
-        return self._agent.site.members()
+        return self.agent.site.members()
 
     @property
     def one_process(self) -> bool:
@@ -208,7 +208,7 @@ class SiteGroup:
 
     def bytes_sent(self) -> int:
         """Return the bytes that this site has sent to other sites."""
-        return sum(self._agent.statistics()["bytes_sent"].values())
+        return sum(self.agent.statistics()["bytes_sent"].values())
 
     # --- the state that all sites share ---
 
@@ -223,11 +223,11 @@ class SiteGroup:
         state = State(round, digest_of(data), data)
         end = time.monotonic() + self.timeout
         while True:
-            answer = self._wait(self._agent.site.here(state), end, "the other sites have not said whose state to take")
+            answer = self._wait(self.agent.site.here(state), end, "the other sites have not said whose state to take")
             if answer["from"] is None:
                 return state
             try:
-                fetched = self._wait(self._agent.site.fetch(answer["from"]), end, "the state has not come")
+                fetched = self._wait(self.agent.site.fetch(answer["from"]), end, "the state has not come")
             except PeerLost as error:
                 self._log(f"{self.site}: {error}")
                 continue
@@ -239,7 +239,7 @@ class SiteGroup:
 
     def offer(self, data: Bytes, round: int) -> None:
         """Offer this state of this site, before this round, to sites that join. data: not changed any more."""
-        self._agent.site.offer(State(round, digest_of(data), data))
+        self.agent.site.offer(State(round, digest_of(data), data))
 
     # --- averages ---
 
@@ -285,7 +285,7 @@ class SiteGroup:
         """The round was done over the fallback: its result replaces the values."""
         assert self._rescue is not None, "it has done the round"
         values[:] = mean
-        self._agent.site.did(round_, self._rescue.names)
+        self.agent.site.did(round_, self._rescue.names)
         nothing = np.zeros_like(values)
         return Averaged(self._rescue.names, weights, nothing, time.monotonic() - began, fell_back=True)
 
@@ -298,7 +298,7 @@ class SiteGroup:
                 else:
                     words = replace(about, op="words")
                     done, left = self._average_fields(values, words, bits, keep, began + self.timeout)
-                self._agent.site.did(about.round, done.participants)
+                self.agent.site.did(about.round, done.participants)
                 return Averaged(done.participants, done.weights, left, time.monotonic() - began)
             except PeerLost as error:
                 self._log(f"{self.site}: round {about.round} is done again: {error}")
@@ -347,7 +347,7 @@ class SiteGroup:
         return total
 
     def _synchronise(self, tensor: Floats, about: About, end: float) -> Done:
-        return self._agent.synchronise(tensor, max(0.1, end - time.monotonic()), about=about)
+        return self.agent.synchronise(tensor, max(0.1, end - time.monotonic()), about=about)
 
     def _wait(self, future: Future[Made], end: float, what: str) -> Made:
         while True:
@@ -365,7 +365,7 @@ class SiteGroup:
         """Leaves: the others go on without this site. What it still passes on for others ends first."""
         if self._enrolment is not None:
             self._enrolment.close()
-        self._agent.leave()
+        self.agent.leave()
 
     def __enter__(self) -> SiteGroup:
         return self

@@ -1,10 +1,7 @@
-"""One site of tests/overlay/test_sites.py: real training, or a part of a scenario, started by `python -m` with a line
-of JSON.
-"""
+"""One site of tests/overlay/test_sites.py: real training, or a part of a scenario."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -75,7 +72,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
 
             os._exit(9)
         time.sleep(order.get("pause", 0.0))
-    outer._drain()
+    outer.state_dict()  # Rounds under way end.
     shared = np.concatenate([np.concatenate([part.outer, part.momentum]) for part in outer.fragments])
     np.savez(order["out"], model=flat(model), shared=shared)
     found = {"began": began, "round": outer.round, "losses": losses, "participants": participants,
@@ -84,7 +81,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-if __name__ == "__main__":
+def train_all(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Train for each of the orders in turn, in a process of its own; returns what came of each."""
     torch.set_num_threads(1)
-    for order in json.loads(sys.argv[1]):
-        print(json.dumps(train(order)), flush=True)
+    return [train(order) for order in orders]

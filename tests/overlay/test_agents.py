@@ -112,7 +112,7 @@ def test_an_agent_that_dies_is_named_to_the_others_and_may_come_back():
         slow = SumTree("a", 0, 1000, edges("a", nodes), edges("a", nodes, down=True), nodes, nodes, rate_mbps=0.001)
         coordinator.policy.task = lambda number, values, now: Task(number, values, (slow,), chunk_values=10)
         waiting = [agents[n].synchronise_async(np.ones(1000, np.float32)) for n in nodes]
-        until(lambda: 2 in agents["c"]._tasks.running)  # The first task may still be there.
+        until(lambda: 2 in agents["c"].tasks.running)  # The first task may still be there.
         agents["c"].close()
         for future in waiting[:2]:
             with pytest.raises(PeerLost, match=r"c is lost|a and c|b and c"):
@@ -130,8 +130,8 @@ def test_an_agent_that_was_away_hears_that_its_task_was_given_up():
         slow = SumTree("a", 0, 1000, edges("a", nodes), edges("a", nodes, down=True), nodes, nodes, rate_mbps=0.001)
         coordinator.policy.task = lambda number, values, now: Task(number, values, (slow,), chunk_values=10)
         waiting = [agents[n].synchronise_async(np.ones(1000, np.float32)) for n in nodes]
-        until(lambda: all(agents[n]._tasks.running for n in nodes))
-        coordinator._loop.call_soon_threadsafe(coordinator._members["b"].writer.transport.abort)
+        until(lambda: all(agents[n].tasks.running for n in nodes))
+        coordinator._loop.call_soon_threadsafe(coordinator.members["b"].writer.transport.abort)
         for future in waiting:
             with pytest.raises(PeerLost, match="b"):
                 future.result(SECONDS)
@@ -238,11 +238,11 @@ def test_unreachable_neighbour_is_an_error_that_names_it(monkeypatch):
         nowhere = ("127.0.0.1", free_port())
 
         def moved() -> None:
-            coordinator._members["a"].address = nowhere
+            coordinator.members["a"].address = nowhere
             coordinator._introduce()
 
         coordinator._loop.call_soon_threadsafe(moved)
-        until(lambda: agents["b"]._neighbours.members["a"] == nowhere)
+        until(lambda: agents["b"].neighbours.members["a"] == nowhere)
         futures = [agents[n].synchronise_async(np.ones(4, np.float32)) for n in ("b", "a")]
         for future in futures:
             with pytest.raises(PeerLost, match="b and a cannot reach each other"):
@@ -267,7 +267,7 @@ def test_agents_with_clocks_of_their_own_measure_the_same():
         try:
             for agent in agents.values():
                 agent.wait_joined()
-            until(lambda: all(agent._membership.offset.seconds is not None for agent in agents.values()))
+            until(lambda: all(agent.membership.offset.seconds is not None for agent in agents.values()))
             for round_ in range(4):
                 synchronise(agents, 1_000_000, round_)
             until(lambda: heard)

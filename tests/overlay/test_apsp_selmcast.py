@@ -120,7 +120,7 @@ class TestApsp:
                 roots.add(policy.placement.root)
                 for values in given.values():
                     np.testing.assert_array_equal(values, velocity.astype(np.float32))
-            until(lambda: sum(agent._tasks.velocity is not None for agent in agents.values()) == 1)
+            until(lambda: sum(agent.tasks.velocity is not None for agent in agents.values()) == 1)
         assert roots == {"h0", "h1", "h2"}
 
     def test_a_round_that_fails_does_not_touch_the_state(self):
@@ -129,19 +129,19 @@ class TestApsp:
             ones = {node: np.ones(10, np.float32) for node in agents}
             for future in [agents[node].synchronise_async(ones[node]) for node in agents]:
                 future.result(SECONDS)
-            until(lambda: agents["h0"]._tasks.velocity is not None)
+            until(lambda: agents["h0"].tasks.velocity is not None)
             bring = [agents[n].synchronise_async(np.ones(10, np.float32)) for n in ("h0", "h1")]
             for future in bring:
                 future.result(SECONDS)
-            until(lambda: float(agents["h0"]._tasks.velocity[0]) == 1.5)
+            until(lambda: float(agents["h0"].tasks.velocity[0]) == 1.5)
             policy.task, own = (lambda number, values, now: never(own(number, values, now))), policy.task
             waiting = [agents[n].synchronise_async(np.ones(10, np.float32)) for n in ("h0", "h1")]
-            until(lambda: agents["h0"]._tasks.running)
+            until(lambda: agents["h0"].tasks.running)
             coordinator.tell(Lost("h0", "h1"))
             for future in waiting:
                 with pytest.raises(Exception, match="cannot reach each other"):
                     future.result(SECONDS)
-            assert float(agents["h0"]._tasks.velocity[0]) == 1.5
+            assert float(agents["h0"].tasks.velocity[0]) == 1.5
 
 
 def never(task):

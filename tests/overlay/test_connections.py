@@ -37,14 +37,14 @@ class Star(Rounds):
 
 def open_to(agent: Agent) -> set[str]:
     """Return the peers to which an agent's connections are open."""
-    return {name for name, peer in list(agent._neighbours.peers.items()) if all(line.free for line in peer._lines)}
+    return {name for name, peer in list(agent.neighbours.peers.items()) if all(line.free for line in peer._lines)}
 
 
 def met(agents: dict[str, Agent], connections: int = 1) -> bool:
     """Return whether all agents are connected to all, and no agent has a connection that its other end did not open."""
     everyone = all(open_to(agent) == agents.keys() - {name} for name, agent in agents.items())
     others = (len(agents) - 1) * connections
-    return everyone and all(len(agent._neighbours.inbound) == others for agent in agents.values())
+    return everyone and all(len(agent.neighbours.inbound) == others for agent in agents.values())
 
 
 def descriptors() -> int:
@@ -84,12 +84,12 @@ def test_an_idle_connection_that_breaks_is_reopened_without_a_loss():
     with running(policy) as (_, agents):
         until(lambda: met(agents))
         synchronise(agents, 1000, 0)
-        before = agents["b"]._neighbours.peers["c"]
+        before = agents["b"].neighbours.peers["c"]
         agents["b"]._loop.call_soon_threadsafe(before._lines[0].transport.abort)
-        until(lambda: agents["b"]._neighbours.peers.get("c") not in (None, before) and met(agents))
+        until(lambda: agents["b"].neighbours.peers.get("c") not in (None, before) and met(agents))
         synchronise(agents, 1000, 1)
         assert not policy.lost
-        used = agents["b"]._neighbours.peers["a"]
+        used = agents["b"].neighbours.peers["a"]
         agents["b"]._loop.call_soon_threadsafe(used._lines[0].transport.abort)  # As before, the policy hears of it.
         until(lambda: policy.lost == [Lost("b", "a")] and met(agents))
         synchronise(agents, 1000, 2)
@@ -105,21 +105,21 @@ def test_an_unreachable_member_is_not_lost_until_a_task_needs_it(monkeypatch):
         b, there = agents["b"], agents["c"].listen
 
         def moved() -> None:
-            b._neighbours.members["c"] = nowhere
-            b._neighbours.peers["c"]._lines[0].transport.abort()
+            b.neighbours.members["c"] = nowhere
+            b.neighbours.peers["c"]._lines[0].transport.abort()
 
         b._loop.call_soon_threadsafe(moved)
         tried: list[Peer | None] = []
 
         def again() -> bool:
-            if b._neighbours.peers.get("c") not in tried:
-                tried.append(b._neighbours.peers.get("c"))
+            if b.neighbours.peers.get("c") not in tried:
+                tried.append(b.neighbours.peers.get("c"))
             return len(tried) > 4
 
         until(again)  # This happens again.
         synchronise(agents, 1000, 0)
         assert not policy.lost
-        b._loop.call_soon_threadsafe(b._neighbours.members.__setitem__, "c", there)
+        b._loop.call_soon_threadsafe(b.neighbours.members.__setitem__, "c", there)
         until(lambda: met(agents))
 
 
@@ -129,7 +129,7 @@ def test_a_large_job_opens_only_the_connections_of_tasks(monkeypatch):
     monkeypatch.setattr("overlay.net.transport.KEPT_CONNECTIONS", 1)
     with running(Star(NODES)) as (_, agents):
         synchronise(agents, 1000, 0)
-        opened = {name: set(agent._neighbours.peers) for name, agent in agents.items()}
+        opened = {name: set(agent.neighbours.peers) for name, agent in agents.items()}
         assert opened == {"a": {"b", "c"}, "b": {"a"}, "c": {"a"}}
 
 
@@ -145,14 +145,14 @@ def test_a_task_like_the_last_one_is_announced_by_its_number():
             return Task(number, values, (tree,), round=number)
 
     with running(Counts(NODES)) as (coordinator, agents):
-        tell = coordinator._members.tell
+        tell = coordinator.members.tell
 
         def listen(nodes, **message):
             nodes = list(nodes)
             told.extend(message["type"] for _ in nodes if message["type"] in ("task", "alike"))
             tell(nodes, **message)
 
-        coordinator._members.tell = listen
+        coordinator.members.tell = listen
         for round_ in range(3):
             synchronise(agents, 1000, round_)
         assert told == 3 * ["task"] + 6 * ["alike"]

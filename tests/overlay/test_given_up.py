@@ -71,14 +71,14 @@ def test_a_complete_result_stays_when_the_others_round_is_given_up():
     """Its trainer continues to compute on the result, while others submit their values again."""
     with running(Kept(NODES)) as (coordinator, agents):
         tensors, futures = begun(agents)
-        until(lambda: all(agent._tasks.running for agent in agents.values()))
+        until(lambda: all(agent.tasks.running for agent in agents.values()))
         with held(coordinator):  # The coordinator does not hear that they have all of the result.
             for node, future in futures.items():
                 future.result(SECONDS)
                 tensors[node][:] = 7.0  # The trainer computes on.
-            (number,) = agents["b"]._tasks.running
-            agents["b"]._loop.call_soon_threadsafe(agents["b"]._tasks.abort, number, "c is lost", True)
-            until(lambda: not agents["b"]._tasks.running)
+            (number,) = agents["b"].tasks.running
+            agents["b"]._loop.call_soon_threadsafe(agents["b"].tasks.abort, number, "c is lost", True)
+            until(lambda: not agents["b"].tasks.running)
         np.testing.assert_array_equal(tensors["b"], np.float32(7.0))
 
 
@@ -111,7 +111,7 @@ def stuck(coordinator, agents):
     until(lambda: coordinator.policy.ready["a"] and coordinator.policy.ready["b"])
     with held(agents["a"]):
         futures["c"] = agents["c"].synchronise_async(tensors["c"])
-        until(lambda: len(agents["b"]._tasks._paths._waiting.get("a", ())) > 100)
+        until(lambda: len(agents["b"].tasks._paths._waiting.get("a", ())) > 100)
         yield futures
 
 
@@ -122,7 +122,7 @@ def works(agents) -> None:
         future.result(SECONDS)
     for node in NODES:
         np.testing.assert_array_equal(tensors[node], np.float32(2.0))
-        until(lambda node=node: not +agents[node]._tasks._paths._chunks_on)
+        until(lambda node=node: not +agents[node].tasks._paths._chunks_on)
 
 
 def test_routes_are_free_again_after_a_round_was_given_up():
@@ -131,8 +131,8 @@ def test_routes_are_free_again_after_a_round_was_given_up():
     """
     with running(Detoured(NODES)) as (coordinator, agents):
         with stuck(coordinator, agents) as futures:
-            number = max(agents["b"]._tasks.running)
-            agents["b"]._loop.call_soon_threadsafe(partial(agents["b"]._tasks.discard, number, "the test ends it"))
+            number = max(agents["b"].tasks.running)
+            agents["b"]._loop.call_soon_threadsafe(partial(agents["b"].tasks.discard, number, "the test ends it"))
             with pytest.raises(OverlayError, match="the test ends it"):
                 futures["b"].result(SECONDS)
         for future in futures.values():
@@ -145,7 +145,7 @@ def test_routes_are_free_again_after_a_connection_broke():
     """Its queue ends with it: the chunks that waited there are discarded, and their route is free nevertheless."""
     with running(Detoured(NODES)) as (coordinator, agents):
         with stuck(coordinator, agents) as futures:
-            peer = agents["b"]._neighbours.peers["a"]
+            peer = agents["b"].neighbours.peers["a"]
             agents["b"]._loop.call_soon_threadsafe(peer.broken, OSError("the test ends it"))
             with pytest.raises(OverlayError, match="b and a cannot reach each other"):
                 futures["b"].result(SECONDS)

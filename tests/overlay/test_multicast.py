@@ -114,7 +114,7 @@ def ring() -> nx.DiGraph:
 def test_a_coordinator_without_switches_says_so() -> None:
     policy = make("selmcast-bsp-l3", ring(), 1000, p=3, chunk=100, seed=0)
     with Coordinator(policy) as coordinator, pytest.raises(OverlayError, match="--switches"):
-        coordinator._driver.prepare(policy.task(1, 1000, 0.0))
+        coordinator.driver.prepare(policy.task(1, 1000, 0.0))
 
 
 @settings(max_examples=30, deadline=None)

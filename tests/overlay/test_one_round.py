@@ -28,6 +28,7 @@ from overlay.net.loop import report_unless_lost_twice
 from overlay.net.tls import Security
 from tests.overlay.test_agents import SECONDS, Drawn, running, synchronise, until
 from tests.overlay.test_takeover import SlowCrew, SlowRounds
+from tests.support.examples import nightly
 
 NODES = ("a", "b", "c")
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +84,7 @@ def test_a_policy_that_raises_ends_the_round_that_it_was_asked_about(policy):
             for agent in agents.values():
                 agent.wait_joined()
             first = agents["a"].synchronise_async(np.ones(64, np.float32))
-            until(lambda: there._driver.pending.waiting() == ["a"])
+            until(lambda: there.driver.pending.waiting() == ["a"])
             for future in (agents["b"].synchronise_async(np.ones(64, np.float32)), first):
                 with pytest.raises(OverlayError, match="ZeroDivisionError: a policy's bug"):
                     future.result(SECONDS)
@@ -116,7 +117,7 @@ def test_an_invalid_message_of_the_coordinator_does_not_end_the_membership():
         agent = Agent(there.address, "a", listen=("127.0.0.1", 0), log=lines.append)
         try:
             agent.wait_joined()
-            there._loop.call_soon_threadsafe(there._members["a"].tell, b"[]\n")
+            there._loop.call_soon_threadsafe(there.members["a"].tell, b"[]\n")
             until(lambda: any("no coordinator at" in line for line in lines))
             synchronise({"a": agent}, 100, 1)
         finally:
@@ -190,7 +191,7 @@ def test_an_agent_that_listens_everywhere_is_announced_where_it_can_be_reached(a
         agent = Agent(there.address, "a", listen=("0.0.0.0", 0), advertise=advertise)
         try:
             agent.wait_joined()
-            assert agent._neighbours.members["a"] == (told[0], told[1] or agent.listen[1])
+            assert agent.neighbours.members["a"] == (told[0], told[1] or agent.listen[1])
         finally:
             agent.close()
 
@@ -238,7 +239,7 @@ def test_a_process_that_stands_for_long_is_lost_in_the_end(monkeypatch):
     monkeypatch.setattr(liveness, "FROZEN_SECONDS", 2.0)
     lines: list[str] = []
     with Coordinator(Drawn(("a",), 1), log=lines.append) as there, trainers(there, ("a",), 0.0, 10**9) as (_, (one,)):
-        until(lambda: there._driver.newest > 3)
+        until(lambda: there.driver.newest > 3)
         os.kill(one.pid, signal.SIGSTOP)
         until(lambda: any("a itself has said nothing for 2 s" in line for line in lines))
 
@@ -272,8 +273,9 @@ agent.close()
 """Trains until a round fails after it was told that a peer had died."""
 
 
-@pytest.mark.parametrize("connections", ["1", "3"])
-@pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])
+@pytest.mark.parametrize(
+    ("secure", "connections"), [(False, "1"), nightly(False, "3"), nightly(True, "1"), (True, "3")]
+)
 def test_no_traceback_is_printed_when_a_peer_dies(connections, secure, tmp_path, caplog):
     if secure:
         make(tmp_path, Wanted(nodes=NODES))

@@ -103,8 +103,8 @@ def two(policy):
             stack.callback(wire.close)
         agents = {node: joins(wires, node, "primary", "backup") for node in NODES}
         stack.callback(lambda: [agent.close() for agent in agents.values()])
-        until(lambda: primary.active and len(primary._members) == len(NODES))
-        until(lambda: all(agent._membership.term for agent in agents.values()))
+        until(lambda: primary.active and len(primary.members) == len(NODES))
+        until(lambda: all(agent.membership.term for agent in agents.values()))
         yield primary, backup, wires, agents
 
 
@@ -130,13 +130,13 @@ def test_a_backup_that_misses_the_primary_does_not_act_while_agents_are_with_tha
     with two(lambda: Drawn(NODES, 1)) as (primary, backup, wires, agents):
         synchronise(agents, 100, 0)
         wires["backup", "primary"].cut()
-        until(lambda: backup._leadership.standby.over)
+        until(lambda: backup.leadership.standby.over)
         agents["d"].close()
         agents["d"] = joins(wires, "d", "backup", "primary")
         synchronise(agents, 100, 1)
         assert primary.active and not backup.active
         wires["backup", "primary"].mend()
-        until(lambda: not backup._leadership.standby.over)
+        until(lambda: not backup.leadership.standby.over)
         synchronise(agents, 100, 2)
 
 
@@ -156,11 +156,11 @@ def test_in_a_partition_the_larger_part_goes_on_and_the_smaller_one_waits():
         assert agents["a"].synchronise(given["a"], SECONDS).participants == ("a",), "alone, as CREW has it"
         for wire in wires.values():
             wire.mend()
-        until(lambda: len(backup._members) == 4 and not primary._members)
+        until(lambda: len(backup.members) == 4 and not primary.members)
         some = {node: agents[node] for node in ("a", "b", "c")}
         synchronise(some, 64, 1)
         assert backup.active and not primary.active
-        assert (agents["a"]._membership.term, backup._leadership.quorum.term) == (2, 2)
+        assert (agents["a"].membership.term, backup.leadership.quorum.term) == (2, 2)
 
 
 def test_a_coordinator_that_was_replaced_steps_down_when_it_hears_of_it():
@@ -172,7 +172,7 @@ def test_a_coordinator_that_was_replaced_steps_down_when_it_hears_of_it():
             word = {"type": "join", "node": "b", "host": host, "port": port, "term": 7}
             late.sendall(json.dumps(word).encode() + b"\n")
             until(lambda: any("steps down" in line for line in lines))
-        until(lambda: there.active and len(there._members) == 2 and there._leadership.quorum.term > 7)
+        until(lambda: there.active and len(there.members) == 2 and there.leadership.quorum.term > 7)
         synchronise(agents, 100, 1)
 
 
@@ -195,7 +195,7 @@ def test_agents_gather_where_enough_can_be_reached_though_each_waits_elsewhere_a
             agent.close()
         until(lambda: not primary.active)
         wires["backup", "primary"].cut()
-        until(lambda: backup._leadership.standby.over)
+        until(lambda: backup.leadership.standby.over)
         for k, node in enumerate(NODES):
             agents[node] = joins(wires, node, *(("primary", "backup") if k % 2 else ("backup", "primary")))
         synchronise(agents, 100, 0)

@@ -149,7 +149,7 @@ class TestCrew:
         with running(policy) as (_, agents):
             given = {node: np.full(400_000, k, np.float32) for k, node in enumerate(nodes[:3])}
             futures = [agents[node].synchronise_async(given[node]) for node in given]
-            until(lambda: agents["h3"]._tasks.running or all(f.done() for f in futures))
+            until(lambda: agents["h3"].tasks.running or all(f.done() for f in futures))
             agents["h3"].close()
             for future in futures:
                 future.result(SECONDS)
@@ -163,7 +163,7 @@ class TestCrew:
                 agents[name]._dispatcher._deliver = lambda *message: None
             given = {node: np.full(20_000, k, np.float32) for k, node in enumerate(self.nodes[:3])}
             futures = [agents[node].synchronise_async(given[node]) for node in given]
-            until(lambda: agents["h3"]._tasks.running and agents["h4"]._tasks.running)
+            until(lambda: agents["h3"].tasks.running and agents["h4"].tasks.running)
             agents["h3"].close()
             until(lambda: policy.replaced or any(f.done() for f in futures))
             agents["h4"].close()

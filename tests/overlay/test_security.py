@@ -62,7 +62,7 @@ def test_new_files_hold_for_new_connections(tmp_path):
     now = shutil.copytree(tmp_path / "old", tmp_path / "now")
     with Coordinator(One(NODES), security=security(now, "controller")) as coordinator:
         a = agent(coordinator, "a", security(now, "nodes/a"))
-        until(lambda: "a" in coordinator._members)
+        until(lambda: "a" in coordinator.members)
         shutil.copytree(tmp_path / "new", now, dirs_exist_ok=True)
         b = agent(coordinator, "b", security(tmp_path / "new", "nodes/b"))
         agents = {"a": a, "b": b}
@@ -102,8 +102,8 @@ def test_a_neighbour_with_a_wrong_certificate_gets_no_values(folder):
         agents = [agent(coordinator, node, security(folder, f"nodes/{node}")) for node in NODES]
         agents[1].wait_joined()
         # It joined as b, and shows others another certificate.
-        agents[1]._neighbours.connector.security = security(folder, "nodes/x")
-        agents[1]._loop.call_soon_threadsafe(lambda: agents[1]._neighbours.peers.pop("a").close())
+        agents[1].neighbours.connector.security = security(folder, "nodes/x")
+        agents[1]._loop.call_soon_threadsafe(lambda: agents[1].neighbours.peers.pop("a").close())
         futures = [each.synchronise_async(np.ones(2000, np.float32)) for each in agents]
         for future in futures:
             with pytest.raises(PeerLost):

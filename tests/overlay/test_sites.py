@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +17,14 @@ from overlay.core.site_network import SiteNetwork
 from overlay.net.tls import Security
 from overlay.sites.command import SiteSettings, make_coordinator
 from overlay.sites.optimisers import _divide
-from tests.overlay.site_training import flat, inner_step, make_model
+from tests.overlay.site_training import flat, inner_step, make_model, train_all
 
-ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120.0
 SITES = 3
 EVERY, ROUNDS = 4, 4
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.overlay.site_training"])
+"""Sites are forked from a process that has imported PyTorch."""
 
 
 @contextmanager
@@ -36,17 +36,6 @@ def coordinating(sites: int, security: Security | None = None, **options: Any):
         "127.0.0.1", 0, SiteSettings(sites, **options), SiteNetwork(256), security=security, log=lines.append
     ) as coordinator:
         yield coordinator, lines
-
-
-def start(orders: list[dict[str, Any]]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.overlay.site_training", json.dumps(orders)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def ended(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    out, words = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, words
-    return [json.loads(line) for line in out.splitlines()]
 
 
 # --- the papers' algorithms in one process ---
@@ -167,10 +156,8 @@ def trained(tmp_path_factory) -> dict[str, Any]:
                          "options": options, "rounds": ROUNDS, "credentials": str(where / "nodes" / f"site{site}"),
                          "out": str(where / f"{name}-{site}.npz")}  # fmt: skip
                 orders[site].append(order)
-        processes = [stack.enter_context(start(each)) for each in orders]
-        for process in processes:
-            stack.callback(process.kill)
-        said = [ended(process) for process in processes]
+        pool = stack.enter_context(ProcessPoolExecutor(SITES, PROCESSES))
+        said = [running.result(SECONDS) for running in [pool.submit(train_all, each) for each in orders]]
     found["said"] = {name: [said[site][k] for site in range(SITES)] for k, name in enumerate(SCENARIOS)}
     return found
 

@@ -69,7 +69,7 @@ class Site:
                 group.offer(data, number)
                 self.world.saw(number, data.tobytes(), self.name)
         finally:
-            group._agent.close()
+            group.agent.close()
 
     def taken(self, group, data: np.ndarray, number: int) -> tuple[np.ndarray, int]:
         state = group.agree(data, number)
@@ -115,7 +115,7 @@ def test_no_sum_is_wrong_whoever_comes_and_goes(bits, patience):
             world.over.set()
             for site in sites:
                 if site.group is not None:
-                    site.group._agent.close()
+                    site.group.agent.close()
                 site.thread.join(60)
         finally:
             second.close()

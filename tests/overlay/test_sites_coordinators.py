@@ -149,7 +149,7 @@ class Training:
 
     def close(self) -> None:
         self.over.set()
-        self.group._agent.close()
+        self.group.agent.close()
         self.thread.join(30)
 
 
@@ -224,7 +224,7 @@ def training():
 def test_when_the_acting_coordinator_is_killed_the_other_one_goes_on_without_measuring_again():
     with training() as rig:
         acting = next(k for k in range(2) if rig.coordinators[k].active)
-        until(lambda: rig.coordinators[1 - acting]._desk._surveyed == set(NAMES))  # It has been told.
+        until(lambda: rig.coordinators[1 - acting].desk.surveyed == set(NAMES))  # It has been told.
         rig.coordinators[acting].close()
         until(lambda: rig.coordinators[1 - acting].active)
         rig.goes_on(*NAMES)

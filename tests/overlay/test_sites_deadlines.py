@@ -412,7 +412,7 @@ class Hold:
     """Keeps what a site sends to others, until it is released."""
 
     def __init__(self, group: SiteGroup) -> None:
-        self._neighbours, self._loop = group._agent._neighbours, group._agent._loop
+        self._neighbours, self._loop = group.agent.neighbours, group.agent._loop
         self._send, self._kept = self._neighbours.send, []
         self._neighbours.send = lambda *given, **named: self._kept.append((given, named))
 
@@ -457,7 +457,7 @@ def test_a_trainer_is_late_in_time_though_its_own_agent_is_busy(monkeypatch):
         groups = elastic.begun(coordinator, "ab")
         elastic.averaged(groups, 0)
         groups["a"].timeout, free = 0.3, threading.Event()
-        groups["a"]._agent._loop.call_soon_threadsafe(free.wait)
+        groups["a"].agent._loop.call_soon_threadsafe(free.wait)
         try:
             with pytest.raises(Late, match="this site's own agent is too busy"):
                 groups["a"].average(np.zeros(VALUES, np.float32), round=1)

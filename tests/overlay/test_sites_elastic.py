@@ -81,7 +81,7 @@ def test_a_site_that_is_lost_is_left_out_and_one_that_joins_gets_the_state():
     with coordinating(3, probe_seconds=0) as (coordinator, lines):
         groups = begun(coordinator, "abc")
         assert averaged(groups, 0)["a"][1].sites == ("a", "b", "c")
-        groups.pop("c")._agent.close()
+        groups.pop("c").agent.close()
         assert averaged(groups, 1)["a"][1].sites == ("a", "b")
         late = joined(coordinator, "d")
         taken = late.agree(state(9), 0)  # It has an old model, from before round 0.
@@ -99,7 +99,7 @@ def test_a_site_whose_state_took_longer_than_a_round_is_waited_for_the_second_ti
         groups = begun(coordinator, "ab")
         averaged(groups, 0)
         late = joined(coordinator, "c")
-        service = late._agent.site
+        service = late.agent.site
         assert service.here(State(0, "old", state(9))).result(60)["round"] == 1
         averaged(groups, 1)  # meanwhile
         assert service.here(State(1, digest_of(state(2)), state(2))).result(60)["round"] == 2
@@ -114,13 +114,13 @@ def test_the_first_round_waits_for_a_site_that_is_slow_to_take_the_first_ones_st
     with coordinating(3, probe_seconds=0) as (coordinator, _), ThreadPoolExecutor(4) as pool:
         groups = {name: joined(coordinator, name) for name in "abc"}
         first = pool.submit(groups["a"].agree, state(1), 0)
-        asked = [groups[name]._agent.site.here(State(0, digest_of(state(9)), state(9))) for name in "bc"]
+        asked = [groups[name].agent.site.here(State(0, digest_of(state(9)), state(9))) for name in "bc"]
         assert [each.result(60)["from"] for each in asked] == ["a", "a"]
         assert first.result(60).data[0] == 1
         alone = pool.submit(groups["a"].average, np.full(VALUES, 1.0, np.float32), round=0)
         until(lambda: coordinator.policy.missing() == ["b", "c"])
         assert groups["b"].agree(state(9), 0).data[0] == 1
-        groups.pop("c")._agent.close()  # Lost before it has the state: the others go on.
+        groups.pop("c").agent.close()  # Lost before it has the state: the others go on.
         values = np.full(VALUES, 3.0, np.float32)
         assert groups["b"].average(values, round=0).sites == alone.result(60).sites == ("a", "b")
         assert values[0] == 2.0
@@ -132,7 +132,7 @@ def test_a_restarted_site_with_an_old_model_adds_nothing():
     with coordinating(2, probe_seconds=0) as (coordinator, _):
         groups = begun(coordinator, "ab")
         averaged(groups, 0)
-        groups.pop("b")._agent.close()
+        groups.pop("b").agent.close()
         averaged(groups, 1)
         back = joined(coordinator, "b")
         with pytest.raises(Behind, match="it needs their state"):
@@ -153,7 +153,7 @@ def test_a_site_is_lost_in_the_middle_of_a_round_and_the_others_do_it_again():
             """The sum is decided on, and nobody has been told yet: so nobody can have its result without c."""
             task = make_task(participants, heads)
             if task.op == "words" and "c" in participants:
-                gone._agent.close()
+                gone.agent.close()
             return task
 
         coordinator.policy._task = make_task_and_lose_c
@@ -198,16 +198,16 @@ def test_a_coordinator_that_restarts_knows_the_group_again_and_its_network():
     with coordinating(2, probe_seconds=0.05) as (coordinator, _):
         groups = begun(coordinator, "ab")
         averaged(groups, 0)
-        port, pairs = coordinator.address[1], dict(coordinator._desk.network.pairs)
+        port, pairs = coordinator.address[1], dict(coordinator.desk.network.pairs)
     lines: list[str] = []
     again = make_coordinator(
         "127.0.0.1", port, SiteSettings(2, probe_seconds=600.0), SiteNetwork(256), log=lines.append
     )
     with again as coordinator:
         assert averaged(groups, 1)["a"][1].sites == ("a", "b"), "no round waits for measurements"
-        assert coordinator._desk.network.pairs == pairs and len(pairs) == 2, lines
+        assert coordinator.desk.network.pairs == pairs and len(pairs) == 2, lines
         groups["c"] = joined(coordinator, "c")
-        until(lambda: coordinator._desk._survey is not None)
+        until(lambda: coordinator.desk.survey is not None)
 
 
 def test_sites_whose_states_differ_before_the_same_round_are_found():
@@ -225,7 +225,7 @@ def test_prometheus_and_the_page_are_told_how_far_the_sites_are():
         groups = begun(coordinator, "ab")
         averaged(groups, 0)
         where = "http://{}:{}".format(*coordinator.address)
-        until(lambda: coordinator._desk.record.counts["rounds"] == 1)
+        until(lambda: coordinator.desk.record.counts["rounds"] == 1)
         found = {}
         for path in ("metrics", "", "static/sites.js", "static/sites_page.js", "static/page.css", "api/status"):
             with urlopen(f"{where}/{path}", timeout=30) as answer:
@@ -235,8 +235,8 @@ def test_prometheus_and_the_page_are_told_how_far_the_sites_are():
         with pytest.raises(HTTPError, match="421"):
             urlopen(Request(f"{where}/api/status", headers={"Host": "elsewhere.example"}), timeout=30)
         beside = Sites(where.removeprefix("http://")).status()  # as a controller asks, whose page shows it
-        groups.pop("b")._agent.close()
-        until(lambda: coordinator._desk.record.counts["lost"] == 1)
+        groups.pop("b").agent.close()
+        until(lambda: coordinator.desk.record.counts["lost"] == 1)
     said = found["metrics"]
     assert "\ninart_sites_joined 2\n" in said and "\ninart_sites_active 2\n" in said
     assert "\ninart_sites_round 1\n" in said and 'inart_sites_link_mbps{from="a",to="b"} ' in said
@@ -264,12 +264,12 @@ def test_sites_that_nobody_reaches_open_all_connections_and_their_sums_pass_by_o
         for number in range(3):
             assert averaged(groups, number, bits=(32, 8, 32)[number])["a"][1].sites == ("a", "b", "c")
         assert any("measured 4 of 6 pairs" in line for line in lines)
-        assert groups["b"]._agent.statistics()["bytes_sent"].keys() == {"a"}
+        assert groups["b"].agent.statistics()["bytes_sent"].keys() == {"a"}
         late = init(where, "d", advertise="none", timeout=60.0)
         assert late.agree(state(9), 0).round == 3, "it takes the state of a, whom it reaches"
         groups["d"] = late
         assert averaged(groups, 3)["d"][1].sites == ("a", "b", "c", "d")
-        groups.pop("b")._agent.close()
+        groups.pop("b").agent.close()
         assert averaged(groups, 4)["d"][1].sites == ("a", "c", "d")
 
 
@@ -281,7 +281,7 @@ def test_sites_train_over_ipv6_with_nothing_given_but_the_coordinators_address()
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda name: groups[name].agree(state(1), 0), groups))
         assert averaged(groups, 0)["a"][1].sites == ("a", "b")
-        assert {member.address[0] for member in coordinator._members.values()} == {"::1"}
+        assert {member.address[0] for member in coordinator.members.values()} == {"::1"}
         for group in groups.values():
             group.close()
 
@@ -331,7 +331,7 @@ def test_measured_rates_make_the_plan():
         groups = begun(coordinator, "abc")
         averaged(groups, 0)
         assert any("measured 6 of 6 pairs" in line for line in lines)
-        assert all(mbps > 0 for mbps in coordinator._desk.network.pairs.values())
+        assert all(mbps > 0 for mbps in coordinator.desk.network.pairs.values())
 
 
 # --- the policy, event by event ---
@@ -454,7 +454,7 @@ def test_slow_rounds_have_the_network_measured_again():
     with coordinating(2, probe_seconds=0.05) as (coordinator, lines):
         groups = begun(coordinator, "ab")
         averaged(groups, 0)
-        desk = coordinator._desk
+        desk = coordinator.desk
         task = started_alone(coordinator)
         for pair in desk.network.pairs:
             desk.network.pairs[pair] = 1e6 * desk.network.pairs[pair]  # wrong: the network has become slower since
@@ -476,21 +476,21 @@ def test_a_network_that_has_become_faster_is_measured_again():
     with coordinating(2, probe_seconds=0.05) as (coordinator, lines):
         groups = begun(coordinator, "ab")
         averaged(groups, 0)
-        desk = coordinator._desk
-        until(lambda: desk._survey is None and len(desk._growth.rates) == 2)
+        desk = coordinator.desk
+        until(lambda: desk.survey is None and len(desk.growth.rates) == 2)
         task = started_alone(coordinator)
         before = dict(desk.network.pairs)
         slow = dict.fromkeys(before, 0.001)
 
         def later() -> None:
             desk._measured_at = -1e9
-            desk._growth.surveyed(slow)  # all that was measured before is far less than what loopback carries
+            desk.growth.surveyed(slow)  # all that was measured before is far less than what loopback carries
             desk.task_done(task, 0.0)
 
         coordinator._loop.call_soon_threadsafe(later)
         until(lambda: sum("measured 2 of 2" in line for line in lines) == 2)
         assert any(" instead of 0.001: the network is measured again" in line for line in lines)
-        assert min(desk._growth.rates.values()) > 0.001
+        assert min(desk.growth.rates.values()) > 0.001
         averaged(groups, 1)
 
 
@@ -498,23 +498,23 @@ def test_a_link_that_loses_packets_has_the_network_measured_again():
     with coordinating(2, probe_seconds=0.05) as (coordinator, lines):
         groups = begun(coordinator, "ab")
         averaged(groups, 0)
-        desk, losses = coordinator._desk, {"b": 0.004}
-        groups["a"]._agent.site.losses = lambda: losses
-        groups["b"]._agent.site.losses = dict
+        desk, losses = coordinator.desk, {"b": 0.004}
+        groups["a"].agent.site.losses = lambda: losses
+        groups["b"].agent.site.losses = dict
 
         def told(number: int) -> None:
             coordinator._loop.call_soon_threadsafe(setattr, desk, "_measured_at", -1e9)
             groups["a"].offer(state(number), number)
-            until(lambda: desk._states["a"][0] == number)
+            until(lambda: desk.states["a"][0] == number)
 
         told(2)
-        assert desk._survey is None and desk.network.losses["a", "b"] == 0.004
+        assert desk.survey is None and desk.network.losses["a", "b"] == 0.004
         losses["b"] = 0.03
         told(3)
         until(lambda: sum("measured 2 of 2" in line for line in lines) == 2)
         assert any("3.0% of the packets from a to b are lost: the network is measured again" in line for line in lines)
         told(4)
-        assert desk._survey is None, "that was known when rates were measured"
+        assert desk.survey is None, "that was known when rates were measured"
         assert 'inart_sites_link_loss{from="a",to="b"} 0.03' in metrics_of(coordinator._status())
 
 
@@ -532,7 +532,7 @@ def test_a_neighbours_losses_are_those_since_they_were_asked_for_last():
 
 def started_alone(coordinator) -> Task:
     """A large round of both sites, as the coordinator hears of it in the end."""
-    plan, topology = coordinator._desk.network.plan("ab")
+    plan, topology = coordinator.desk.network.plan("ab")
     return task_of(plan, topology, int(1e10 * plan.rate_mbps), op="sum", way=Sending(chunk_values=256))
 
 

@@ -43,7 +43,7 @@ class Trainer:
             inner_step(self.model, self.inner, self.site, self.step)
             self.step += 1
             self.outer.step()
-        self.outer._drain()
+        self.outer.state_dict()  # Rounds under way end.
 
     def shared(self) -> np.ndarray:
         return np.concatenate([np.concatenate([part.outer, part.momentum]) for part in self.outer.fragments])

@@ -170,7 +170,7 @@ def test_without_a_certificate_nothing_is_heard_but_a_token(folder):
                     said = json.loads(stream.readline())
                     assert (said["type"], stream.read()) == ("refused", b""), "and the connection ends"
                 assert "wants a certificate, or a token" in said["reason"]
-        assert not coordinator._members
+        assert not coordinator.members
 
 
 def test_a_certificate_is_renewed_before_its_end_and_not_after_its_token_is_revoked(folder, tmp_path, monkeypatch):
@@ -193,7 +193,7 @@ def test_a_certificate_is_renewed_before_its_end_and_not_after_its_token_is_revo
             assert [each.result(60).sites for each in both] == [("bergen", "oslo")] * 2
             waits = pool.submit(group.average, np.ones(8, np.float32), round=1)  # for bergen, which submits nothing
             joining.revoke(token.number)
-            until(lambda: "oslo" not in coordinator._members)
+            until(lambda: "oslo" not in coordinator.members)
             with pytest.raises(OverlayError):
                 waits.result(60)
             with pytest.raises(OverlayError, match="was revoked"):

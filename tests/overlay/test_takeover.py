@@ -53,7 +53,7 @@ class OneTree(Rounds):
 
 def lost(coordinator: Coordinator, node: str) -> dict[str, Any]:
     """Return an agent's message when its connection to another agent ends."""
-    address = list(coordinator._members[node].address)
+    address = list(coordinator.members[node].address)
     return {"type": "lost", "node": node, "address": address, "reason": "the connection ended"}
 
 
@@ -64,7 +64,7 @@ def test_late_reports_of_a_restarted_agent_do_not_concern_its_links():
     def late(coordinator: Coordinator) -> None:
         said = lost(coordinator, "c")
         host, port = said["address"]
-        coordinator._members["c"].address = (host, port + 1)
+        coordinator.members["c"].address = (host, port + 1)
         coordinator._said("a", said)
         coordinator._said("a", lost(coordinator, "b"))
 
@@ -80,12 +80,12 @@ def test_losses_of_a_returned_agent_do_not_concern_its_links():
     broken: list[tuple[str, str]] = []
 
     def without_a_coordinator(coordinator: Coordinator) -> None:
-        coordinator._leadership.active = False
-        coordinator._leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
+        coordinator.leadership.active = False
+        coordinator.leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
         for other in ("c", "b"):
             coordinator._said("a", lost(coordinator, other))
-        coordinator._members["c"].joined = time.monotonic()
-        coordinator._leadership.take_over()
+        coordinator.members["c"].joined = time.monotonic()
+        coordinator.leadership.take_over()
 
     with running(Drawn(("a", "b", "c"), 1)) as (coordinator, _):
         coordinator.policy.broken = lambda *pair: broken.append(pair)
@@ -98,12 +98,12 @@ def test_values_of_a_replaced_process_are_not_waited_for():
     """The agent reported it while no coordinator was active, died, and is back before one is."""
 
     def without_a_coordinator(coordinator: Coordinator) -> None:
-        coordinator._leadership.active = False
-        coordinator._leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
+        coordinator.leadership.active = False
+        coordinator.leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
         for node in ("b", "c"):
             coordinator._said(node, {"type": "ready", "values": 8, "turn": 1})
-        coordinator._members["c"].joined = time.monotonic()
-        coordinator._leadership.take_over()
+        coordinator.members["c"].joined = time.monotonic()
+        coordinator.leadership.take_over()
 
     with running(Drawn(("a", "b", "c"), 1)) as (coordinator, _):
         coordinator._loop.call_soon_threadsafe(without_a_coordinator, coordinator)
@@ -165,10 +165,10 @@ def test_a_backup_takes_over_in_the_middle_of_tasks(policy):
         )
         with heir, joined(address, heir.address) as agents:
             tensors, futures = bring(agents)
-            until(lambda: all(agent._tasks.running and not agent._submissions.waiting for agent in agents.values()))
+            until(lambda: all(agent.tasks.running and not agent.submissions.waiting for agent in agents.values()))
             primary.kill()
             dones = {node: future.result(SECONDS) for node, future in futures.items()}
-            until(lambda: heir.active and len(heir._members) == len(NODES) and heir._leadership.gathering is None)
+            until(lambda: heir.active and len(heir.members) == len(NODES) and heir.leadership.gathering is None)
             check_groups(tensors, dones)
             assert all(len(done.participants) > 1 for done in dones.values()), "nobody has noticed"
             tensors, futures = bring(agents)
@@ -182,7 +182,7 @@ def test_a_backup_takes_over_in_the_middle_of_tasks(policy):
 def test_a_coordinator_that_comes_back_goes_on_where_it_was():
     with process(SlowRounds(NODES)) as (primary, address), joined(address) as agents:
         tensors, futures = bring(agents)
-        until(lambda: all(agent._tasks.running and not agent._submissions.waiting for agent in agents.values()))
+        until(lambda: all(agent.tasks.running and not agent.submissions.waiting for agent in agents.values()))
         primary.kill()
         primary.join()
         with Coordinator(SlowRounds(NODES), port=address[1]):
@@ -198,29 +198,29 @@ def test_a_replaced_worker_process_is_lost_for_running_tasks():
 
     def take_over(coordinator: Coordinator) -> None:
         task = coordinator.policy.task(7, 8, 0.0)
-        for node, member in coordinator._members.items():
+        for node, member in coordinator.members.items():
             member.state = AgentState(0, 0, {}, {}) if node == "c" else AgentState(5, 7, {7: (task, False)}, {})
-        coordinator._leadership.active = False
-        coordinator._leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
-        coordinator._leadership.take_over()
+        coordinator.leadership.active = False
+        coordinator.leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
+        coordinator.leadership.take_over()
         done.set()
 
     with running(OneTree(("a", "b", "c"))) as (coordinator, _):
         coordinator._loop.call_soon_threadsafe(take_over, coordinator)
         assert done.wait(SECONDS)
-        assert not coordinator._driver.running and not coordinator.policy.running
+        assert not coordinator.driver.running and not coordinator.policy.running
 
 
 def test_without_any_coordinator_crews_workers_go_on_alone():
     with process(SlowCrew()) as (primary, address), joined(address) as agents:
         primary.kill()
-        until(lambda: all(agent._submissions.left_at is not None for agent in agents.values()))
+        until(lambda: all(agent.submissions.left_at is not None for agent in agents.values()))
         tensors, futures = bring(agents)
         for k, node in enumerate(NODES):
             assert futures[node].result(SECONDS).participants == (node,)
             np.testing.assert_array_equal(tensors[node], np.float32(k))
         with Coordinator(SlowCrew(), port=address[1]):
-            until(lambda: all(agent._submissions.left_at is None for agent in agents.values()))
+            until(lambda: all(agent.submissions.left_at is None for agent in agents.values()))
             tensors, futures = bring(agents)
             dones = {node: future.result(SECONDS) for node, future in futures.items()}
             check_groups(tensors, dones)
@@ -230,9 +230,9 @@ def test_without_any_coordinator_crews_workers_go_on_alone():
 def test_a_worker_lost_without_a_coordinator_ends_its_tasks_by_notices():
     with process(SlowCrew(p=4)) as (primary, address), joined(address) as agents:
         tensors, futures = bring(agents, 8192)
-        until(lambda: all(agent._tasks.running for agent in agents.values()))
+        until(lambda: all(agent.tasks.running for agent in agents.values()))
         primary.kill()
-        until(lambda: not any(agent._membership.connected for agent in agents.values()))
+        until(lambda: not any(agent.membership.connected for agent in agents.values()))
         agents["d"].close()
         for k, node in enumerate(NODES[:3]):
             assert futures[node].result(SECONDS).participants == (node,)
@@ -253,7 +253,7 @@ def test_a_backup_admits_no_agent_while_the_primary_is_active():
         heir = Coordinator(Drawn(NODES, 1), backs_up=primary.address)
         with heir, joined(primary.address) as agents:
             lost = Agent(heir.address, "a", listen=("127.0.0.1", 0))
-            until(lambda: lost._submissions.left_at is not None)
+            until(lambda: lost.submissions.left_at is not None)
             assert not heir.active, "on a busy machine it may let agents gather, but it does not act"
             lost.close()
             _, futures = bring(agents)
@@ -308,7 +308,7 @@ def test_agents_of_two_epochs_begin_anew():
         try:
             for agent in agents.values():
                 agent.wait_joined()
-            agents["b"]._neighbours.epoch += 1
+            agents["b"].neighbours.epoch += 1
             waiting = agents["a"].synchronise_async(np.ones(10, np.float32))
             port = coordinator.address[1]
             coordinator.close()
