@@ -11,6 +11,10 @@ from hypothesis import settings
 
 from tests.support.examples import chosen_part
 
+# Several files run at a time: numerical libraries that share the processors out among threads of their own, in each of
+# the processes, make all of them wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Properties are tried on the same examples in every run, unless $INART_EXAMPLES asks for more of them.
 settings.register_profile("inart", derandomize=chosen_part() is None)
 

@@ -36,8 +36,9 @@ OPTIONS = {
 SECONDS = 600
 
 
-def environment(kind: str, log: Path) -> dict[str, str]:
-    """Return the environment that a process needs for instrumented libraries.
+def environment(kind: str, log: Path, optimised: bool = True) -> dict[str, str]:
+    """Return the environment that a process needs for instrumented libraries. optimised: their code runs faster, and
+    takes several times as long to compile.
 
     Raises OSError with the reason why it cannot run here.
     """
@@ -51,7 +52,7 @@ def environment(kind: str, log: Path) -> dict[str, str]:
     path = Path(asked.stdout.strip())
     if not path.is_absolute():
         raise OSError(f"the compiler has no {library} (Debian: apt-get install libgcc-12-dev, or your gcc's)")
-    flags = f"{FLAGS[kind]} -g -O1 -fno-omit-frame-pointer"
+    flags = f"{FLAGS[kind]} -g {'-O1' if optimised else '-O0'} -fno-omit-frame-pointer"
     made = {"INART_CFLAGS": flags, "SOFTSWITCH_CFLAGS": flags, "LD_PRELOAD": str(path.resolve())}
     made[option] = f"{text}:log_path={log}"
     made["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # gRPC's fork handlers do not work together with a sanitizer's fork.
@@ -67,8 +68,8 @@ def environment(kind: str, log: Path) -> dict[str, str]:
     return made
 
 
-def reports(kind: str, rounds: int) -> str:
-    """Return what the sanitizer has found, or "" for nothing.
+def reports(kind: str, rounds: int, optimised: bool = True) -> str:
+    """Return what the sanitizer has found, or "" for nothing. optimised: as in `environment`.
 
     Raises OSError when it cannot run here, and RuntimeError when the job failed.
     """
@@ -76,8 +77,8 @@ def reports(kind: str, rounds: int) -> str:
         log = Path(folder) / "report"
         command = [sys.executable, "-m", "tests.sanitized", str(rounds)]
         done = subprocess.run(
-            command, env=os.environ | environment(kind, log), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS,
-            check=False,
+            command, env=os.environ | environment(kind, log, optimised), cwd=ROOT, capture_output=True, text=True,
+            timeout=SECONDS, check=False,
         )  # fmt: skip
         found = "\n".join(path.read_text(errors="replace") for path in sorted(Path(folder).iterdir()))
         if not found and (done.returncode or not done.stdout.endswith("good\n")):

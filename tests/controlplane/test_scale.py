@@ -30,7 +30,7 @@ from controlplane.planner.topology import Topology
 from evaluation.inart.checked import faults
 from tests.controlplane.instances import instances, random_plan, troubled_instances
 from tests.controlplane.test_strategies import REFUSALS, check_plan
-from tests.support.examples import examples
+from tests.support.examples import examples, nightly
 
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -104,7 +104,7 @@ def test_equivalent_switches_become_one_with_all_they_have():
     ("topology", "workers"),
     [
         (fattree(4, oversubscription=4), 12),
-        (fattree(4, oversubscription=4, aggregation_mbps=100), 12),
+        nightly(fattree(4, oversubscription=4, aggregation_mbps=100), 12),
         (leaf_spine(5, 3, 4, uplink_mbps=3), 17),
         (leaf_spine(4, 2, 4, uplink_mbps=5, aggregation_mbps=30), 14),
     ],

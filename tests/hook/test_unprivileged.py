@@ -49,7 +49,13 @@ native_worker.library(), server.library()
 
 def environment(cache: Path) -> dict[str, str]:
     """Return what such a user finds around."""
-    return {**os.environ, "INART_CACHE": str(cache), "HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        **os.environ,
+        "INART_CACHE": str(cache),
+        "INART_CFLAGS": "-O0",
+        "HOME": str(cache),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 @pytest.fixture(scope="module")

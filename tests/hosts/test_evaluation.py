@@ -72,6 +72,7 @@ def test_engines_without_the_check_are_measured_beside_those_with_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["--bytes", "1M", "--mbps", "200", "--workers", "2", "--turns", "1", "--json"]
+    monkeypatch.setenv("INART_CFLAGS", "-O0")  # compiled in a moment, since nobody reads how fast they are
     monkeypatch.setattr(sys, "argv", ["check_cost", *words])
     assert check_cost.main() in (0, 1), "how much it is, so small a tensor does not say"
     found = json.loads(capsys.readouterr().out)

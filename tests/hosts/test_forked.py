@@ -6,20 +6,29 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.star import star
+from tests.support.examples import nightly
 from worker_agent.io_options import BACKENDS
 
 HERE = Path(__file__).resolve()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("role", ["worker", "server"])
-@pytest.mark.parametrize("what", ["linger", "end", "loader"])
+@pytest.mark.parametrize(
+    ("what", "role", "backend"),
+    [
+        *product(["linger", "end"], ["worker", "server"], BACKENDS),
+        ("loader", "worker", "udp"),
+        ("loader", "server", "raw"),
+        nightly("loader", "worker", "raw"),
+        nightly("loader", "server", "udp"),
+    ],
+)
 def test_a_forked_process_leaves_the_agent_alone(network: StarNetwork, what: str, role: str, backend: str) -> None:
     if what == "loader":
         pytest.importorskip("torch")

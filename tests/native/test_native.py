@@ -18,7 +18,7 @@ ROOT = HERE.parents[1]
 RUNTIME = ROOT / "softswitch" / "runtime"
 SANITIZE = ["-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
 THREADS = ["-fsanitize=thread"]
-FLAGS = ["-std=gnu11", "-O1", "-g", "-w", "-pthread", "-fno-strict-aliasing"]
+FLAGS = ["-std=gnu11", "-O0", "-g", "-w", "-pthread", "-fno-strict-aliasing"]
 
 WORKER = (
     "thread_that_cannot_start",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-DEFAULT_PART = 0.3
+DEFAULT_PART = 0.2
 """The part of its examples that `make test` tries a property on; each example of a planner's property takes up to a
 second of CPU time."""
 FEWEST = 5

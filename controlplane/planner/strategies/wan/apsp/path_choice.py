@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pyomo.environ as pyo
 from numpy.typing import NDArray
-from pyomo.core.expr.numeric_expr import LinearExpression
 from scipy.sparse import csr_matrix
 
 from controlplane.planner.strategies.solver import NoSolution, NotInTime, SolverError, solve_model
@@ -27,6 +25,9 @@ class PathChoice:
     """
 
     def __init__(self, seconds: csr_matrix, flow: Sequence[int]) -> None:
+        import pyomo.environ as pyo  # It takes a second: coordinators of other systems import this module, too.
+        from pyomo.core.expr.numeric_expr import LinearExpression
+
         self.flow = np.asarray(flow, dtype=np.int64)
         self._sizes = np.bincount(self.flow)
         self._first = np.concatenate([[0], np.cumsum(self._sizes)[:-1]])
@@ -95,6 +96,8 @@ class PathChoice:
 
     def whole(self, at_most: float, time_limit: float, gap: float) -> tuple[NDArray[np.int64] | None, float]:
         """Problem 1: (the best columns, none where nothing below `at_most` s was found; what is proven, s)."""
+        import pyomo.environ as pyo
+
         model = self._model
         model.T.setub(min(1.0, at_most / self.scale))
         for x in self._x:
