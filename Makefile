@@ -7,7 +7,7 @@ RESULTS ?= results
 JOBS ?= 4
 # Their tests have emulated networks and training with up to ten processes each: fewer at a time.
 EMULATED := tests/emulation tests/hook
-EMULATED_JOBS ?= 3
+EMULATED_JOBS ?= 4
 # tests/conftest.py has the order: long files first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
@@ -25,7 +25,7 @@ help: ## this list
 	@printf '\nvariables (with their defaults):\n'
 	@printf '  PYTHON=python3    of make setup: what makes .venv\n'
 	@printf '  JOBS=4            test files that make test runs at a time\n'
-	@printf '  EMULATED_JOBS=3   the same for those with emulated networks\n'
+	@printf '  EMULATED_JOBS=4   the same for those with emulated networks\n'
 	@printf '  RESULTS=results   folder of what make bmv2-fattree and make wan write\n'
 	@printf '\nvariables of make bmv2-fattree (with their defaults):\n'
 	@printf '  K=4               a fat-tree of K ports a switch: K^3/4 hosts, 5K^2/4 switches\n'

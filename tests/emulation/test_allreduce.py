@@ -44,7 +44,7 @@ FAULTS: dict[str, dict[str, float]] = {
 NO_FAULTS = dict.fromkeys(("loss", "duplicate", "reorder", "delay_ms", "jitter_ms"), 0.0)
 
 
-@pytest.mark.parametrize("strategy", ["atp", "lbmm"])
+@pytest.mark.parametrize("strategy", ["atp", nightly("lbmm")])
 def test_faults_cost_time_and_never_a_sum(strategy: str) -> None:
     """One fault after the other on the same network; after each it works as if nothing had happened."""
     with Rig("softswitch", paper_testbed(FAST), strategy) as rig:

@@ -22,7 +22,7 @@ from worker_agent.torch import fsdp
 from worker_agent.torch.backend import BackendOptions
 from worker_agent.torch.fsdp import gather_ahead
 
-STEPS = 60
+STEPS = 20
 
 
 def digest(tensors: Any) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.hook.conftest import Network
 from tests.hook.processes import Rank, survive_turn
+from tests.hook.sharded import STEPS
 from tests.hook.test_training import run_ranks, start_agents
 from tests.support.examples import nightly
 
@@ -114,13 +115,13 @@ def test_fsdp1_over_the_backend_equals_gloo_and_refuses_the_hook(network, tmp_pa
 
 
 @pytest.mark.namespaces
-@pytest.mark.timeout(600)  # Four processes run forward and backward 180 times and wait for each other at each layer.
+@pytest.mark.timeout(600)  # Four processes run forward and backward many times and wait for each other at each layer.
 def test_fsdp2_hook_and_native_hsdp_equal_gloo(network, tmp_path):
     results = run_nodes("hybrid", network, tmp_path, 2)
     for result in results:
         assert result["in_network"]
-        assert result["steps"]["hook"] >= 60
-        assert result["steps"]["native"] >= 60
+        assert result["steps"]["hook"] >= STEPS
+        assert result["steps"]["native"] >= STEPS
         for name in ("hook", "native"):
             assert result["losses"][name] == pytest.approx(result["losses"]["gloo"], rel=1e-5)
             assert result["digests"][name] == results[0]["digests"][name]

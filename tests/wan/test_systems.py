@@ -36,7 +36,7 @@ def network() -> tuple[nx.DiGraph, float]:
 @pytest.mark.parametrize("name", [nightly(name) if name in SLOW else name for name in NAMES])
 def test_every_system_trains_in_the_simulator_while_links_change(name: str, network) -> None:
     graph, factor = network
-    settings = argparse.Namespace(seed=1, compute=0.3, loss=0.0, chunk=2048, redraw=4.0, seconds=12.0)
+    settings = argparse.Namespace(seed=1, compute=0.3, loss=0.0, chunk=2048, redraw=3.0, seconds=8.0)
     policy = make(name, graph, 20_000, p=4, chunk=2048, seed=1, update=1.0)
     tasks = simulate(policy, emulated(graph, 5.0), 20_000, settings, changes(graph, factor, 1))
     rounds = [so_far for at, _, so_far in tasks if at <= settings.seconds]
