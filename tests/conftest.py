@@ -47,17 +47,28 @@ QUICK: dict[str, tuple[str, ...]] = {
 
 # Files that take long: they come first, so that at the end no processor is idle while another one runs a long file.
 LONG = (
-    "emulation/test_late_ranks.py", "emulation/test_failures.py", "emulation/test_lost_agents.py",
-    "emulation/test_allreduce.py", "hook/test_training.py", "emulation/test_chaos.py", "emulation/test_lifetime.py",
-    "emulation/test_shared_hosts.py", "emulation/test_soak.py", "hook/test_sharded.py", "hook/test_unprivileged.py",
-    "hook/test_launchers.py", "hook/test_nodes.py", "emulation/test_culprits.py", "emulation/test_torchrun.py",
-    "overlay/test_emulated.py", "install/test_wheel.py", "evaluation/test_recovery.py",
-    "overlay/test_failures_emulated.py", "model/test_search.py", "deploy/test_jobs.py", "wan/test_systems.py",
-    "controlplane/test_limits.py", "controlplane/test_planning.py", "native/test_sanitizers.py",
-    "outside/test_pytorch.py", "install/test_command.py", "overlay/test_sites_coordinators.py",
-    "overlay/test_sites_manual.py", "evaluation/test_sites.py", "native/test_native.py", "overlay/test_policies.py",
-    "overlay/test_sites_optimisers.py", "overlay/test_partition.py", "overlay/test_one_round.py",
-    "hosts/test_evaluation.py", "overlay/test_sites.py", "hosts/test_collectives.py", "deploy/test_run.py",
+    "hook/test_training.py", "emulation/test_allreduce.py", "emulation/test_shared_hosts.py",
+    "emulation/test_failures.py", "emulation/test_chaos.py", "emulation/test_lost_agents.py",
+    "emulation/test_torchrun.py", "hook/test_sharded.py", "emulation/test_late_ranks.py",
+    "emulation/test_lifetime.py", "hook/test_leaving.py", "emulation/test_soak.py", "emulation/test_hosts.py",
+    "emulation/test_culprits.py", "hook/test_nodes.py", "emulation/test_mpi.py", "hook/test_tools.py",
+    "emulation/test_rails.py", "emulation/test_over_tls.py", "emulation/test_run.py", "emulation/test_update.py",
+    "hook/test_launchers.py", "hook/test_sharing.py", "test_docs.py", "overlay/test_failures_emulated.py",
+    "overlay/test_emulated.py", "install/test_wheel.py", "wan/test_systems.py", "evaluation/test_recovery.py",
+    "deploy/test_jobs.py",
+    "overlay/test_sites_fallback.py", "native/test_sanitizers.py", "overlay/test_sites.py",
+    "overlay/test_one_round.py", "controlplane/test_limits.py", "overlay/test_sites_optimisers.py",
+    "outside/test_pytorch.py", "controlplane/test_host_collectives.py", "hosts/test_forked.py",
+    "install/test_command.py", "overlay/test_partition.py", "overlay/test_sites_coordinators.py",
+    "../softswitch/tests/p4runtime/test_command.py", "tofino/test_entries.py", "tofino/test_system.py",
+    "deploy/test_orders.py", "hosts/test_collectives.py", "hosts/test_allreduce.py",
+    "controlplane/test_strategies.py", "controlplane/test_planning.py", "hosts/test_evaluation.py",
+    "native/test_native.py", "overlay/test_sites_manual.py", "evaluation/test_sites.py", "fuzz/test_fuzz.py",
+    "hosts/test_fixedpoint.py", "hosts/test_fields.py", "hosts/test_checkword.py", "deploy/test_run.py",
+    "controlplane/test_scale.py", "overlay/test_takeover.py", "evaluation/test_training_sums.py",
+    "deploy/test_cabling.py", "deploy/test_pair.py", "controlplane/test_varied_instances.py", "tofino/test_target.py",
+    "overlay/test_policies.py", "evaluation/test_softswitch.py", "evaluation/test_collectives.py",
+    "evaluation/test_sites_chaos.py", "model/test_search.py", "overlay/test_training.py",
 )  # fmt: skip
 
 
@@ -73,7 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    places = {here / name: place for place, name in enumerate(LONG)}
+    places = {Path(os.path.normpath(here / name)): place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path, len(LONG)))
     for item in items:
         names = QUICK.get(os.path.relpath(item.path, here), ())

@@ -33,12 +33,13 @@ def free_path(
 
 
 class PathSelector:
-    """The paths of one agent's chunks."""
+    """The paths of one agent's chunks. chunks_on: by path, how many have not left it yet. waiting: by receiver, the
+    chunks that have found no path, oldest first."""
 
     def __init__(self, node: str) -> None:
         self._node = node
-        self._chunks_on: Counter[Edge] = Counter()
-        self._waiting: dict[str, deque[tuple[Task, Edge, Send]]] = {}
+        self.chunks_on: Counter[Edge] = Counter()
+        self.waiting: dict[str, deque[tuple[Task, Edge, Send]]] = {}
         self._assigning: set[str] = set()  # receivers for whose chunks `_assign` is running
 
     def send(self, task: Task, edge: Edge, send_over: Send) -> None:
@@ -47,7 +48,7 @@ class PathSelector:
         if not detours:
             send_over(edge, lambda: None)
             return
-        self._waiting.setdefault(edge.receiver, deque()).append((task, edge, send_over))
+        self.waiting.setdefault(edge.receiver, deque()).append((task, edge, send_over))
         self._assign(edge.receiver)
 
     def _assign(self, receiver: str) -> None:
@@ -63,23 +64,23 @@ class PathSelector:
 
     def _assign_first(self, receiver: str) -> bool:
         """Sends the chunk that has waited longest; returns whether there was a chunk and a path for it."""
-        waiting = self._waiting[receiver]
+        waiting = self.waiting[receiver]
         if not waiting:
             return False
         task, edge, send_over = waiting[0]
         detours = [d for d in task.detours if (d.sender, d.receiver) == (self._node, receiver)]
         path = free_path(
-            self._chunks_on, edge, detours,
+            self.chunks_on, edge, detours,
             busy_bound=task.busy_bound, detour_length=task.detour_length, lazy=task.lazy,
         )  # fmt: skip
         if path is None:
             return False
         waiting.popleft()
-        self._chunks_on[path] += 1
+        self.chunks_on[path] += 1
         send_over(path, partial(self._left, path, receiver))
         return True
 
     def _left(self, path: Edge, receiver: str) -> None:
         """A chunk has left this path, or will never."""
-        self._chunks_on[path] -= 1
+        self.chunks_on[path] -= 1
         self._assign(receiver)

@@ -73,7 +73,7 @@ class Agent:
     gets each line; None: the module's logger.
 
     Its parts tell how far it is: membership (of a coordinator), neighbours (connections to other agents), submissions
-    (values without a result), tasks (that run).
+    (values without a result), tasks (that run). They are changed in its thread only, whose event loop is `loop`.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Agent:
         self._closing = False
         self._joined = threading.Event()
         self._refusal: str | None = None
-        self._loop = new_event_loop()
+        self.loop = new_event_loop()
         self._compose((coordinator, *backups), clock)
         self._thread = threading.Thread(target=self._run, name=f"overlay {node}", daemon=True)
         self._thread.start()
@@ -118,27 +118,27 @@ class Agent:
             deputy=lambda: self._deputies.found(self.membership),
         )  # fmt: skip
         self.neighbours = Neighbours(
-            node, self._loop, connections=self.connections, connector=connector, clock=self.membership.now,
+            node, self.loop, connections=self.connections, connector=connector, clock=self.membership.now,
             lost=self._lost,
         )  # fmt: skip
         self._multicast = ReliableMulticast(
-            node, self.listen[0], self._loop, received=lambda packet: self._dispatcher.packet_received(packet),
+            node, self.listen[0], self.loop, received=lambda packet: self._dispatcher.packet_received(packet),
             control=self.neighbours.control, counters=counters, log=log,
         )  # fmt: skip
         self._eager_scatter = EagerScatter(node, self.neighbours, counters)
         self.submissions = Submissions(
-            node, self._loop, membership=self.membership, eager_scatter=self._eager_scatter, counters=counters,
+            node, self.loop, membership=self.membership, eager_scatter=self._eager_scatter, counters=counters,
         )  # fmt: skip
         parts = AgentParts(
             self.membership, self.neighbours, self._multicast, self.submissions, self._eager_scatter,
             self._pending_messages,
         )  # fmt: skip
         self.tasks = Tasks(
-            node, self._loop, parts, counters=counters,
+            node, self.loop, parts, counters=counters,
             copied=lambda *copy: self._inbox.append(Copy(*copy)), log=log,
         )  # fmt: skip
-        self._withdrawals = Withdrawals(node, self._loop, self.membership, self.submissions, self.tasks)
-        self.site = SiteServices(node, self._loop, self.membership, self.neighbours)
+        self._withdrawals = Withdrawals(node, self.loop, self.membership, self.submissions, self.tasks)
+        self.site = SiteServices(node, self.loop, self.membership, self.neighbours)
         self._deputies = Deputies(
             node, coordinators, self.site, self.neighbours, listens=lambda: self.listen, security=self._security,
             log=log,
@@ -170,7 +170,7 @@ class Agent:
             raise ValueError("synchronise needs a contiguous float32 array of one dimension with values in it")
         submission = Submission(tensor, about, ends=None if timeout is None else time.monotonic() + timeout)
         try:
-            self._loop.call_soon_threadsafe(self._submit_in_loop, submission)
+            self.loop.call_soon_threadsafe(self._submit_in_loop, submission)
         except RuntimeError:  # the loop is closed
             submission.future.set_exception(OverlayError(f"{self.node}: the agent was closed"))
         return submission
@@ -189,7 +189,7 @@ class Agent:
             if submission.future.done():
                 return submission.future.result()
         try:
-            self._loop.call_soon_threadsafe(self._withdrawals.give_up, submission, f"no result within {timeout:g} s")
+            self.loop.call_soon_threadsafe(self._withdrawals.give_up, submission, f"no result within {timeout:g} s")
             return submission.future.result(None if about is None else UNANSWERED_SECONDS)
         except (OverlayError, RuntimeError) as error:
             raise Late(str(error)) from None
@@ -219,17 +219,17 @@ class Agent:
         """Closes the agent at once. Synchronisations that have not ended raise OverlayError."""
         if self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # it ends already, and its loop is closed
-                self._loop.call_soon_threadsafe(self._end)
+                self.loop.call_soon_threadsafe(self._end)
             self._thread.join(10)
 
     # --- the loop ---
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
+        asyncio.set_event_loop(self.loop)
         try:
-            self._loop.run_until_complete(self._main())
+            self.loop.run_until_complete(self._main())
         finally:
-            self._loop.close()
+            self.loop.close()
 
     async def _main(self) -> None:
         self._stop = asyncio.Event()
@@ -241,7 +241,7 @@ class Agent:
 
         server = None
         if self.advertise != NOWHERE:
-            server = await self._loop.create_server(accept, host, port, ssl=context)
+            server = await self.loop.create_server(accept, host, port, ssl=context)
             self.listen = (host, server.sockets[0].getsockname()[1])
         joining = asyncio.ensure_future(self.membership.run())
         await self._stop.wait()

@@ -91,7 +91,8 @@ class Coordinator:
     for them; seconds: of the slowest of them.
 
     address: where it listens. members: the agents that are connected, by name. leadership: whether this coordinator
-    acts, and what it waits for before it does. driver: the tasks that run. Raises OSError when it cannot listen.
+    acts, and what it waits for before it does. driver: the tasks that run. loop: of its thread, in which alone these
+    are changed. Raises OSError when it cannot listen.
     """
 
     def __init__(
@@ -112,15 +113,14 @@ class Coordinator:
         self.policy, self.probe_values, self._security = policy, probe_values, security
         self._replication, self._log = replication, log
         self._key = Seal.draw() if security is not None else b""  # for packets that switches copy; told over TLS only
-        self._loop = self._own_loop()
-        self.members = Members()
+        self.loop, self.members = self._own_loop(), Members()
         self.driver = PolicyDriver(policy, self.members, replication=replication, log=log, on_finished=finished)
         self.desk = desk
         if desk is not None:
-            desk.attach(self._loop, self.members, self.driver)
+            desk.attach(self.loop, self.members, self.driver)
         self.leadership = Leadership(
-            self._loop, self.members, self.driver, quorum or Quorum(len(policy.nodes), contested=False),
-            Office(self._introduce, self._began, self._said, self._ended),
+            self.loop, self.members, self.driver, quorum or Quorum(len(policy.nodes), contested=False),
+            Office(self.introduce, self._began, self.said, self._ended),
             standby=Standby(backs_up, security, log, self._told) if backs_up else None, log=log,
         )  # fmt: skip
         self._reminded = ""  # which agents are missing, as the agents that wait were told last
@@ -145,12 +145,12 @@ class Coordinator:
 
     def tell(self, event: Event) -> None:
         """Gives the policy an event from outside (bandwidths that the network tells). From any thread."""
-        self._loop.call_soon_threadsafe(self.driver.handle, event)
+        self.loop.call_soon_threadsafe(self.driver.handle, event)
 
     def close(self) -> None:
         """Ends the coordinator; agents go on with their tasks, and look for another one."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
+            self.loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(10)
 
     def __enter__(self) -> Coordinator:
@@ -162,14 +162,14 @@ class Coordinator:
     # --- the loop ---
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
+        asyncio.set_event_loop(self.loop)
         try:
-            self._loop.run_until_complete(self._main())
+            self.loop.run_until_complete(self._main())
         except BaseException as error:
             self._error = error
         finally:
             self._started.set()
-            self._loop.close()
+            self.loop.close()
             if self._replication is not None:
                 self._replication.close()
 
@@ -224,13 +224,13 @@ class Coordinator:
         try:
             while line := await reader.readline():
                 if member is None and line.startswith(b"GET ") and self.desk is not None:
-                    await site_web.answer(line, reader, writer, self._status)
+                    await site_web.answer(line, reader, writer, self.status)
                     break
                 message = json.loads(line)
                 if not isinstance(message, dict):
                     raise ValueError(f"a message is an object with a type, got {line[:40]!r}")
                 if member is None and message.get("type") == "status" and self.desk is not None:
-                    writer.write(json.dumps(self._status()).encode() + b"\n")
+                    writer.write(json.dumps(self.status()).encode() + b"\n")
                 elif member is None and message.get("type") == "watch":
                     shared = self.desk.shared(message.get("version")) if self.desk and self.active else None
                     writer.write(alive(message, active=self.active, shared=shared))
@@ -243,7 +243,7 @@ class Coordinator:
                     break  # it has joined again, or was let go: messages over this connection are void
                 else:
                     member.silence.heard()
-                    self._said(member.node, message)
+                    self.said(member.node, message)
         except asyncio.CancelledError:
             pass  # the coordinator ends
         except OSError as error:
@@ -281,7 +281,7 @@ class Coordinator:
         if not self.active:
             self.leadership.gather(member)
             return member
-        self._introduce()
+        self.introduce()
         for split in self.driver.default_splits.values():
             self.members.tell((node,), **split)
         for number, (task, _) in state.running.items():
@@ -293,7 +293,7 @@ class Coordinator:
             self.desk.joined(node)
         return member
 
-    def _status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         return {"acts": self.active, **(self.desk.status() if self.desk is not None else {})}
 
     def _began(self) -> None:
@@ -330,7 +330,7 @@ class Coordinator:
 
     # --- messages ---
 
-    def _introduce(self) -> None:
+    def introduce(self) -> None:
         """Tells all members who the members are."""
         self.members.tell(
             self.members,
@@ -358,12 +358,12 @@ class Coordinator:
         self._log(reason)
         self.driver.pending.clear(member.node)
         if self.leadership.member_gone():
-            self._introduce()
+            self.introduce()
             self.driver.handle(Lost(member.node))
             if self.desk is not None:
                 self.desk.left(member.node)
 
-    def _said(self, node: str, message: dict[str, Any]) -> None:
+    def said(self, node: str, message: dict[str, Any]) -> None:
         """A member has said this; the policy hears of it when this coordinator acts."""
         if message["type"] == "alive":
             self.members[node].tell(alive(message))

@@ -71,7 +71,7 @@ class SiteDesk:
         self.surveyed: set[str] = set()
         self._returned: asyncio.TimerHandle | None = None
         self._slow = 0  # rounds one after the other
-        self._measured_at, self._patience, self.growth = 0.0, AGAIN_SECONDS, Growth()
+        self.measured_at, self._patience, self.growth = 0.0, AGAIN_SECONDS, Growth()
         self._meanwhile = ""  # why the network was to be measured while that could not begin
         policy.held = probe_seconds > 0
 
@@ -169,7 +169,7 @@ class SiteDesk:
             self._meanwhile = why
 
     def _may_measure_again(self) -> bool:
-        late_enough = self._loop.time() > self._measured_at + self._patience
+        late_enough = self._loop.time() > self.measured_at + self._patience
         return bool(late_enough and self.survey is None and self._probe_seconds > 0 and self.surveyed)
 
     async def _look(self, pairs: Iterable[Pair]) -> None:
@@ -316,7 +316,7 @@ class SiteDesk:
             self.growth.surveyed(together or alone)
             same = all(abs(mbps - before.get(pair, 0.0)) <= CHANGE_PART * mbps for pair, mbps in alone.items())
             self._patience = 2 * self._patience if same else AGAIN_SECONDS
-            self._measured_at, self._slow = self._loop.time(), 0
+            self.measured_at, self._slow = self._loop.time(), 0
             self.surveyed.update(nodes)
             self._tell_network(self._members)
             self.log(f"measured {len(alone)} of {len(nodes) * (len(nodes) - 1)} pairs of sites in "

@@ -61,7 +61,7 @@ class Tasks:
     ) -> None:
         self._node, self._loop = node, loop
         self._membership, self._tell = parts.membership, parts.membership.tell
-        self._neighbours, self._multicast, self._paths = parts.neighbours, parts.multicast, PathSelector(node)
+        self._neighbours, self._multicast, self.paths = parts.neighbours, parts.multicast, PathSelector(node)
         self._submissions, self._eager_scatter = parts.submissions, parts.eager_scatter
         self._pending_messages, self._buffers = parts.pending_messages, parts.buffers
         self._counters, self._copied, self._log = counters, copied, log
@@ -258,7 +258,7 @@ class Tasks:
                 self._send(execution, request, path, taken, left)
 
         if request.edge is not None:
-            self._paths.send(execution.task, request.edge, send_over)
+            self.paths.send(execution.task, request.edge, send_over)
             return
         try:
             self._multicast.send(execution, request, self._neighbours.epoch)

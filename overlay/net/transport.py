@@ -246,7 +246,7 @@ class Peer:
 
     Connections are opened at once, or (awaits) by the other agent, which this one cannot reach. on_lost(reason): the
     peer cannot be reached any more; called once. connector: opens connections. used: whether a task or a message has
-    needed the peer.
+    needed the peer. lines: the connections.
     """
 
     def __init__(
@@ -263,14 +263,14 @@ class Peer:
     ) -> None:
         self.name, self.address = name, address
         self.hello, self._clock, self._on_lost, self._connector = hello, clock, on_lost, connector
-        self._lines = [_Outbound(self) for _ in range(connections)]
+        self.lines = [_Outbound(self) for _ in range(connections)]
         self._queue: list[_Message] = []
         self._order = count()
         self._closed = False
         self.used = False
         self._give_up_at = asyncio.get_running_loop().time() + CONNECT_SECONDS
         self._awaits = awaits
-        opening = [self._awaited(self._lines[0])] if awaits else [self._open(line) for line in self._lines]
+        opening = [self._awaited(self.lines[0])] if awaits else [self._open(line) for line in self.lines]
         self._opening = [asyncio.ensure_future(each) for each in opening]
         self.bytes_sent = 0
 
@@ -308,14 +308,14 @@ class Peer:
         """Gives connections the messages that they take now, the most urgent first. Each message goes to the connection
         with the fewest bytes under way: where a packet is lost, everything behind it on its connection waits."""
         while self._queue:
-            free = [line for line in self._lines if line.takes_messages]
+            free = [line for line in self.lines if line.takes_messages]
             if not free:
                 return
             _, _, header, values, sent, wanted, _ = heapq.heappop(self._queue)
             if not wanted():
                 sent()
                 continue
-            line = free[0] if len(self._lines) == 1 else min(free, key=_Outbound.under_way)
+            line = free[0] if len(self.lines) == 1 else min(free, key=_Outbound.under_way)
             assert line.transport is not None
             data = memoryview(values.data).cast("B")
             line.limit_unsent(len(data) // 2)
@@ -333,26 +333,26 @@ class Peer:
         link: each loss halves a connection's window."""
         if self._awaits:
             return
-        now = [each for line in self._lines if (each := line.seen()) is not None]
+        now = [each for line in self.lines if (each := line.seen()) is not None]
         wanted = connections_by(now, most)
-        while not self._closed and len(self._lines) < wanted:
-            self._lines.append(line := _Outbound(self))
+        while not self._closed and len(self.lines) < wanted:
+            self.lines.append(line := _Outbound(self))
             self._opening.append(asyncio.ensure_future(self._open(line, needed=False)))
 
     def round_trip(self) -> float | None:
         """The least round trip of the connections, in seconds; None: none is open yet, or nothing was acknowledged."""
-        trips = [each.rtt_seconds for line in self._lines if (each := line.seen()) is not None]
+        trips = [each.rtt_seconds for line in self.lines if (each := line.seen()) is not None]
         return min((trip for trip in trips if 0 < trip < NO_ROUND_TRIP), default=None)
 
     def sent_again(self) -> tuple[int, int]:
         """Return how many segments the present connections have sent again, of how many in all."""
-        now = [each for line in self._lines if (each := line.seen()) is not None]
+        now = [each for line in self.lines if (each := line.seen()) is not None]
         return sum(each.again for each in now), sum(each.segments for each in now)
 
     @property
     def connections(self) -> int:
         """Number of connections that are open or being opened."""
-        return len(self._lines)
+        return len(self.lines)
 
     def check(self, transport: asyncio.BaseTransport) -> None:
         """Raises OverlayError when the certificate at the other end is not the peer's."""
@@ -367,7 +367,7 @@ class Peer:
             dropped()
         for task in self._opening:
             task.cancel()
-        for line in self._lines:
+        for line in self.lines:
             if line.transport is not None:
                 line.transport.abort()
 
@@ -381,9 +381,9 @@ class Peer:
 
     def take(self, transport: asyncio.Transport) -> None:
         """The peer has opened this connection to be sent to."""
-        line = self._lines[0]
+        line = self.lines[0]
         if line.transport is not None:
-            self._lines.append(line := _Outbound(self))
+            self.lines.append(line := _Outbound(self))
         transport.set_protocol(line)
         line.connection_made(transport)
 
@@ -409,7 +409,7 @@ class Peer:
                 return
             except (OSError, TimeoutError) as error:
                 if not needed and loop.time() >= end:
-                    self._lines.remove(line)
+                    self.lines.remove(line)
                     return
                 if needed and loop.time() >= self._give_up_at:
                     words = str(error) or "no answer"

@@ -110,24 +110,25 @@ class Attempt:
 
 
 class Ballot:
-    """Ballot of one site: what it promises, says and reads. names: of all sites, in the group's order. add(values,
-    seconds): replaces the values by their sum over all sites; whether it could in this time."""
+    """Ballot of one site: what it promises, says and reads. store: where all sites read that. names: of all sites, in
+    the group's order. add(values, seconds): replaces the values by their sum over all sites; whether it could in this
+    time."""
 
     def __init__(
         self, store: Any, site: str, names: tuple[str, ...], add: Callable[[Floats, float], bool], *,
         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
-        self._store, self.site, self.names, self._add = store, site, names, add
+        self.store, self.site, self.names, self._add = store, site, names, add
         self._clock, self._sleep = clock, sleep
 
     def took(self, round_: int) -> None:
         """Note that this site has the network's result of the round."""
-        self._store.set(f"{round_}/taken", self.site)
+        self.store.set(f"{round_}/taken", self.site)
 
     def refuse(self) -> None:
         """Refuse the group, which this site cannot use any more, so that nobody can: the others need not wait
         for it."""
-        self._store.set("unable", self.site)
+        self.store.set("unable", self.site)
 
     def try_round(self, attempt: Attempt, values: Floats, end: float) -> bool:
         """Return whether the round was done over the group: then attempt.result has the sum. end: of the clock. Raises
@@ -158,9 +159,9 @@ class Ballot:
 
     def _all_promise(self, attempt: Attempt, end: float) -> bool:
         keys = [f"{attempt.round}/{attempt.number}/promise/{name}" for name in self.names]
-        self._store.set(keys[self.names.index(self.site)], "1")
+        self.store.set(keys[self.names.index(self.site)], "1")
         while (decided := self._read(self._key(attempt, "begin"))) is None:
-            if self._store.check(keys):
+            if self.store.check(keys):
                 self._decide(attempt, "begin", YES)
             elif (taker := self._read(f"{attempt.round}/taken")) is not None:
                 attempt.why = f"{taker.decode()} has the result of the network"
@@ -169,7 +170,7 @@ class Ballot:
                 attempt.why = f"{unable.decode()} cannot use the group any more"
                 self._decide(attempt, "begin", NO)
             elif attempt.left or self._clock() > end:
-                late = [name for name, key in zip(self.names, keys, strict=True) if not self._store.check([key])]
+                late = [name for name, key in zip(self.names, keys, strict=True) if not self.store.check([key])]
                 attempt.why = f"{', '.join(late)} did not give up the round over the network"
                 self._decide(attempt, "begin", NO)
             else:
@@ -179,10 +180,10 @@ class Ballot:
 
     def _all_have(self, attempt: Attempt, digest: bytes, end: float) -> bool:
         keys = [f"{attempt.round}/{attempt.number}/have/{name}" for name in self.names]
-        self._store.set(keys[self.names.index(self.site)], digest.hex())
+        self.store.set(keys[self.names.index(self.site)], digest.hex())
         while (decided := self._read(self._key(attempt, "end"))) is None:
-            if self._store.check(keys):
-                equal = len({self._store.get(key) for key in keys}) == 1
+            if self.store.check(keys):
+                equal = len({self.store.get(key) for key in keys}) == 1
                 attempt.why = "" if equal else "the sites have different sums"
                 self._decide(attempt, "end", YES if equal else NO)
             elif self._clock() > end:
@@ -199,11 +200,11 @@ class Ballot:
 
     def _decide(self, attempt: Attempt, what: str, wanted: bytes) -> bool:
         """Decides this, unless it is decided; whether for "yes"."""
-        decided: bytes = self._store.compare_set(self._key(attempt, what), "", wanted.decode())
+        decided: bytes = self.store.compare_set(self._key(attempt, what), "", wanted.decode())
         return decided == YES
 
     def _read(self, key: str) -> bytes | None:
-        found: bytes | None = self._store.get(key) if self._store.check([key]) else None
+        found: bytes | None = self.store.get(key) if self.store.check([key]) else None
         return found
 
 
@@ -218,7 +219,7 @@ class Rescue:
         self.spans = fallback.spans
         self._group = fallback.group
         store, self.names = self._meet(fallback, site)
-        self._ballot = Ballot(store, site, self.names, self._sum)
+        self.ballot = Ballot(store, site, self.names, self._sum)
         self.unable = ""
         self._open: Attempt | None = None  # this site does not know yet how it has ended
 
@@ -260,7 +261,7 @@ class Rescue:
     def took(self, round_: int) -> None:
         """Note that this site has the network's result of the round: a site without it need not wait for this one."""
         if not self.unable:
-            self._in_thread(lambda: self._ballot.took(round_))
+            self._in_thread(lambda: self.ballot.took(round_))
 
     def left_open(self, round_: int) -> tuple[Floats, tuple[float, ...]] | None:
         """Return what the group has given for a round, in an attempt whose end this site did not learn; None: there is
@@ -269,7 +270,7 @@ class Rescue:
         attempt, self._open = self._open, None
         if attempt is None or attempt.round != round_:
             return None
-        asked = self._in_thread(lambda: self._ballot.ask(attempt))
+        asked = self._in_thread(lambda: self.ballot.ask(attempt))
         try:
             return self._mean(attempt) if asked.result(LAST_SECONDS) else None
         except Exception as error:
@@ -285,13 +286,13 @@ class Rescue:
         if strangers:
             self.unable = f"{', '.join(strangers)} trains, too, and is not in its process group"
         if self.unable:
-            self._in_thread(self._ballot.refuse)
+            self._in_thread(self.ballot.refuse)
             raise Late(f"{late}; nor over torch.distributed: {self.unable}") from late
         given = np.zeros(values.size + len(self.names), np.float32)
         np.multiply(values, np.float32(weight), out=given[: values.size])
-        given[values.size + self.names.index(self._ballot.site)] = weight
+        given[values.size + self.names.index(self.ballot.site)] = weight
         attempt, end = Attempt(round_), time.monotonic() + seconds
-        attempt.ended = self._in_thread(lambda: self._ballot.try_round(attempt, given, end))
+        attempt.ended = self._in_thread(lambda: self.ballot.try_round(attempt, given, end))
         try:
             done = attempt.ended.result(seconds + LAST_SECONDS)
         except Exception as error:  # TimeoutError: the store hangs; or what the store has raised
@@ -302,7 +303,7 @@ class Rescue:
         if not done:
             raise Late(f"{late}; nor over torch.distributed: {attempt.why}") from late
         _log.warning("%s: round %d was done over torch.distributed, by %s, since the network of sites gave it up: %s",
-                     self._ballot.site, round_, ", ".join(self.names), late)  # fmt: skip
+                     self.ballot.site, round_, ", ".join(self.names), late)  # fmt: skip
         return self._mean(attempt)
 
     def _mean(self, attempt: Attempt) -> tuple[Floats, tuple[float, ...]]:

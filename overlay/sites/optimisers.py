@@ -55,7 +55,7 @@ class Fragment:
         self.values = self.parameters + sum(tensor.numel() for tensor in buffers)
         self._device = self.tensors[0].device
         on_gpu = self._device.type == "cuda"
-        self._host = torch.empty(self.values, dtype=torch.float32, pin_memory=on_gpu)
+        self.host = torch.empty(self.values, dtype=torch.float32, pin_memory=on_gpu)
         self._stream = torch.cuda.Stream(self._device) if on_gpu else None
         self.outer: Floats = self.read().copy()
         self.momentum: Floats = np.zeros(self.parameters, np.float32)
@@ -71,13 +71,13 @@ class Fragment:
             with torch.cuda.stream(self._stream):
                 self._copy_out()
             self._stream.synchronize()
-        return self._host.numpy()
+        return self.host.numpy()
 
     @torch.no_grad()
     def _copy_out(self) -> None:
         first = 0
         for tensor in self.tensors:
-            part = self._host[first : first + tensor.numel()]
+            part = self.host[first : first + tensor.numel()]
             part.copy_(tensor.detach().reshape(-1), non_blocking=True)
             first += tensor.numel()
 
@@ -89,10 +89,10 @@ class Fragment:
             np.multiply(own, np.float32(mixing), out=own)
             own += self.outer * np.float32(1 - mixing)
         else:
-            self._host.numpy()[:] = self.outer
+            self.host.numpy()[:] = self.outer
         first = 0
         for tensor in self.tensors:
-            tensor.copy_(self._host[first : first + tensor.numel()].view_as(tensor), non_blocking=True)
+            tensor.copy_(self.host[first : first + tensor.numel()].view_as(tensor), non_blocking=True)
             first += tensor.numel()
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()  # the next call writes this memory
@@ -172,7 +172,7 @@ class StreamingDiLoCo:
         self._shared_round = 0  # the state that all sites share is before this round; the model may be some behind
         self.samples = 0.0  # since each fragment was sent last it is the same: of the last `every` steps
         self.last: Averaged | None = None
-        self._pace, self._ended = Pace(fragments, every - 1), 0.0
+        self.pace, self._ended = Pace(fragments, every - 1), 0.0
         self._sent_samples = [0.0] * fragments
         self._pending: list[_Pending] = []
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="inart sites") if group is not None else None
@@ -187,7 +187,7 @@ class StreamingDiLoCo:
         processes): the weight of its part. Returns whether the model was changed. Raises OverlayError, at all processes
         of the site alike."""
         if self._ended:
-            self._pace.stepped(time.monotonic() - self._ended)
+            self.pace.stepped(time.monotonic() - self._ended)
         self.steps += 1
         self.samples += samples
         changed = False
@@ -246,7 +246,7 @@ class StreamingDiLoCo:
         """The delay of the round that is sent now, the same in all processes of the site."""
         if self.delay is not None:
             return self.delay
-        planned = [self._pace.delay()]
+        planned = [self.pace.delay()]
         if self._world > 1:
             dist.broadcast_object_list(planned, src=0)
         return planned[0]
@@ -260,7 +260,7 @@ class StreamingDiLoCo:
         fragment.move(gradient, self.rate, self.momentum)
         self._shared_round = round_ + 1
         self._group.offer(self._state(), self._shared_round)
-        self._pace.took(time.monotonic() - sent)
+        self.pace.took(time.monotonic() - sent)
         return found
 
     def _finish(self) -> None:

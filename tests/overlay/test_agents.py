@@ -131,7 +131,7 @@ def test_an_agent_that_was_away_hears_that_its_task_was_given_up():
         coordinator.policy.task = lambda number, values, now: Task(number, values, (slow,), chunk_values=10)
         waiting = [agents[n].synchronise_async(np.ones(1000, np.float32)) for n in nodes]
         until(lambda: all(agents[n].tasks.running for n in nodes))
-        coordinator._loop.call_soon_threadsafe(coordinator.members["b"].writer.transport.abort)
+        coordinator.loop.call_soon_threadsafe(coordinator.members["b"].writer.transport.abort)
         for future in waiting:
             with pytest.raises(PeerLost, match="b"):
                 future.result(SECONDS)
@@ -239,9 +239,9 @@ def test_unreachable_neighbour_is_an_error_that_names_it(monkeypatch):
 
         def moved() -> None:
             coordinator.members["a"].address = nowhere
-            coordinator._introduce()
+            coordinator.introduce()
 
-        coordinator._loop.call_soon_threadsafe(moved)
+        coordinator.loop.call_soon_threadsafe(moved)
         until(lambda: agents["b"].neighbours.members["a"] == nowhere)
         futures = [agents[n].synchronise_async(np.ones(4, np.float32)) for n in ("b", "a")]
         for future in futures:

@@ -37,7 +37,7 @@ class Star(Rounds):
 
 def open_to(agent: Agent) -> set[str]:
     """Return the peers to which an agent's connections are open."""
-    return {name for name, peer in list(agent.neighbours.peers.items()) if all(line.free for line in peer._lines)}
+    return {name for name, peer in list(agent.neighbours.peers.items()) if all(line.free for line in peer.lines)}
 
 
 def met(agents: dict[str, Agent], connections: int = 1) -> bool:
@@ -85,12 +85,12 @@ def test_an_idle_connection_that_breaks_is_reopened_without_a_loss():
         until(lambda: met(agents))
         synchronise(agents, 1000, 0)
         before = agents["b"].neighbours.peers["c"]
-        agents["b"]._loop.call_soon_threadsafe(before._lines[0].transport.abort)
+        agents["b"].loop.call_soon_threadsafe(before.lines[0].transport.abort)
         until(lambda: agents["b"].neighbours.peers.get("c") not in (None, before) and met(agents))
         synchronise(agents, 1000, 1)
         assert not policy.lost
         used = agents["b"].neighbours.peers["a"]
-        agents["b"]._loop.call_soon_threadsafe(used._lines[0].transport.abort)  # As before, the policy hears of it.
+        agents["b"].loop.call_soon_threadsafe(used.lines[0].transport.abort)  # As before, the policy hears of it.
         until(lambda: policy.lost == [Lost("b", "a")] and met(agents))
         synchronise(agents, 1000, 2)
 
@@ -106,9 +106,9 @@ def test_an_unreachable_member_is_not_lost_until_a_task_needs_it(monkeypatch):
 
         def moved() -> None:
             b.neighbours.members["c"] = nowhere
-            b.neighbours.peers["c"]._lines[0].transport.abort()
+            b.neighbours.peers["c"].lines[0].transport.abort()
 
-        b._loop.call_soon_threadsafe(moved)
+        b.loop.call_soon_threadsafe(moved)
         tried: list[Peer | None] = []
 
         def again() -> bool:
@@ -119,7 +119,7 @@ def test_an_unreachable_member_is_not_lost_until_a_task_needs_it(monkeypatch):
         until(again)  # This happens again.
         synchronise(agents, 1000, 0)
         assert not policy.lost
-        b._loop.call_soon_threadsafe(b.neighbours.members.__setitem__, "c", there)
+        b.loop.call_soon_threadsafe(b.neighbours.members.__setitem__, "c", there)
         until(lambda: met(agents))
 
 

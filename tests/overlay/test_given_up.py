@@ -77,7 +77,7 @@ def test_a_complete_result_stays_when_the_others_round_is_given_up():
                 future.result(SECONDS)
                 tensors[node][:] = 7.0  # The trainer computes on.
             (number,) = agents["b"].tasks.running
-            agents["b"]._loop.call_soon_threadsafe(agents["b"].tasks.abort, number, "c is lost", True)
+            agents["b"].loop.call_soon_threadsafe(agents["b"].tasks.abort, number, "c is lost", True)
             until(lambda: not agents["b"].tasks.running)
         np.testing.assert_array_equal(tensors["b"], np.float32(7.0))
 
@@ -86,7 +86,7 @@ def test_a_complete_result_stays_when_the_others_round_is_given_up():
 def held(agent):
     """Its loop is blocked, so that it reads nothing: messages from others wait."""
     go = threading.Event()
-    agent._loop.call_soon_threadsafe(go.wait, SECONDS)
+    agent.loop.call_soon_threadsafe(go.wait, SECONDS)
     try:
         yield
     finally:
@@ -111,7 +111,7 @@ def stuck(coordinator, agents):
     until(lambda: coordinator.policy.ready["a"] and coordinator.policy.ready["b"])
     with held(agents["a"]):
         futures["c"] = agents["c"].synchronise_async(tensors["c"])
-        until(lambda: len(agents["b"].tasks._paths._waiting.get("a", ())) > 100)
+        until(lambda: len(agents["b"].tasks.paths.waiting.get("a", ())) > 100)
         yield futures
 
 
@@ -122,7 +122,7 @@ def works(agents) -> None:
         future.result(SECONDS)
     for node in NODES:
         np.testing.assert_array_equal(tensors[node], np.float32(2.0))
-        until(lambda node=node: not +agents[node].tasks._paths._chunks_on)
+        until(lambda node=node: not +agents[node].tasks.paths.chunks_on)
 
 
 def test_routes_are_free_again_after_a_round_was_given_up():
@@ -132,7 +132,7 @@ def test_routes_are_free_again_after_a_round_was_given_up():
     with running(Detoured(NODES)) as (coordinator, agents):
         with stuck(coordinator, agents) as futures:
             number = max(agents["b"].tasks.running)
-            agents["b"]._loop.call_soon_threadsafe(partial(agents["b"].tasks.discard, number, "the test ends it"))
+            agents["b"].loop.call_soon_threadsafe(partial(agents["b"].tasks.discard, number, "the test ends it"))
             with pytest.raises(OverlayError, match="the test ends it"):
                 futures["b"].result(SECONDS)
         for future in futures.values():
@@ -146,7 +146,7 @@ def test_routes_are_free_again_after_a_connection_broke():
     with running(Detoured(NODES)) as (coordinator, agents):
         with stuck(coordinator, agents) as futures:
             peer = agents["b"].neighbours.peers["a"]
-            agents["b"]._loop.call_soon_threadsafe(peer.broken, OSError("the test ends it"))
+            agents["b"].loop.call_soon_threadsafe(peer.broken, OSError("the test ends it"))
             with pytest.raises(OverlayError, match="b and a cannot reach each other"):
                 futures["b"].result(SECONDS)
         for future in futures.values():
@@ -170,4 +170,4 @@ def test_thousands_of_chunks_may_be_through_at_once():
     over = True
     for through in under_way:
         through()
-    assert not paths._waiting["a"] and not +paths._chunks_on
+    assert not paths.waiting["a"] and not +paths.chunks_on

@@ -40,6 +40,6 @@ def test_agents_add_up_on_uvloop():
     pytest.importorskip("uvloop", reason="uvloop is not installed")
     nodes = ("a", "b", "c")
     with running(Drawn(nodes, 2)) as (_, agents):
-        assert type(agents["a"]._loop).__module__.startswith("uvloop")
+        assert type(agents["a"].loop).__module__.startswith("uvloop")
         for seed in range(3):
             synchronise(agents, 10_000 + seed, seed)

@@ -117,7 +117,7 @@ def test_an_invalid_message_of_the_coordinator_does_not_end_the_membership():
         agent = Agent(there.address, "a", listen=("127.0.0.1", 0), log=lines.append)
         try:
             agent.wait_joined()
-            there._loop.call_soon_threadsafe(there.members["a"].tell, b"[]\n")
+            there.loop.call_soon_threadsafe(there.members["a"].tell, b"[]\n")
             until(lambda: any("no coordinator at" in line for line in lines))
             synchronise({"a": agent}, 100, 1)
         finally:

@@ -103,7 +103,7 @@ def test_a_neighbour_with_a_wrong_certificate_gets_no_values(folder):
         agents[1].wait_joined()
         # It joined as b, and shows others another certificate.
         agents[1].neighbours.connector.security = security(folder, "nodes/x")
-        agents[1]._loop.call_soon_threadsafe(lambda: agents[1].neighbours.peers.pop("a").close())
+        agents[1].loop.call_soon_threadsafe(lambda: agents[1].neighbours.peers.pop("a").close())
         futures = [each.synchronise_async(np.ones(2000, np.float32)) for each in agents]
         for future in futures:
             with pytest.raises(PeerLost):

@@ -412,7 +412,7 @@ class Hold:
     """Keeps what a site sends to others, until it is released."""
 
     def __init__(self, group: SiteGroup) -> None:
-        self._neighbours, self._loop = group.agent.neighbours, group.agent._loop
+        self._neighbours, self._loop = group.agent.neighbours, group.agent.loop
         self._send, self._kept = self._neighbours.send, []
         self._neighbours.send = lambda *given, **named: self._kept.append((given, named))
 
@@ -457,7 +457,7 @@ def test_a_trainer_is_late_in_time_though_its_own_agent_is_busy(monkeypatch):
         groups = elastic.begun(coordinator, "ab")
         elastic.averaged(groups, 0)
         groups["a"].timeout, free = 0.3, threading.Event()
-        groups["a"].agent._loop.call_soon_threadsafe(free.wait)
+        groups["a"].agent.loop.call_soon_threadsafe(free.wait)
         try:
             with pytest.raises(Late, match="this site's own agent is too busy"):
                 groups["a"].average(np.zeros(VALUES, np.float32), round=1)
@@ -471,9 +471,9 @@ def test_a_trainer_is_late_in_time_though_its_own_agent_is_busy(monkeypatch):
 @pytest.mark.timeout(200)
 def test_a_process_that_stops_in_the_middle_of_a_round_is_left_out_and_comes_back(monkeypatch):
     """SIGSTOP: its host answers, so that no connection ends."""
-    monkeypatch.setattr(liveness, "QUIET_SECONDS", 2.0)
-    monkeypatch.setattr(site_rounds, "HALF", 0.05)
-    monkeypatch.setattr(site_waiting, "HALF", 0.05)
+    monkeypatch.setattr(liveness, "QUIET_SECONDS", 4.0)
+    monkeypatch.setattr(site_rounds, "HALF", 0.12)
+    monkeypatch.setattr(site_waiting, "HALF", 0.12)
     with coordinating(3, probe_seconds=0) as (coordinator, lines):
         where = f"127.0.0.1:{coordinator.address[1]}"
         command = [sys.executable, "-m", "inart", "site", "agent", "--coordinator", where, "--site", "c", "--rounds",

@@ -461,11 +461,11 @@ def test_slow_rounds_have_the_network_measured_again():
         desk.network.version += 1
 
         def slow() -> None:
-            desk._measured_at = -1e9
+            desk.measured_at = -1e9
             for _ in range(3):
                 desk.task_done(task, 1.5 * desk.network.expected_seconds("ab", task.values) + 1.0)
 
-        coordinator._loop.call_soon_threadsafe(slow)
+        coordinator.loop.call_soon_threadsafe(slow)
         until(lambda: sum("measured 2 of 2" in line for line in lines) == 2)
         assert any("the network is measured again" in line for line in lines)
         averaged(groups, 1)
@@ -483,11 +483,11 @@ def test_a_network_that_has_become_faster_is_measured_again():
         slow = dict.fromkeys(before, 0.001)
 
         def later() -> None:
-            desk._measured_at = -1e9
+            desk.measured_at = -1e9
             desk.growth.surveyed(slow)  # all that was measured before is far less than what loopback carries
             desk.task_done(task, 0.0)
 
-        coordinator._loop.call_soon_threadsafe(later)
+        coordinator.loop.call_soon_threadsafe(later)
         until(lambda: sum("measured 2 of 2" in line for line in lines) == 2)
         assert any(" instead of 0.001: the network is measured again" in line for line in lines)
         assert min(desk.growth.rates.values()) > 0.001
@@ -503,7 +503,7 @@ def test_a_link_that_loses_packets_has_the_network_measured_again():
         groups["b"].agent.site.losses = dict
 
         def told(number: int) -> None:
-            coordinator._loop.call_soon_threadsafe(setattr, desk, "_measured_at", -1e9)
+            coordinator.loop.call_soon_threadsafe(setattr, desk, "measured_at", -1e9)
             groups["a"].offer(state(number), number)
             until(lambda: desk.states["a"][0] == number)
 
@@ -515,7 +515,7 @@ def test_a_link_that_loses_packets_has_the_network_measured_again():
         assert any("3.0% of the packets from a to b are lost: the network is measured again" in line for line in lines)
         told(4)
         assert desk.survey is None, "that was known when rates were measured"
-        assert 'inart_sites_link_loss{from="a",to="b"} 0.03' in metrics_of(coordinator._status())
+        assert 'inart_sites_link_loss{from="a",to="b"} 0.03' in metrics_of(coordinator.status())
 
 
 def test_a_neighbours_losses_are_those_since_they_were_asked_for_last():

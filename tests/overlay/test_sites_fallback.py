@@ -205,7 +205,7 @@ def test_no_history_has_both_results_of_a_round_or_a_result_at_some_only():
 
 
 def _eager_promise(ballot, attempt, end):
-    ballot._store.set(f"0/{attempt.number}/promise/{ballot.site}", "1")
+    ballot.store.set(f"0/{attempt.number}/promise/{ballot.site}", "1")
     return True
 
 
@@ -214,7 +214,7 @@ def _own_sum_is_enough(ballot, attempt, digest, end):
 
 
 def _no_register(ballot, attempt, what, wanted):
-    ballot._store.set(f"0/{attempt.number}/{what}", wanted.decode())
+    ballot.store.set(f"0/{attempt.number}/{what}", wanted.decode())
     return wanted != NO
 
 
@@ -253,7 +253,7 @@ def together(act, each) -> list:
 
 def averaged(rescue: Rescue, round_: int, members=NAMES, seconds: float = SECONDS):
     """The mean and the weights, or the words with which this site is late."""
-    site = NAMES.index(rescue._ballot.site)
+    site = NAMES.index(rescue.ballot.site)
     try:
         values = np.full(1000, site + 1.0, np.float32)
         mean, weights = rescue.average(
@@ -298,10 +298,10 @@ def test_a_site_that_does_not_know_how_a_round_ended_asks_before_it_goes_on(resc
     real = Ballot._all_have
 
     def cut_off(ballot, attempt, digest, end):
-        if ballot is not rescues[2]._ballot:
+        if ballot is not rescues[2].ballot:
             return real(ballot, attempt, digest, end)
         keys = f"{attempt.round}/{attempt.number}/have/c"
-        ballot._store.set(keys, digest.hex())
+        ballot.store.set(keys, digest.hex())
         raise RuntimeError("the store's host is cut off")
 
     monkeypatch.setattr(Ballot, "_all_have", cut_off)

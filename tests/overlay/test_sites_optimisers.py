@@ -140,7 +140,7 @@ def test_a_site_alone_trains_as_the_paper_has_it_for_one():
 def test_parameters_on_a_gpu_travel_over_pinned_memory():
     model = make_model(0).cuda().to(torch.bfloat16)
     part = Fragment(list(model.parameters()), [])
-    assert part._host.is_pinned()
+    assert part.host.is_pinned()
     wanted = torch.cat([parameter.detach().float().reshape(-1) for parameter in model.parameters()])
     assert np.array_equal(part.read(), wanted.cpu().numpy())
     part.outer += 1
@@ -216,7 +216,7 @@ def test_the_delay_that_is_planned_follows_the_network(monkeypatch):
             for pair in ("ab", "ba"):
                 network.told(*pair, mbps)
             together(trainers, rounds)
-            return [trainer.outer._pace.delay() for trainer in trainers]
+            return [trainer.outer.pace.delay() for trainer in trainers]
 
         for pair in ("ab", "ba"):
             network.told(*pair, 1.0)

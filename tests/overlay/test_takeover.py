@@ -65,12 +65,12 @@ def test_late_reports_of_a_restarted_agent_do_not_concern_its_links():
         said = lost(coordinator, "c")
         host, port = said["address"]
         coordinator.members["c"].address = (host, port + 1)
-        coordinator._said("a", said)
-        coordinator._said("a", lost(coordinator, "b"))
+        coordinator.said("a", said)
+        coordinator.said("a", lost(coordinator, "b"))
 
     with running(Drawn(("a", "b", "c"), 1)) as (coordinator, _):
         coordinator.policy.broken = lambda *pair: broken.append(pair)
-        coordinator._loop.call_soon_threadsafe(late, coordinator)
+        coordinator.loop.call_soon_threadsafe(late, coordinator)
         until(lambda: broken)
         assert broken == [("a", "b")]
 
@@ -81,15 +81,15 @@ def test_losses_of_a_returned_agent_do_not_concern_its_links():
 
     def without_a_coordinator(coordinator: Coordinator) -> None:
         coordinator.leadership.active = False
-        coordinator.leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
+        coordinator.leadership.gathering = coordinator.loop.call_later(SECONDS, lambda: None)
         for other in ("c", "b"):
-            coordinator._said("a", lost(coordinator, other))
+            coordinator.said("a", lost(coordinator, other))
         coordinator.members["c"].joined = time.monotonic()
         coordinator.leadership.take_over()
 
     with running(Drawn(("a", "b", "c"), 1)) as (coordinator, _):
         coordinator.policy.broken = lambda *pair: broken.append(pair)
-        coordinator._loop.call_soon_threadsafe(without_a_coordinator, coordinator)
+        coordinator.loop.call_soon_threadsafe(without_a_coordinator, coordinator)
         until(lambda: broken)
         assert broken == [("a", "b")]
 
@@ -99,14 +99,14 @@ def test_values_of_a_replaced_process_are_not_waited_for():
 
     def without_a_coordinator(coordinator: Coordinator) -> None:
         coordinator.leadership.active = False
-        coordinator.leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
+        coordinator.leadership.gathering = coordinator.loop.call_later(SECONDS, lambda: None)
         for node in ("b", "c"):
-            coordinator._said(node, {"type": "ready", "values": 8, "turn": 1})
+            coordinator.said(node, {"type": "ready", "values": 8, "turn": 1})
         coordinator.members["c"].joined = time.monotonic()
         coordinator.leadership.take_over()
 
     with running(Drawn(("a", "b", "c"), 1)) as (coordinator, _):
-        coordinator._loop.call_soon_threadsafe(without_a_coordinator, coordinator)
+        coordinator.loop.call_soon_threadsafe(without_a_coordinator, coordinator)
         until(lambda: coordinator.policy.ready["b"])
         assert not coordinator.policy.ready["c"]
 
@@ -201,12 +201,12 @@ def test_a_replaced_worker_process_is_lost_for_running_tasks():
         for node, member in coordinator.members.items():
             member.state = AgentState(0, 0, {}, {}) if node == "c" else AgentState(5, 7, {7: (task, False)}, {})
         coordinator.leadership.active = False
-        coordinator.leadership.gathering = coordinator._loop.call_later(SECONDS, lambda: None)
+        coordinator.leadership.gathering = coordinator.loop.call_later(SECONDS, lambda: None)
         coordinator.leadership.take_over()
         done.set()
 
     with running(OneTree(("a", "b", "c"))) as (coordinator, _):
-        coordinator._loop.call_soon_threadsafe(take_over, coordinator)
+        coordinator.loop.call_soon_threadsafe(take_over, coordinator)
         assert done.wait(SECONDS)
         assert not coordinator.driver.running and not coordinator.policy.running
 
