@@ -18,7 +18,7 @@ from inart.command import VERBS, main
 from tests.support.examples import nightly
 
 ROOT = Path(__file__).resolve().parents[2]
-PYTHONS = ("3.11", nightly("3.12"), nightly("3.13"), "3.14")
+PYTHONS = ("3.11", nightly("3.12"), "3.13", "3.14")
 PROTOBUFS = ("4.25.8", nightly("6.33.0"))
 """These are tested besides the newest, which pip takes by itself."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,14 +16,12 @@ from overlay.core.site_network import SiteNetwork
 from overlay.net.tls import Security
 from overlay.sites.command import SiteSettings, make_coordinator
 from overlay.sites.optimisers import _divide
+from tests.overlay.forked import PROCESSES
 from tests.overlay.site_training import flat, inner_step, make_model, train_all
 
 SECONDS = 120.0
 SITES = 3
 EVERY, ROUNDS = 4, 4
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.overlay.site_training"])
-"""Sites are forked from a process that has imported PyTorch."""
 
 
 @contextmanager

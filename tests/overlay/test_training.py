@@ -1,10 +1,7 @@
 """PyTorch trains over the overlay as it does over gloo."""
 
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,10 +16,10 @@ from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
 from overlay import Coordinator
 from overlay.net.hook import average
+from tests.overlay.forked import PROCESSES
 from tests.overlay.test_agents import SECONDS, running
+from tests.overlay.training import train
 from tests.support.examples import nightly
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("strategy", ["wan", nightly("netstorm")])
@@ -33,17 +30,17 @@ def test_ddp_with_the_hook_has_the_losses_of_gloo(strategy, tmp_path):
     with Coordinator(FollowPlan(plan, topology, sending=Sending(paced=False, chunk_values=64))) as coordinator:
         outs = [tmp_path / f"{rank}.json" for rank in range(world)]
         ranks = [
-            subprocess.Popen(
-                [
-                    sys.executable, "-m", "tests.overlay.training", str(rank), str(world), str(tmp_path / "store"),
-                    str(coordinator.address[1]), str(outs[rank]),
-                ],
-                cwd=ROOT,
+            PROCESSES.Process(
+                target=train, args=(rank, world, str(tmp_path / "store"), coordinator.address[1], str(out))
             )
-            for rank in range(world)
-        ]  # fmt: skip
+            for rank, out in enumerate(outs)
+        ]
         try:
-            assert [rank.wait(150) for rank in ranks] == [0] * world
+            for rank in ranks:
+                rank.start()
+            for rank in ranks:
+                rank.join(150)
+            assert [rank.exitcode for rank in ranks] == [0] * world
         finally:
             for rank in ranks:
                 rank.kill()

@@ -1,8 +1,7 @@
-"""A rank of DDP training over the overlay: python -m tests.overlay.training RANK WORLD STORE COORDINATOR_PORT OUT."""
+"""A rank of DDP training over the overlay."""
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import torch
@@ -33,8 +32,8 @@ def losses(rank: int, world: int, hook: HookState | None) -> list[float]:
     return [*found, float(sum(p.double().sum() for p in model.parameters()))]
 
 
-def main() -> None:
-    rank, world, store, port, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
+def train(rank: int, world: int, store: str, port: int, out: str) -> None:
+    """Train over gloo, and then over the coordinator at this port, in a process of its own; the losses go to `out`."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     agent = Agent(("127.0.0.1", port), f"h{rank}", listen=("127.0.0.1", 0))
@@ -43,9 +42,4 @@ def main() -> None:
     torch.distributed.barrier()
     agent.leave()
     torch.distributed.destroy_process_group()
-    sys.stdout.flush()
     os._exit(0)  # The result is written; what PyTorch's threads do while the interpreter ends is not tested here.
-
-
-if __name__ == "__main__":
-    main()
