@@ -20,7 +20,7 @@ from controlplane.planner.topology import Topology
 
 Strategy = Callable[..., Plan]  # (topology, job, *, seed=0, frozen_split=None) -> Plan
 Split = Mapping[str, float]
-MANY_WAYS = 200_000  # trees x racks from which on the ways of a tree are found together
+MANY_WAYS = 20_000  # trees x racks from which on the ways of a tree are found together
 FINE_ROUTES = 1000  # with more flows than this, those of one rack to one point take one path
 
 

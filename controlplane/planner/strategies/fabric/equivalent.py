@@ -94,7 +94,10 @@ class Lifting:
 
     def __init__(self, master: Master, merged: Merged) -> None:
         self.master, self.network, self.merged = master, master.network, merged
-        self.load = np.zeros(len(master.capacity))  # by row
+        self._rows = {pair: e for e, pair in enumerate(master.network.topology.links)}
+        self._load = np.zeros(len(master.capacity))  # by row
+        # As lists, of which single numbers are read three times as fast.
+        self._loads, self._capacity = self._load.tolist(), np.asarray(master.capacity).tolist()
 
     def columns(self, tree: Tree, *, most: bool) -> Iterator[tuple[Column, float]]:
         """The tree, once for every member of one of the merged switches in it (of that with the most, or the fewest),
@@ -109,7 +112,7 @@ class Lifting:
                 for node in (u, v):
                     near.setdefault(node, {})[u, v] = count
             else:
-                link = self._link(u, v)
+                link = self._rows[u, v]
                 rest[link] += count * self.master.counted[link]
         for point, count in points.items():
             if point not in members:
@@ -118,25 +121,23 @@ class Lifting:
         sign = -1 if most else 1
         pivot = min(inside, key=lambda v: (sign * len(members[v]), -sum(near[v].values()), v), default="")
         choices = members.get(pivot, ("",))
+        links = [pair for v in inside for pair in near[v]]
+        # A link between two merged switches is met from both ends.
+        counts = [count / (1 + (u in members and v in members)) for at in inside for (u, v), count in near[at].items()]
         for first in choices:
             chosen = self._chosen(pivot, first, near, points) if pivot else {}
             if chosen is None:
                 continue
+            now = chosen.get
+            rows = [self._rows[now(u, u), now(v, v)] for u, v in links]
+            ends = [point for point in chosen if point in points]
             use = rest.copy()
-            for pairs in (near[v] for v in inside):
-                for (u, v), count in pairs.items():
-                    both = u in members and v in members
-                    use[self._link(chosen.get(u, u), chosen.get(v, v))] += count / (1 + both)  # met from both ends
-            for point, at in chosen.items():
-                if point in points:
-                    use[self._point(at)] += points[point]
-            self.load += tree.share / len(choices) * use
+            np.add.at(use, rows + [self._point(chosen[point]) for point in ends], counts + [points[p] for p in ends])
+            self._load += tree.share / len(choices) * use
+            self._loads = self._load.tolist()
             column = self.master.column(self.master.root_position[tree.root], use, partial(_renamed, tree, chosen))
             if column is not None:
                 yield column, tree.share / len(choices)
-
-    def _link(self, u: str, v: str) -> int:
-        return self.network.link[self.network.index[u], self.network.index[v]]
 
     def _point(self, name: str) -> int:
         root = self.master.root_position.get(name)
@@ -172,18 +173,24 @@ class Lifting:
     ) -> float | None:
         """Return how full the resources are that the tree needs of this member; None where it does not hang together
         with those chosen."""
-        network, index = self.network, self.network.index
-        row = self._point(member)
-        total = flows[node] * self.load[row] / self.master.capacity[row] if node in flows else 0.0
+        loads, capacity, residual, members = self._loads, self._capacity, self.network.capacity, self.merged.members
+        total = 0.0
+        if node in flows:
+            row = self._point(member)
+            if capacity[row] <= 0:
+                return None
+            total = flows[node] * loads[row] / capacity[row]
         for (u, v), count in links.items():
             other = v if u == node else u
-            if other in self.merged.members and other not in chosen:
-                continue  # will have to fit this one
-            there = chosen.get(other, other)
-            link = network.link.get((index[member], index[there]) if u == node else (index[there], index[member]))
-            if link is None or network.capacity[link] <= 0:
+            there = chosen.get(other)
+            if there is None:
+                if other in members:
+                    continue  # will have to fit this one
+                there = other
+            link = self._rows.get((member, there) if u == node else (there, member))
+            if link is None or residual[link] <= 0:
                 return None
-            total += count * self.load[link] / self.master.capacity[link]
+            total += count * loads[link] / capacity[link]
         return total
 
 
