@@ -16,11 +16,11 @@ from p4src.protocol import frame_bytes
 from topologies import Emulation, EmulationError, hosts
 from topologies.agents import HOSTS, MODULES, JobAgents, Outcome
 from topologies.deployment import Fabric, Service
-from topologies.load import LoadMonitor
+from topologies.load import Load, LoadMonitor
 from topologies.zygote import HostProcess, Zygote
 
 TCP_SECONDS = 2.0
-GLOO_REPEATS = 3
+REPEATS = 3  # of an all-reduce of each model's size, over gloo, too; the fastest counts
 GLOO_PORT = 29500
 ALL_PAIRS_UP_TO = 16  # up to so many hosts all pairs are pinged, more are pinged in a ring
 READY_SECONDS = 120.0
@@ -56,17 +56,13 @@ def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
         say("network is up; importing torch and the agents")
         zygote.wait_ready()
 
-        results: list[StrategyResult] = []
-        tcp_mbps = 0.0
-        for plan in plans:
-            with fabric.serve(plan) as service:
-                if not results:
-                    tcp_mbps = try_network(everything)
-                results.append(measure(everything, service))
+        with fabric.serve(plans[0][settings.largest]):
+            tcp_mbps = try_network(everything)
+        results = [measure(everything, each) for each in plans]
         training: Training | None = None
         gloo_seconds = measure_gloo(everything)
         if settings.trains:
-            best = max(plans, key=lambda plan: plan.rate_mbps)
+            best = max((each[settings.largest] for each in plans), key=lambda plan: plan.rate_mbps)
             with fabric.serve(best) as service:
                 training = train_both(everything, service, best)
         elif settings.steps:
@@ -85,17 +81,19 @@ def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
     return report, topology, job
 
 
-def plan_all(settings: Settings, topology: Topology, say: Progress) -> list[Plan]:
-    """Return a plan per strategy before anything is built, so that a strategy that cannot plan does not cost a
-    minute.
+def plan_all(settings: Settings, topology: Topology, say: Progress) -> list[dict[str, Plan]]:
+    """Return for each strategy a plan for each model's size, as users' jobs get them, before anything is built, so that
+    a strategy that cannot plan does not cost a minute.
     """
     plans = []
     for name in settings.strategies:
-        plan = settings.plan(name)
+        each = {model: settings.plan(name, model) for model in settings.model_bytes}
+        plan = each[settings.largest]
         bottleneck = evaluate(plan, topology).bottleneck
-        say(f"plan {name}: {plan.rate_mbps:.3g} Mbit/s per worker, {len(plan.trees)} trees, "
+        trees = ", ".join(f"{len(of.trees)} for {model}" for model, of in each.items())
+        say(f"plan {name}: {plan.rate_mbps:.3g} Mbit/s per worker ({settings.largest}), trees {trees}, "
             f"bottleneck {bottleneck.kind.replace('_', ' ')} {bottleneck.name}")  # fmt: skip
-        plans.append(plan)
+        plans.append(each)
     return plans
 
 
@@ -128,52 +126,85 @@ def try_network(everything: Setting) -> float:
     return mbps
 
 
-def measure(everything: Setting, service: Service) -> StrategyResult:
-    """Measure all-reduces of made-up gradients by real agents in the hosts: one of each model's size, and one for the
-    rate.
+def measure(everything: Setting, plans: dict[str, Plan]) -> StrategyResult:
+    """Measure all-reduces of made-up gradients by real agents in the hosts: some of each model's size with the plan for
+    it, of which the fastest counts (the first of a new process waits for its memory), and one for the rate of the
+    largest model's.
     """
-    settings, job, plan, emulation = everything.settings, everything.job, service.plan, everything.emulation
-    with JobAgents(everything.zygote, service.address, job, seed=settings.seed) as agents:
-        agents.ready(READY_SECONDS)
-        outcomes: dict[str, Outcome] = {}
-        ingress: dict[str, int] = {}
-        largest = max(settings.model_bytes, key=lambda name: settings.model_bytes[name])
-        for model, size in settings.model_bytes.items():
-            before = {node: emulation.counters(node) for node in job.parameter_servers}
-            outcomes[model] = agents.allreduce_together(size)
-            ingress[model] = sum((emulation.counters(n) - before[n]).rx_bytes for n in job.parameter_servers)
-        rate_size = rate_bytes(plan, values=service.network.kind.limits.values_per_packet)
-        attempts, settled = 0, False
-        while not settled and attempts < RATE_ATTEMPTS:
-            attempts += 1
-            monitor = LoadMonitor(emulation)
-            outcomes["rate"] = agents.allreduce_together(rate_size)
-            load = monitor.stop()
-            measured = outcomes["rate"].rate_mbps
-            settled = load.network_was_the_limit and abs(measured / plan.rate_mbps - 1) <= RATE_TOLERANCE
-        agents.leave(READY_SECONDS)
-    seconds = {model: outcomes[model].mean_seconds for model in settings.model_bytes}
-    worst = max(outcomes.values(), key=lambda one: one.error / max(one.bound, 1e-300))
+    settings, plan = everything.settings, plans[everything.settings.largest]
+    outcomes: list[Outcome] = []
+    seconds: dict[str, float] = {}
+    ingress = 0
+    for models in _with_one_plan(plans):
+        with (
+            everything.fabric.serve(plans[models[0]]) as service,
+            JobAgents(everything.zygote, service.address, service.plan.job, seed=settings.seed) as agents,
+        ):
+            agents.ready(READY_SECONDS)
+            for model in models:
+                rounds = []
+                for _ in range(REPEATS):
+                    before = _received(everything)
+                    rounds.append(agents.allreduce_together(settings.model_bytes[model]))
+                    ingress = _received(everything) - before if model == settings.largest else ingress
+                outcomes += rounds
+                seconds[model] = min(one.mean_seconds for one in rounds)
+            if settings.largest in models:
+                rate, load, attempts = _measure_rate(everything, agents, service)
+                outcomes.append(rate)
+            agents.leave(READY_SECONDS)
+    worst = max(outcomes, key=lambda one: one.error / max(one.bound, 1e-300))
     result = StrategyResult(
         name=plan.strategy,
         planned_rate_mbps=plan.rate_mbps,
-        measured_rate_mbps=measured,
+        measured_rate_mbps=rate.rate_mbps,
         attempts=attempts,
-        communication_seconds=seconds[largest],
-        ps_ingress_bytes=ingress[largest],
-        model_seconds=seconds,
+        communication_seconds=seconds[settings.largest],
+        ps_ingress_bytes=ingress,
+        model_seconds={model: seconds[model] for model in settings.model_bytes},
         bottleneck=evaluate(plan, everything.topology).bottleneck.name,
         load=load,
-        resent=sum(one.resent for one in outcomes.values()),
-        identical=all(one.identical for one in outcomes.values()),
+        resent=sum(one.resent for one in outcomes),
+        identical=all(one.identical for one in outcomes),
         largest_error=worst.error,
         error_bound=worst.bound,
     )
     everything.say(
         f"{plan.strategy}: measured {result.measured_rate_mbps:.3g} of {plan.rate_mbps:.3g} Mbit/s, "
-        f"{result.communication_seconds:.2f} s for {largest}, CPU {load.idle:.0%} idle"
+        f"{result.communication_seconds:.2f} s for {settings.largest}, CPU {load.idle:.0%} idle"
     )
     return result
+
+
+def _with_one_plan(plans: dict[str, Plan]) -> list[list[str]]:
+    """Return the models in groups that have the same trees, so that agents join once for each group."""
+    groups: list[list[str]] = []
+    for model, plan in plans.items():
+        same = next((models for models in groups if plans[models[0]].trees == plan.trees), None)
+        if same is None:
+            groups.append([model])
+        else:
+            same.append(model)
+    return groups
+
+
+def _received(everything: Setting) -> int:
+    """Return the bytes that the parameter servers' interfaces have received so far."""
+    return sum(everything.emulation.counters(node).rx_bytes for node in everything.job.parameter_servers)
+
+
+def _measure_rate(everything: Setting, agents: JobAgents, service: Service) -> tuple[Outcome, Load, int]:
+    """Return the all-reduce in which the sending rate was measured, the machine's load then, and how often it was."""
+    plan = service.plan
+    size = rate_bytes(plan, values=service.network.kind.limits.values_per_packet)
+    attempts, settled = 0, False
+    while not settled and attempts < RATE_ATTEMPTS:
+        attempts += 1
+        monitor = LoadMonitor(everything.emulation)
+        found = agents.allreduce_together(size)
+        load = monitor.stop()
+        settled = load.network_was_the_limit and abs(found.rate_mbps / plan.rate_mbps - 1) <= RATE_TOLERANCE
+    return found, load, attempts
 
 
 def rate_bytes(plan: Plan, values: int) -> int:
@@ -206,7 +237,7 @@ def measure_gloo(everything: Setting) -> dict[str, float]:
         everyone(workers)
         seconds: dict[str, float] = {}
         for model, size in settings.model_bytes.items():
-            rounds = [max(reply["seconds"] for reply in order(workers, size)) for _ in range(GLOO_REPEATS)]
+            rounds = [max(reply["seconds"] for reply in order(workers, size)) for _ in range(REPEATS)]
             seconds[model] = min(rounds)
         for worker in workers:
             worker.send(None)

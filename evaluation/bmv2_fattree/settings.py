@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from controlplane.common.inputs import parse_bytes
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import ON_WORKERS, Job, place_job
 from controlplane.planner.plan import Plan
@@ -34,7 +35,7 @@ class Settings:
 
     bandwidth: Mbit/s of each link before `scale`. ranks: per worker, in training. steps: of training; 0: none. scale:
     factor on all rates and gradients (at most 1, see `scaled`). parameter_servers: their number; None: every worker's
-    host is one.
+    host is one. models: name and bytes of each gradient that is reduced.
     """
 
     k: int = 4
@@ -50,6 +51,7 @@ class Settings:
     cifar100: Path | None = None
     output: Path = field(default=Path("results/bmv2-fattree"))
     scale: float = 1.0
+    models: tuple[tuple[str, int], ...] = tuple(MODEL_BYTES.items())
 
     def scaled(self) -> "Settings":
         """Return these settings with a scale at which the busiest plan does not ask too much of the machine."""
@@ -58,21 +60,25 @@ class Settings:
         busiest = max(switched_packets(whole.plan(name), topology) for name in self.strategies)
         return replace(self, scale=fitting(self.switch, [busiest]))
 
-    def job(self, topology: Topology) -> Job:
-        """Return the job, whose workers and parameter servers the seed places: it reduces each of the gradients."""
-        sizes = tuple(self.model_bytes.values())
-        job = place_job(topology, self.workers, self.parameter_servers, seed=self.seed)
-        return replace(job, model_bytes=sum(sizes), buckets=sizes)
+    def job(self, topology: Topology, model: str = "") -> Job:
+        """Return the job that trains a model ("": the largest), whose workers and parameter servers the seed places."""
+        size = self.model_bytes[model or self.largest]
+        return place_job(topology, self.workers, self.parameter_servers, seed=self.seed, model_bytes=size)
 
-    def plan(self, strategy: str) -> Plan:
-        """Return a strategy's plan, as a deployment makes it: with what the switches' program holds and its packets'
-        size."""
-        return _plan(self, strategy)
+    def plan(self, strategy: str, model: str = "") -> Plan:
+        """Return a strategy's plan for the job that trains a model ("": the largest), as a deployment makes it: with
+        what the switches' program holds and its packets' size."""
+        return _plan(self, strategy, model or self.largest)
+
+    @property
+    def largest(self) -> str:
+        """The name of the largest model."""
+        return max(self.model_bytes, key=lambda name: self.model_bytes[name])
 
     @property
     def model_bytes(self) -> dict[str, int]:
         """Bytes of float32 gradient per model, a whole number of values."""
-        return {name: int(size * self.scale) // 4 * 4 for name, size in MODEL_BYTES.items()}
+        return {name: int(size * self.scale) // 4 * 4 for name, size in self.models}
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings for summary.json."""
@@ -107,12 +113,12 @@ class Settings:
         )
 
 
-@lru_cache(maxsize=16)
-def _plan(settings: Settings, strategy: str) -> Plan:
+@lru_cache(maxsize=32)
+def _plan(settings: Settings, strategy: str, model: str) -> Plan:
     """Return the plan of `Settings.plan`, kept: it is asked for to find the scale, and then to be carried out."""
     topology = settings.topology()
     held = limited(topology, Limits.of_target("v1model"))
-    return get_strategy(strategy)(held, settings.job(topology), seed=settings.seed)
+    return get_strategy(strategy)(held, settings.job(topology, model), seed=settings.seed)
 
 
 def servers(text: str) -> int | None:
@@ -141,6 +147,9 @@ def _parser(switch: str) -> argparse.ArgumentParser:
     parser.add_argument("--heterogeneous", action="store_true", help="each link 0.5 to 1.5 times that, by --seed")
     parser.add_argument("--seed", type=int, default=0, help="random seed (%(default)s)")
     parser.add_argument("--strategies", default="", help=f"of {', '.join(STRATEGIES)} (default: lbmm atp equal inart)")
+    parser.add_argument(
+        "--sizes", default="", metavar="BYTES", help='gradients instead of the three models\', as in "64K 1M"'
+    )
     parser.add_argument("--steps", type=int, default=60, help="training steps, 0: no training (%(default)s)")
     parser.add_argument(
         "--cifar100", type=Path, metavar="FOLDER", help="train on CIFAR-100 (python version) from there"
@@ -171,6 +180,10 @@ def parse(argv: Sequence[str] | None, switch: str) -> Settings:
         )
     if arguments.cifar100 is not None and not arguments.cifar100.is_dir():
         parser.error(f"--cifar100 {arguments.cifar100} is not a folder")
+    try:
+        sizes = [(size, parse_bytes(size)) for size in arguments.sizes.replace(",", " ").split()]
+    except ValueError as error:
+        parser.error(f"--sizes: {error}")
     if arguments.ranks < 1:
         parser.error(f"--ranks {arguments.ranks}: a worker has at least one")
     if arguments.bandwidth is None:
@@ -191,4 +204,5 @@ def parse(argv: Sequence[str] | None, switch: str) -> Settings:
         steps=arguments.steps,
         cifar100=arguments.cifar100,
         output=arguments.output,
+        models=tuple(dict(sizes).items()) or Settings.models,
     )

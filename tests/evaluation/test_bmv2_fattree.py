@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from controlplane.planner.strategies import get_strategy
 from evaluation.bmv2_fattree import plots
-from evaluation.bmv2_fattree.experiment import rate_bytes
+from evaluation.bmv2_fattree.experiment import _with_one_plan, rate_bytes
 from evaluation.bmv2_fattree.results import Checked, Load, Report, StrategyResult, Training
 from evaluation.bmv2_fattree.settings import MODEL_BYTES, Settings, parse
 from p4src.protocol import frame_bytes
@@ -176,10 +176,20 @@ def test_command_line_defaults_and_refusals(capsys: pytest.CaptureFixture[str]) 
         (["--k", "3"], "must be even"),
         (["--bandwidth", "0"], "above 0"),
         (["--cifar100", "/nowhere"], "not a folder"),
+        (["--sizes", "64Q"], "--sizes"),
     ):
         with pytest.raises(SystemExit):
             parse(argv, "softswitch")
         assert word in capsys.readouterr().err
+
+
+def test_each_size_is_planned_as_a_job_of_its_own() -> None:
+    chosen = parse(["--sizes", "4K, 2M", "--strategies", "inart"], "softswitch")
+    assert chosen.model_bytes == {"4K": 4_000, "2M": 2_000_000} and chosen.largest == "2M"
+    small, large = chosen.plan("inart", "4K"), chosen.plan("inart")
+    assert small.job.sizes == (4_000,) and large.job.sizes == (2_000_000,)
+    fewer = replace(small, trees=small.trees[:1])
+    assert _with_one_plan({"4K": fewer, "1M": large, "2M": large}) == [["4K"], ["1M", "2M"]]
 
 
 @pytest.mark.parametrize("k, workers, servers", [(4, 8, 2), (6, 50, 4)])

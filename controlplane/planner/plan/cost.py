@@ -70,8 +70,8 @@ if TYPE_CHECKING:
 BYTES_PER_VALUE = 4
 PLENTY = 1 << 24
 ENOUGH = 1 - 1e-9
-MOST_HOPS = 40_000
-"""Packets times links of an all-reduce that are followed one by one (a tenth of a second)."""
+MOST_HOPS = 80_000
+"""Packets times links of an all-reduce that are followed one by one (some tenths of a second)."""
 
 
 def data_packets(plan: Plan, values_per_packet: int, size: int | None = None) -> list[int]:

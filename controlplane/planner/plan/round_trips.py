@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from controlplane.planner.plan.model import Tree
-from controlplane.planner.plan.slots import HOSTS, Edge, Level, hosts_ms, packet_ms, round_trip
+from controlplane.planner.plan.slots import HOSTS, Edge, Level, hosts_ms, link_times, round_trip
 from controlplane.planner.topology import Topology
 
 MOST_FLOWS = 20_000
@@ -50,6 +50,7 @@ def round_trips(
     chunks = [_chunk(tree) for tree in trees]
     free: dict[Edge, float] = {}
     times: dict[Edge, tuple[float, float, float]] = {}
+    known = link_times(topology, packet_bits)
     events: list[tuple[float, int, int, tuple[str, ...], int]] = []  # time, order, tree, route, where on it
 
     def go(index: int, route: tuple[str, ...], position: int, now: float) -> None:
@@ -60,7 +61,7 @@ def round_trips(
         link = route[position], route[position + 1]
         if link not in times:
             ahead = credit(topology, link) if credit else 0.0
-            times[link] = packet_ms(topology, link, packet_bits), topology.delay_ms(*link), ahead
+            times[link] = *known[link], ahead
         packet, delay, ahead = times[link]
         schedule = max(now, free.get(link, 0.0))
         begins = max(now, schedule - ahead)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from controlplane.planner.plan.limits import MINIMUM_SLOTS, DoesNotFit, Resource, held
@@ -76,13 +77,13 @@ def hosts_ms(tree: Tree, topology: Topology, assumed: float = HOST_MS, least: fl
 def round_trip(tree: Tree, topology: Topology, packet_bits: int, assumed: float = HOST_MS) -> list[Level]:
     """The levels of a chunk's longest way up and down again; their sum is the round trip in an empty network. assumed:
     as `host_ms` has it."""
-    flows = tree.crossed()
+    flows, times = tree.crossed(), link_times(topology, packet_bits)
 
     def way(route: Sequence[str]) -> float:
         time = wait = 0.0
         for pair in pairwise(route):
-            packet = packet_ms(topology, pair, packet_bits)
-            time += packet + topology.delay_ms(*pair)
+            packet, delay = times[pair]
+            time += packet + delay
             wait = max(wait, (flows[pair] - 1) * packet)  # behind the others, where that takes longest
         return time + wait
 
@@ -101,7 +102,8 @@ def round_trip(tree: Tree, topology: Topology, packet_bits: int, assumed: float 
     longest = max(starts, key=lambda point: starts[point] + total_ms(from_point(point)))
     down = {tree.root: 0.0}
     for u, v in tree.return_edges:
-        down[v] = down[u] + packet_ms(topology, (u, v), packet_bits) + topology.delay_ms(u, v)
+        packet, delay = times[u, v]
+        down[v] = down[u] + packet + delay
     hosts = hosts_ms(tree, topology, assumed)
     first = Level("workers", longest, starts[longest])
     return [first, *from_point(longest), Level(tree.root, "workers", max(down.values())), Level(HOSTS, "", hosts)]
@@ -113,6 +115,23 @@ def packet_ms(topology: Topology, link: Edge, packet_bits: int) -> float:
     if topology.kind(link[0]) == "server" or link[0] in topology.cables:
         return 0.0
     return packet_bits / 1e3 / max(topology.bandwidth_mbps(*link), 1e-3)
+
+
+class LinkTimes(dict[Edge, tuple[float, float]]):
+    """By link, a packet's time on it and the link's delay (ms), each computed when it is first asked for."""
+
+    def __init__(self, topology: Topology, packet_bits: int) -> None:
+        super().__init__()
+        self._topology, self._packet_bits = topology, packet_bits
+
+    def __missing__(self, link: Edge) -> tuple[float, float]:
+        self[link] = found = packet_ms(self._topology, link, self._packet_bits), self._topology.delay_ms(*link)
+        return found
+
+
+@lru_cache(maxsize=4)  # a topology is frozen, and every plan that is tried asks for the same links
+def link_times(topology: Topology, packet_bits: int) -> LinkTimes:
+    return LinkTimes(topology, packet_bits)
 
 
 def total_ms(levels: Iterable[Level]) -> float:
