@@ -41,11 +41,18 @@ log = logging.getLogger(__name__)
 
 
 class Busy:
-    """Finds the rate at which an engine's threads add, from its counters, in times in which the threads were busy."""
+    """Finds the rate at which an engine's threads add, from its counters, in times in which the threads were busy.
+
+    A plan that believes it takes no more of this server. So a moment in which a packet cost much (a host that others
+    crowd) counts for no less than half of the best that was seen: a plan for half of what the threads can do keeps them
+    busy enough to be measured again, and a wrong belief ends with that.
+    """
 
     def __init__(self) -> None:
         self.mbps = 0.0
-        """Mbit/s that the threads add when each has a processor, as last seen; 0: they were never busy."""
+        """Mbit/s that the threads add when each has a processor, as last seen, or half of the most that was seen; 0:
+        they were never busy."""
+        self._most = 0.0
         self._before = (0, 0.0, 0.0)
 
     def note(self, received: int, cpu_seconds: float, now: float, threads: int) -> float:
@@ -58,7 +65,9 @@ class Busy:
         elif cpu >= LEAST_CPU_SECONDS:
             self._before = received, cpu_seconds, now
             if more and cpu >= BUSY_PART * threads * (now - then):
-                self.mbps = round(8e-6 * more / cpu * threads, 1)
+                found = 8e-6 * more / cpu * threads
+                self._most = max(self._most, found)
+                self.mbps = round(max(found, self._most * BUSY_PART), 1)
         return self.mbps
 
 

@@ -23,6 +23,15 @@ def test_an_engine_says_what_it_adds_only_from_what_it_did_while_it_was_busy():
     assert busy.note(150 * MBYTE, 1.8, 31.0, threads=1) == 1000.0
 
 
+def test_a_slow_moment_counts_for_half_of_the_best_and_only_until_the_next():
+    """The plan is then for 400 Mbit/s. Threads that can do 800 are busy for half of the time with that."""
+    busy = Busy()
+    busy.note(0, 0.0, 1.0, threads=1)
+    assert busy.note(100 * MBYTE, 1.0, 2.0, threads=1) == 800.0
+    assert busy.note(105 * MBYTE, 2.0, 3.0, threads=1) == 400.0, "40 Mbit/s were seen"
+    assert busy.note(155 * MBYTE, 2.5, 4.0, threads=1) == 800.0
+
+
 def test_each_thread_is_to_have_a_processor():
     busy = Busy()
     busy.note(0, 0.0, 1.0, threads=4)
