@@ -37,7 +37,7 @@ class AgentEvents:
         """Return what makes each kind of event happen."""
         return {
             "ps": self._kill, "worker": self._kill, "stop-ps": self._stop, "stop-worker": self._stop,
-            "late": self._late, "fork": self._fork, "forge": self._forge,
+            "stop-agents": self._stop_all, "late": self._late, "fork": self._fork, "forge": self._forge,
         }  # fmt: skip
 
     def _job(self, node: str) -> JobRun:
@@ -64,6 +64,18 @@ class AgentEvents:
             yield
         finally:
             process.signal(signal.SIGCONT)
+
+    def _stop_all(self, one: Happening) -> Steps:
+        processes = [run.process(node) for run in self._jobs for node in run.nodes]
+        for process in processes:
+            process.signal(signal.SIGSTOP)
+        one.happened = eventually(lambda: all(stopped(process.pid or 0) for process in processes))
+        one.evidence["processes"] = len(processes)
+        try:
+            yield
+        finally:
+            for process in processes:
+                process.signal(signal.SIGCONT)
 
     def _late(self, one: Happening) -> Steps:
         sent = self._job(one.event.target).make_late(one.event.target, one.event.seconds)

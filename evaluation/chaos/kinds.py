@@ -34,6 +34,7 @@ KINDS: dict[str, Kind] = {
     "stop-ps": Kind("ps", (1.0, 5.0), False, "a parameter server is stopped (SIGSTOP) and goes on"),
     "stop-worker": Kind("worker", (1.0, 5.0), True, "a worker is stopped (SIGSTOP) and goes on"),
     "stop-controller": Kind("controller", (1.0, 8.0), False, "the controller is stopped (SIGSTOP) and goes on"),
+    "stop-agents": Kind("network", (3.0, 3.0), True, "all agents of all jobs are stopped (SIGSTOP) and go on"),
     "late": Kind("worker", (5.0, 15.0), True, "a rank submits its operations so much later than the others"),
     "forge": Kind(
         "host", (3.0, 6.0), False,
@@ -63,6 +64,7 @@ APART: tuple[frozenset[str], ...] = (
     frozenset({"controller", "stop-controller", "clock"}),
     frozenset({"link", "burst", "blackout"}),
     frozenset({"ps", "stop-ps"}),
+    *(frozenset({"stop-agents", other}) for other in ("ps", "worker", "stop-ps", "stop-worker", "late", "fork")),
 )
 """Kinds of which two never overlap: they would undo each other, or leave a job nothing that it could go on with."""
 

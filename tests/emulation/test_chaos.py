@@ -40,12 +40,12 @@ def test_every_sum_is_right_while_things_fail_two_at_a_time() -> None:
     findings, said = chaos(
         (1.0, 2.0, "switch", "s1"), (2.0, 2.0, "controller", ""), (8.0, 3.0, "late", "worker0"),
         (9.0, 1.0, "fork", "worker1"), (13.0, 1.5, "stop-worker", "worker2"), (13.5, 2.0, "ps", "ps0"),
-        seconds=24.0,
+        (19.0, 3.0, "stop-agents", ""), seconds=27.0,
     )  # fmt: skip
     assert findings.status == 0, said
     assert findings.sums > 30, said
     report = findings.to_json()
-    assert [event["happened"] for event in report["events"]] == [True] * 6, said
+    assert [event["happened"] for event in report["events"]] == [True] * 7, said
     assert {2} <= set(report["events"][0]["beside"]), said
     assert report["longest_outage_seconds"], said
 
