@@ -128,11 +128,6 @@ class JobRun:
         for process in self._roots.values():
             process.end(2.0)
 
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The nodes on which an agent of the job runs."""
-        return (*self._workers, *self._roots)
-
     def process(self, node: str) -> HostProcess:
         """The agent that runs on this node now."""
         return self._roots[node] if node in self._roots else self._workers[node].process
