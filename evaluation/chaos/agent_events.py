@@ -66,7 +66,7 @@ class AgentEvents:
             process.signal(signal.SIGCONT)
 
     def _stop_all(self, one: Happening) -> Steps:
-        processes = [run.process(node) for run in self._jobs for node in run.job.servers]
+        processes = [run.process(node) for run in self._jobs for node in (*run.job.workers, *run.job.parameter_servers)]
         for process in processes:
             process.signal(signal.SIGSTOP)
         one.happened = eventually(lambda: all(stopped(process.pid or 0) for process in processes))
