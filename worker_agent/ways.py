@@ -6,7 +6,8 @@ and what a ring among the hosts would reach over the same links, which the contr
 (controlplane/planner/plan/host_collectives.py). Nothing is measured, so nothing changes from one step to the next.
 
 gloo's ways (torch 2.13): an all-reduce is a ring, whose parts go in two halves, so that one travels while the other is
-waited for; a reduce-scatter an all-reduce; an all-gather W - 1 turns of a ring; a broadcast a binomial tree.
+waited for, but for the time that a packet takes over the links between, which slow links make long; a reduce-scatter
+an all-reduce; an all-gather W - 1 turns of a ring; a broadcast a binomial tree.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig
-from controlplane.common.among_hosts import TCP_PART, TURN_SECONDS
+from controlplane.common.among_hosts import MOST_SEGMENT, TCP_PART, TURN_SECONDS
 from controlplane.common.dealing import dealt
 from p4src.protocol import data_values, frame_bytes
 from worker_agent.collectives import GATHER, SCATTER_SUM, Collective, Kind
@@ -46,6 +47,7 @@ class Ways:
     there were one). Before the data of each tree that has any goes its packet of exponents, and after it comes its last
     result, one tree's after the other's on the same links, which is much of a tensor of few packets.
     ring_mbps: wire rate that a ring among the hosts reaches; 0: not known, and everything goes through the network.
+    ring_hops: how many links a message of the ring crosses on average (at most 1: nothing is known of that).
     gather_speed: of all-gathers, see AgentConfig. beside: an all-gather and a reduce-scatter run at once in the
     network, in little more than the time of one. values: of a packet.
     """
@@ -57,6 +59,7 @@ class Ways:
     beside: bool = False
     values: int = 256
     tree_mbps: tuple[float, ...] = ()
+    ring_hops: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tree_mbps", tuple(self.tree_mbps))  # of JSON it is a list
@@ -72,6 +75,7 @@ class Ways:
             any(tree.directions > 1 for tree in trees),
             config.values_per_packet,
             tuple(tree.rate_mbps for tree in trees) if all(tree.rate_mbps > 0 for tree in trees) else (),
+            config.ring_hops,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +99,10 @@ class Ways:
         turns = self.workers - 1
         link = self.ring_mbps * 2 * turns / self.workers * TCP_PART
         if op.kind is not Kind.GATHER:
-            return max(8e-6 * nbytes / (self.ring_mbps * TCP_PART), 2 * turns * LEAST_TURN_SECONDS)
+            # Half a part on its way: over all its links, one packet behind the other.
+            half = nbytes / self.workers / 2
+            way = 8e-6 * (half + max(0.0, self.ring_hops - 1) * min(half, MOST_SEGMENT)) / link
+            return max(8e-6 * nbytes / (self.ring_mbps * TCP_PART), 2 * turns * max(LEAST_TURN_SECONDS, way))
         if op.source < 0:
             return turns * (8e-6 * nbytes / self.workers / link + TURN_SECONDS)
         return math.ceil(math.log2(self.workers)) * (8e-6 * nbytes / link + MESSAGE_SECONDS)

@@ -149,9 +149,10 @@ class AgentConfig:
     parameter servers' for a worker, the workers' for a parameter server; empty: any. link_mbps: what the link of a node
     of both roles carries outwards, which its two engines share (native/uplink.h); 0: not known, or the node has one
     role. ring_mbps: what a ring among the job's workers, without switches that add, would reach over the same links
-    (worker_agent/ways.py); 0: not known. links: where a node has several links to the data network, the
-    switches that they lead to, by the node's ports from 1 ("": none now); empty: it has one, at port 1. adds: a switch
-    on the node's own host adds inside of trees, and the agent is to say how much (worker_agent/adding.py).
+    (worker_agent/ways.py); 0: not known. ring_hops: how many links a message of that ring crosses on average. links:
+    where a node has several links to the data network, the switches that they lead to, by the node's ports from 1 ("":
+    none now); empty: it has one, at port 1. adds: a switch on the node's own host adds inside of trees, and the agent
+    is to say how much (worker_agent/adding.py).
     """
 
     job: str
@@ -172,6 +173,7 @@ class AgentConfig:
     sources: tuple[str, ...] = ()
     link_mbps: float = 0.0
     ring_mbps: float = 0.0
+    ring_hops: float = 0.0
     links: tuple[str, ...] = ()
     adds: bool = False
 

@@ -14,7 +14,7 @@ from controlplane.planner.bridging import is_flood
 from controlplane.planner.entries import LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
-from controlplane.planner.plan.host_collectives import gloo_ring_mbps
+from controlplane.planner.plan.host_collectives import gloo_ring_hops, gloo_ring_mbps
 from controlplane.planner.plan.limits import DoesNotFit, Limits, Resource
 from controlplane.planner.rules import Beside, Deployment, Taken, build, routes
 from controlplane.planner.topology import Topology
@@ -74,11 +74,11 @@ def union(base: RuleSet, parts: Iterable[RuleSet]) -> RuleSet:
 
 
 def _knowing_hosts(deployment: Deployment, job: Job, topology: Topology) -> Deployment:
-    """Return a deployment in which agents also know the rate that a ring among the job's workers would reach, and
-    whether a switch on their own host adds."""
-    mbps = gloo_ring_mbps(topology, job.workers)
+    """Return a deployment in which agents also know the rate that a ring among the job's workers would reach, how many
+    links its messages cross, and whether a switch on their own host adds."""
+    mbps, hops = gloo_ring_mbps(topology, job.workers), gloo_ring_hops(topology, job.workers)
     agents = {
-        node: replace(config, ring_mbps=mbps, adds=adding_switch(node) in topology)
+        node: replace(config, ring_mbps=mbps, ring_hops=hops, adds=adding_switch(node) in topology)
         for node, config in deployment.agents.items()
     }
     return replace(deployment, agents=agents)

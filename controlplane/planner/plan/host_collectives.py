@@ -83,6 +83,7 @@ __all__ = [
     "best_host_trees",
     "faster_rows",
     "faster_than",
+    "gloo_ring_hops",
     "gloo_ring_mbps",
     "host_rows",
     "row_json",
@@ -168,6 +169,19 @@ def gloo_ring_mbps(topology: Topology, workers: tuple[str, ...]) -> float:
     except Unreachable:
         return 0.0
     return rate if math.isfinite(rate) else 0.0
+
+
+@lru_cache(maxsize=16)
+def gloo_ring_hops(topology: Topology, workers: tuple[str, ...]) -> float:
+    """Return how many links lie between a worker and the next in this order, on average; 0 where `gloo_ring_mbps` is
+    not known."""
+    if gloo_ring_mbps(topology, workers) <= 0:
+        return 0.0
+    network = Network(topology)
+    ring = [network.index[worker] for worker in workers]
+    return sum(network.distances_to(there)[here] for here, there in zip(ring, [*ring[1:], ring[0]], strict=True)) / len(
+        ring
+    )
 
 
 def _walk(network: Network, start: int) -> Iterator[int]:
