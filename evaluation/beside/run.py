@@ -35,19 +35,25 @@ CASES = {
     "both": "TCP goes both ways",
     "incast": "TCP from many hosts to the parameter server's host, whose link is the narrow one",
     "ecmp": "the way of the sums, there are two; each TCP flow takes one of them",
+    "one way": "the way of the sums, there are two; all TCP flows take the same one",
     "sprayed": "the way of the sums, there are two; senders of UDP take them in turns, packet by packet",
 }
-PLANS = ("all", "a share", "own queue")
+PLANS = ("all", "a share", "own queue", "measured")
 """Links for which a plan is made: the whole link; what an operator declares as left by TCP, an equal share; the same
-where the job's packets have a queue of their own in the switches, with this share as its rate."""
+where the job's packets have a queue of their own in the switches, with this share as its rate; what the controller
+measures as left (`serve --beside 25`), which plans anew when that changes."""
+BESIDE = 0.25
+"""Part of each link that the controller plans for, whatever it measures."""
 CLASS = 4
 """The class of service of the job's packets, which have DSCP CS4."""
 WIDE = 4.0
 """The other links are so many times as wide as the narrow one."""
-TWO_WAYS = ("ecmp", "sprayed")
+TWO_WAYS = ("ecmp", "one way", "sprayed")
 """Cases with two switches between e1 and e2."""
 SETTLE_SECONDS = 3.0
 """Seconds for which TCP runs before the job begins."""
+MEASURED_SECONDS = 20.0
+"""The same where the controller measures it."""
 SAMPLE_SECONDS = 0.02
 READY_SECONDS = 60.0
 OPERATION_SECONDS = 120.0
@@ -57,7 +63,8 @@ OPERATION_SECONDS = 120.0
 class Settings:
     """mbps: of the narrow link. flows: of TCP, each way. seconds: how long the job would take with an equal share.
     queue: packets that fit into the narrow link's queue. congestion: TCP's, as the kernel names it. ecn: packets that
-    wait for a link, from which on switches mark others; 0: nothing is marked."""
+    wait for a link, from which on switches mark others; 0: nothing is marked. beside: part of each link that a
+    controller plans for which measures the rest; None: it does not."""
 
     mbps: float = 20.0
     workers: int = 4
@@ -66,6 +73,7 @@ class Settings:
     queue: int = 64
     congestion: str = "cubic"
     ecn: int = 0
+    beside: float | None = None
 
 
 class Place:
@@ -94,12 +102,15 @@ class Place:
             self.with_sums = [(sender, self.root) for sender in senders]
         hops = next_hops(self.topology)
         ways = sorted({hops[receiver]["e1"] for receiver in right})
+        if case == "one way":
+            along = [each for each in receivers if hops[each]["e1"] == ways[0]]
+            self.with_sums = [(sender, along[i % len(along)]) for i, sender in enumerate(senders)]
         if case == "sprayed":
             ends = tuple(next(each for each in right[1:] if hops[each]["e1"] == way) for way in ways)
             self.sprayed = [(sender, ends) for sender in senders]
         links = [("e2", self.root)] if case == "incast" else [("e1", way) for way in ways]
         self.narrow = {
-            link: len(self.sprayed) + sum(case != "ecmp" or hops[to]["e1"] == link[1] for _, to in self.with_sums)
+            link: len(self.sprayed) + sum(case not in TWO_WAYS or hops[to]["e1"] == link[1] for _, to in self.with_sums)
             for link in links
         }
         """Narrow links towards the parameter server, and how many foreign flows go over each."""
@@ -115,7 +126,7 @@ class Place:
     def planned(self, plan: str, mbps: float) -> Plan:
         """Plan for the whole link, or for what foreign traffic leaves of it when everybody has the same."""
         state = self.topology
-        if plan != "all":
+        if plan not in ("all", "measured"):
             used = {link: flows for link, flows in self.narrow.items() if flows}
             used |= {(v, u): len(self.against) for u, v in self.narrow if self.against}
             state = state.replace(
@@ -165,9 +176,10 @@ def run(case: str, plans: Sequence[str], settings: Settings, say: Say) -> list[S
                 for u, v in place.topology.links:
                     if u in place.topology.switches:
                         load = loads.load("link", f"{u}->{v}") if plan == "own queue" else 0.0
-                        own: dict[str, Any] = {"dscp_classes": int(load > 0), f"class{CLASS}_mbps": load or None}
-                        emulation.shape(u, v, ecn_packets=ecn, **own)
-                share = _measure(place, planned, replace(settings, ecn=ecn), zygote, fabric)
+                        shaped: dict[str, Any] = {"dscp_classes": int(load > 0), f"class{CLASS}_mbps": load or None}
+                        emulation.shape(u, v, ecn_packets=ecn, **shaped)
+                own = replace(settings, ecn=ecn, beside=BESIDE if plan == "measured" else None)
+                share = _measure(place, planned, own, zygote, fabric)
                 share.case, share.plan, share.ecn = case, plan, ecn
                 shares.append(share)
                 say(f"{case}, planned for {plan}{', marked' if ecn else ''}: {share.job_mbps:.2f} of "
@@ -177,13 +189,14 @@ def run(case: str, plans: Sequence[str], settings: Settings, say: Say) -> list[S
 
 def _measure(place: Place, plan: Plan, settings: Settings, zygote: Zygote, fabric: Fabric) -> Share:
     emulation, flows = zygote.emulation, Flows(zygote, place.topology, settings)
-    with fabric.serve(plan) as service, JobAgents(zygote, service.address, place.job) as agents:
+    with fabric.serve(plan, beside=settings.beside) as service, JobAgents(zygote, service.address, place.job) as agents:
         agents.ready(READY_SECONDS)
         try:
             flows.start(place.with_sums)
             flows.start(place.against)
             flows.spray(place.sprayed)
-            time.sleep(SETTLE_SECONDS if flows.any else 0.0)
+            time.sleep((SETTLE_SECONDS if settings.beside is None else MEASURED_SECONDS) if flows.any else 0.0)
+            planned = service.network.jobs.get().plan.rate_mbps
             share = place.share_mbps(settings.mbps)
             size = int(min(share, plan.rate_mbps) * 1e6 / 8 * settings.seconds) // 4 * 4
             queue, load = _Queue(emulation, place.queue), LoadMonitor(emulation)
@@ -198,7 +211,7 @@ def _measure(place: Place, plan: Plan, settings: Settings, zygote: Zygote, fabri
         agents.leave(READY_SECONDS)
     rates = {pair: wire_mbps(one, begin, end) for pair, one in received.items()}
     return Share(
-        case="", plan="", link_mbps=settings.mbps, planned_mbps=plan.rate_mbps, job_mbps=outcome.rate_mbps,
+        case="", plan="", link_mbps=settings.mbps, planned_mbps=planned, job_mbps=outcome.rate_mbps,
         tcp_mbps=[rates[pair] for pair in place.with_sums]
         + [sum(rates[sender, end] for end in ends) for sender, ends in place.sprayed],
         back_mbps=[rates[pair] for pair in place.against],

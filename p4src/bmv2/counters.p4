@@ -3,8 +3,14 @@
 //   forwarded | replicated | absorbed | completed | duplicate | stale | flushed | refused | malformed | unknown
 //
 // Each aggregation packet, malformed ones too, is counted exactly once. Counters per flow are in label.p4.
+//
+// And those of all other traffic, two (packets, bytes) per port, so that plans can be made beside it: what came in,
+// whatever became of it, and what was sent to one port. What goes to several ports, or is dropped, counts for port 511,
+// v1model's port for what is dropped.
 #ifndef INART_COUNTERS_P4
 #define INART_COUNTERS_P4
+
+#define INART_PORTS 512
 
 control Verdicts(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     @name(".verdict_counter") @id(1)
@@ -12,6 +18,24 @@ control Verdicts(inout headers_t hdr, inout metadata_t meta, inout standard_meta
 
     apply {
         verdict_counter.count((bit<32>)meta.verdict);
+    }
+}
+
+control OtherReceived(in standard_metadata_t standard_metadata) {
+    @name(".other_received") @id(2)
+    counter(INART_PORTS, CounterType.packets_and_bytes) other_received;
+
+    apply {
+        other_received.count((bit<32>)standard_metadata.ingress_port);
+    }
+}
+
+control OtherSent(in standard_metadata_t standard_metadata) {
+    @name(".other_sent") @id(3)
+    counter(INART_PORTS, CounterType.packets_and_bytes) other_sent;
+
+    apply {
+        other_sent.count((bit<32>)standard_metadata.egress_spec);
     }
 }
 

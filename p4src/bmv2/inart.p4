@@ -4,7 +4,7 @@
 //          |                                                    -> aggregate: slots -> values
 //          |                              verdicts (every packet, also malformed ones)
 //          -> IPv4 to a host: route
-//          -> other:          bridge
+//          -> other:          bridge       (both counted by port)
 //
 // An aggregation packet that passes keeps its Ethernet, IPv4 and UDP headers; only what an aggregation point sends on has
 // no UDP checksum (0): its values are new (label.p4).
@@ -36,6 +36,8 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
     Verdicts() verdicts;
     Route() route;
     Bridge() bridge;
+    OtherReceived() other_received;
+    OtherSent() other_sent;
 
     apply {
         mark_to_drop(standard_metadata);    // unless something below sends it
@@ -54,10 +56,14 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
                 }
             }
             verdicts.apply(hdr, meta, standard_metadata);
-        } else if (hdr.ipv4.isValid() && hdr.ethernet.dst_addr[40:40] == 0) {
-            route.apply(hdr, meta, standard_metadata);
-        } else if (hdr.ipv4.isValid() || (hdr.ethernet.isValid() && hdr.ethernet.ether_type != ETHERTYPE_IPV4)) {
-            bridge.apply(hdr, standard_metadata);
+        } else {
+            other_received.apply(standard_metadata);
+            if (hdr.ipv4.isValid() && hdr.ethernet.dst_addr[40:40] == 0) {
+                route.apply(hdr, meta, standard_metadata);
+            } else if (hdr.ipv4.isValid() || (hdr.ethernet.isValid() && hdr.ethernet.ether_type != ETHERTYPE_IPV4)) {
+                bridge.apply(hdr, standard_metadata);
+            }
+            other_sent.apply(standard_metadata);
         }
     }
 }

@@ -64,6 +64,8 @@ def test_counters_and_registers(switch, target):
     counters = target.read_counters()
     assert counters.verdicts == dict.fromkeys(VERDICTS, 0)
     assert counters.labels == {(1, 1): (0, 0), (1, 2): (0, 0), (2, 3): (0, 0)}
+    passed = target.read_traffic()
+    assert not passed.whole and set(passed.ports.values()) == {(0, 0)}, "nothing has come to any port"
     if switch.kind == "softswitch":
         assert set(target.read_register("slot_owner")) == {0}
     else:

@@ -34,13 +34,14 @@ def test_a_flows_rate_is_that_of_the_time_asked_for() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_a_plan_for_a_share_has_what_tcp_leaves(case: str) -> None:
     place = Place(case, Settings(mbps=20.0, flows=4))
-    share = {"alone": 20.0, "ecmp": 2 * 20.0 / 3, "sprayed": 2 * 20.0 / 5}.get(case, 20.0 / 5)
+    shares = {"alone": 20.0, "ecmp": 2 * 20.0 / 3, "one way": 20.0 + 20.0 / 5, "sprayed": 2 * 20.0 / 5}
+    share = shares.get(case, 20.0 / 5)
     assert place.planned("all", 20.0).rate_mbps == pytest.approx(20.0 * len(place.narrow))
     assert place.planned("a share", 20.0).rate_mbps == pytest.approx(share)
     assert place.share_mbps(20.0) == pytest.approx(share)
     pairs = place.with_sums + place.against + [(sender, end) for sender, ends in place.sprayed for end in ends]
     assert len({*place.job.workers, place.root, *(n for pair in pairs for n in pair)}) == (
-        {"alone": 5, "incast": 9, "sprayed": 11}.get(case, 13)
+        {"alone": 5, "incast": 9, "sprayed": 11, "one way": 11}.get(case, 13)
     ), "nobody of the job has TCP of its own, but who is flooded with it"
 
 

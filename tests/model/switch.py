@@ -121,6 +121,9 @@ class Switch:
     label_bytes: Counter[tuple[int, int]] = field(default_factory=Counter)
     registers: dict[int, Slot] = field(default_factory=dict)
     bridge: tuple[Bridge, ...] = ()
+    other_received: Counter[int] = field(default_factory=Counter)
+    other_sent: Counter[int] = field(default_factory=Counter)
+    flooded: int = 0
 
     def reboot(self) -> None:
         """Forget every slot."""
@@ -131,10 +134,8 @@ class Switch:
 
         Order among ports has no meaning.
         """
-        if int.from_bytes(frame[12:14], "big") != ETHERTYPE_IPV4:
-            return self._bridge(port, frame)
-        if not ours(frame):
-            return self._bridge(port, frame) if frame[0] & 1 and len(frame) >= IPV4_END else self._route(frame)
+        if int.from_bytes(frame[12:14], "big") != ETHERTYPE_IPV4 or not ours(frame):
+            return self._other(port, frame)
         packet = decode(frame, self.values_per_packet)
         if packet is None:
             self.verdicts[Verdict.MALFORMED] += 1
@@ -157,6 +158,18 @@ class Switch:
         self.registers[index] = slot
         self.verdicts[verdict] += 1
         return [] if leaving is None else [(action.port, leaving.encode())]
+
+    def _other(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
+        """Route or bridge a frame that is none of ours, and count its bytes; what a group gets is not counted."""
+        self.other_received[port] += len(frame)
+        before = self.flooded
+        if int.from_bytes(frame[12:14], "big") != ETHERTYPE_IPV4 or (frame[0] & 1 and len(frame) >= IPV4_END):
+            leaving = self._bridge(port, frame)
+        else:
+            leaving = self._route(frame)
+        for out, _ in leaving if self.flooded == before else []:
+            self.other_sent[out] += len(frame)
+        return leaving
 
     def _route(self, frame: bytes) -> list[tuple[int, bytes]]:
         """Route IPv4 without options to the longest matching prefix; anything that is not routable is dropped."""
@@ -190,6 +203,7 @@ class Switch:
                 if isinstance(entry.action, Forward):
                     return [(entry.action.port, frame)]
                 if isinstance(entry.action, Replicate):
+                    self.flooded += 1
                     return [(out, frame) for out in self.groups.get(entry.action.group, ())]
                 break
         return []

@@ -132,6 +132,10 @@ class Bmv2Target(Target):
         counters = self.client.direct_counters("label_table")
         return {(port, label): counters[port, label] for port, label in self.configuration.labels}
 
+    def other_bytes(self) -> tuple[dict[int, int], dict[int, int]] | None:
+        assert self.client is not None
+        return self.client.counter_bytes("other_received"), self.client.counter_bytes("other_sent")
+
     def close(self) -> None:
         if self.client is not None:
             self.client.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.model.switch import Switch
-from tests.p4.rig import Arrival
+from tests.p4.rig import PORTS, Arrival
 from tests.p4.targets import Frames, Target
 
 
@@ -23,8 +23,11 @@ def compare(target: Target, reference: Switch, arrivals: Iterable[Arrival]) -> N
 
 
 def compare_counters(target: Target, reference: Switch) -> None:
-    """Check that verdict counters and counters per label equal the reference's since both were fresh."""
+    """Check that verdict counters and counters per label and port equal the reference's since both were fresh."""
     verdicts = target.verdicts()
     assert verdicts == {verdict: reference.verdicts[verdict] for verdict in verdicts}
     labels = target.label_counters()
     assert labels == {key: (reference.label_packets[key], reference.label_bytes[key]) for key in labels}
+    if (counted := target.other_bytes()) is not None:
+        for found, expected in zip(counted, (reference.other_received, reference.other_sent), strict=True):
+            assert {port: found[port] for port in PORTS} == {port: expected[port] for port in PORTS}

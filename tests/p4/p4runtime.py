@@ -78,9 +78,16 @@ class Client(p4runtime.Client):
 
     def counter(self, name: str) -> dict[int, int]:
         """Return the packets of an indirect counter, by index."""
+        return {index: data.packet_count for index, data in self._cells(name)}
+
+    def counter_bytes(self, name: str) -> dict[int, int]:
+        """Return the bytes of an indirect counter, by index."""
+        return {index: data.byte_count for index, data in self._cells(name)}
+
+    def _cells(self, name: str) -> Iterable[tuple[int, p4runtime_pb2.CounterData]]:
         entity = p4runtime_pb2.Entity()
         entity.counter_entry.counter_id = self._id("counters", name)
-        return {found.counter_entry.index.index: found.counter_entry.data.packet_count for found in self.read(entity)}
+        return ((found.counter_entry.index.index, found.counter_entry.data) for found in self.read(entity))
 
     def direct_counters(self, table: str) -> dict[tuple[int, ...], tuple[int, int]]:
         """Return (packets, bytes) of each entry of a table of exact keys, by its key."""

@@ -26,6 +26,10 @@ class Target(ABC):
     def label_counters(self) -> dict[tuple[int, int], tuple[int, int]]:
         """Return (packets, bytes) of each entry of the label table, by (ingress port, label)."""
 
+    def other_bytes(self) -> tuple[dict[int, int], dict[int, int]] | None:
+        """Return the bytes received and sent, by port, of what is not aggregation; None: they are not counted."""
+        return None
+
     @abstractmethod
     def restart(self) -> None:
         """Forget everything and install the tables again."""
@@ -109,6 +113,10 @@ class SoftswitchTarget(Target):
             (port, label): self.device.direct_counter_read("label_table", (Match("exact", port), Match("exact", label)))
             for port, label in self.configuration.labels
         }
+
+    def other_bytes(self) -> tuple[dict[int, int], dict[int, int]] | None:
+        received, sent = (self.device.counter_read_all(f"other_{way}") for way in ("received", "sent"))
+        return ({port: count[1] for port, count in enumerate(received)}, {p: c[1] for p, c in enumerate(sent)})
 
     def close(self) -> None:
         self.device.unload()
