@@ -134,6 +134,9 @@ def test_a_failure_without_an_alternative_path_is_reported():
     edge = TREE.access_switch(JOB.workers[0])
     with pytest.raises(CannotRepair, match="is cut off"):
         repair(PLAN, without(TREE, [edge]))
+    for node in (JOB.workers[0], JOB.parameter_servers[0]):
+        with pytest.raises(CannotRepair, match=f"{node} is cut off"):
+            repair(PLAN, without(TREE, [f"{node}-{TREE.access_switch(node)}"]))
     point = next(p for tree in PLAN.trees for p in tree.points if p[0] in "ca")
     with pytest.raises(CannotRepair, match=f"no switch has room to add instead of {point}"):
         repair(PLAN, without(TREE, [point]), lambda switch, tree: False)

@@ -211,6 +211,15 @@ def test_an_agent_that_does_not_prepare_in_time_is_named():
     assert job.state.running and job.state.epoch == 1
 
 
+def test_a_change_of_plan_is_refused_while_another_one_is_under_way():
+    job = CoreJob()
+    job.join_all()
+    job.change(list(ROLES), "second", until="ordered")
+    before = job.state
+    done = job.take(ev.ChangeOrdered(places(plan="third"), False))
+    assert done == [actions.RefuseChange("another change of plan is under way")] and job.state == before
+
+
 def test_results_that_only_some_have_are_given_on_when_a_worker_is_lost():
     job = CoreJob(least_workers=1)
     agents = job.join_all()

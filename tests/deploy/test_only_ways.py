@@ -47,6 +47,13 @@ def test_only_links_that_help_a_job_are_used_again(data):
         assert not connected(LAYOUT, servers, set(disabled) - set(fewer)), "all of it is needed"
 
 
+def test_a_disabled_link_carries_in_neither_direction():
+    layout = layout_of(NETWORK)
+    for servers in (["h1", "h4"], ["h4", "h1"]):
+        assert not connected(layout, servers, ["e1-s1", "e1-s2"])
+        assert connected(layout, servers, ["e1-s1"])
+
+
 def test_a_link_that_two_jobs_need_is_chosen_once():
     disabled = ["e1-s1", "e1-s2"]
     jobs = [(["h1", "h4"], disabled), (["h2", "h5"], disabled)]
