@@ -125,7 +125,8 @@ def fully_sharded(model: GPT, arguments: argparse.Namespace) -> nn.Module:
     half = torch.bfloat16 if arguments.half else None
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half)
     for block in model.blocks:
-        fully_shard(block, mp_policy=policy)
+        # The last block's parameters are needed again at once, where the backward pass begins: they stay.
+        fully_shard(block, mp_policy=policy, reshard_after_forward=block is not model.blocks[-1])
     fully_shard(model, mp_policy=policy)
     if arguments.ahead:
         gather_ahead(model)
