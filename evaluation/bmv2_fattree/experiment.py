@@ -2,6 +2,7 @@
 
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from controlplane.planner.evaluate import evaluate
@@ -49,16 +50,20 @@ def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
     say(f"building {len(topology.switches)} switches ({settings.switch}) and {len(topology.servers)} hosts")
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(topology, settings.switch, seed=settings.seed))
-        modules = MODULES + (HEAVY_MODULES if settings.trains else GLOO_MODULES)
-        zygote = stack.enter_context(Zygote(emulation, modules))
+        zygote = stack.enter_context(Zygote(emulation, MODULES))
         fabric = stack.enter_context(Fabric(emulation))
         everything = Setting(settings, topology, job, emulation, fabric, zygote, say)
-        say("network is up; importing torch and the agents")
+        say("network is up; importing the agents")
         zygote.wait_ready()
 
         with fabric.serve(plans[0][settings.largest]):
             tcp_mbps = try_network(everything)
         results = [measure(everything, each) for each in plans]
+        # Of a process with torch each fork takes more of the processor: the agents above come from one without.
+        say("importing torch")
+        heavy = MODULES + (HEAVY_MODULES if settings.trains else GLOO_MODULES)
+        everything = replace(everything, zygote=stack.enter_context(Zygote(emulation, heavy)))
+        everything.zygote.wait_ready()
         training: Training | None = None
         gloo_seconds = measure_gloo(everything)
         if settings.trains:
