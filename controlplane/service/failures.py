@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -40,7 +41,8 @@ FOLLOW_SLOWLY_SECONDS = 2.0
 FOLLOWED_AT_MOST_SECONDS = 4.0
 LOOK_SECONDS = 0.1
 SENT_AT_LEAST = 2
-"""Packets that must have gone into a link, of which none came out, before it counts as lost."""
+"""Packets, of all flows together, that must have gone into a link, of which none came out, before it counts as lost.
+(Each flow sends again what it lacks ever more seldom, and a link has many.)"""
 
 
 @dataclass
@@ -215,8 +217,8 @@ def dead_links(
     between: Mapping[Entry, int] | None = None,
     since: Mapping[Entry, int] | None = None,
 ) -> set[str]:
-    """Links into which packets went and out of which none came, by what the entries counted meanwhile: none of any
-    flow, as a queue may hold one flow's packets back for long.
+    """Links into which packets went and out of which none came, by what the entries counted meanwhile: packets of any
+    flows, and none of any flow, as a queue may hold one flow's packets back for long.
 
     between: counted before `after`, by the time that a packet may be under way: what went in until then counts.
     since: counted after `before`: what went in from then on counts (default: from `before` on).
@@ -224,16 +226,19 @@ def dead_links(
     sent, begin = after if between is None else between, before if since is None else since
     # A switch that has begun to count anew says nothing.
     arrived = {entry[:2] for entry, count in after.items() if count != before.get(entry, count)}
-    found: dict[str, bool] = {}
-    for hop in hops:
-        if any(entry not in counts for entry in (*hop.into, hop.out) for counts in (before, begin, sent, after)):
+    alive: set[str] = set()
+    lost: Counter[str] = Counter()
+    for into, out, link in {(hop.into, hop.out, hop.link): None for hop in hops}:  # two plans may have a flow in common
+        if any(entry not in counts for entry in (*into, out) for counts in (before, begin, sent, after)):
             continue
-        if hop.out[:2] in arrived:
-            found[hop.link] = False
-        # A point of aggregation keeps what the others send while one's packets are lost elsewhere.
-        elif min(sent[entry] - begin[entry] for entry in hop.into) >= SENT_AT_LEAST:
-            found.setdefault(hop.link, True)
-    return {link for link, dead in found.items() if dead}
+        if out[:2] in arrived:
+            alive.add(link)
+        # A point of aggregation keeps what the others send while one's packets are lost elsewhere, and single packets
+        # of theirs may be of several chunks.
+        least = min(sent[entry] - begin[entry] for entry in into)
+        if len(into) == 1 or least >= SENT_AT_LEAST:
+            lost[link] += least
+    return {link for link, packets_lost in lost.items() if packets_lost >= SENT_AT_LEAST and link not in alive}
 
 
 def silent(
