@@ -200,7 +200,7 @@ class JobRun:
         """Operate until all workers have the sums of this operation, each right or not; False: they never got them."""
         until = time.monotonic() + GIVEN_UP_SECONDS
         done: set[str] = set()
-        flagged = False
+        flagged, ended = False, 0
         for worker in list(self._workers.values()):
             self._order(worker, order)
         while len(done) < len(self.job.workers):
@@ -217,6 +217,7 @@ class JobRun:
                 done = self._again(done, order)
             elif "joined" in message:
                 worker.joined = True
+                done = self._again(done, order)  # who had the result when the process before it died, but said so later
                 self._order(worker, order)
             elif "forked" in message:
                 self._forks[worker.node].put(message["forked"])
@@ -224,10 +225,13 @@ class JobRun:
                 worker.busy = False
                 if message["right"]:
                     self._judge(worker, message)
-                    done.add(worker.node)
+                    if message["epoch"] > ended:
+                        done.add(worker.node)
+                    else:
+                        self._order(worker, order)
                 else:
                     self._findings.add_flagged(message["error"], again=flagged)
-                    flagged = True
+                    flagged, ended = True, max(ended, message["ended"])
                     done = self._again(done, order)
                     self._order(worker, order)
         return True

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.zygote import Channel
+from worker_agent.errors import AbortedError
 
 HERE = "evaluation.chaos.worker"
 LARGEST = 1 << 17
@@ -49,8 +50,9 @@ def run(channel: Channel, *, controller: str, job: str, workers: list[str], pati
     """Joins, and does what each message asks for, until null comes.
 
     {"operation", "elements": list, "seed", "seconds"}: all-reduces of so many elements each, all started at once; the
-    answer has "right" (all ended well), "wrong" (see `judged`, one entry per wrong tensor), "error", and what a forger
-    would like to know: the epoch and the trees' next sequence numbers. {"fork": seconds}: children that end so much
+    answer has "right" (all ended well), "wrong" (see `judged`, one entry per wrong tensor), "error" and "ended" (the
+    epoch that ended with it; 0: none), and what a forger would like to know: the epoch and the trees' next sequence
+    numbers. {"fork": seconds}: children that end so much
     later; {"forked": true}: how they ended.
     """
     os.environ["INART_JOB"] = job
@@ -81,17 +83,23 @@ class Worker:
         return Agent(self._controller, operation_timeout=self._patience, log=lambda line: print(line, flush=True))
 
     def operate(self, order: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = {"operation": order["operation"], "right": False, "wrong": [], "error": ""}
+        answer: dict[str, Any] = {
+            "operation": order["operation"], "right": False, "wrong": [], "error": "", "ended": 0
+        }  # fmt: skip
+        epoch = 0
         until = time.monotonic() + order["seconds"]
         try:
             self.agent.wait_ready(order["seconds"])
             config = self.agent.config
+            epoch = config.epoch
             tensors = [contribution(order["seed"] + i, config.index, n) for i, n in enumerate(order["elements"])]
             works = [self.agent.allreduce_async(tensor, "sum") for tensor in tensors]
             for work in works:
                 work.wait(max(0.0, until - time.monotonic()))
         except Exception as error:  # whatever it is, the parent is to hear it
             answer["error"] = f"{type(error).__name__}: {error}"
+            if isinstance(error, (AbortedError, TimeoutError)):
+                answer["ended"] = epoch
             if isinstance(error, TimeoutError) or not self._lives():
                 self.agent.close(announce=False)
                 self.agent = self._join()
