@@ -36,7 +36,8 @@ least slots that a plan gives a tree."""
 CLEARLY = 0.98
 """Most of the time in the network, as a fraction, that the other way may take to be chosen."""
 MOST_REMEMBERED = 4096
-"""Answers that are kept, so that an operation like an earlier one is not computed again: 11 to 22 us of its time."""
+"""Most answers that are kept. An operation like an earlier one has its answer from there in 2 us, where computing it
+takes 11 us, and 27 with 118 trees."""
 
 
 @dataclass(frozen=True)

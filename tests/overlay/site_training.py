@@ -1,4 +1,4 @@
-"""One site of tests/overlay/test_sites.py: real training, or a part of a scenario."""
+"""Runs one site of tests/overlay/test_sites.py, which trains or plays a part of a scenario."""
 
 from __future__ import annotations
 
