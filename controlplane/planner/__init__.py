@@ -1,1 +1,3 @@
-"""Topology and job to plan, rates and rules: pure functions, without gRPC, threads or sockets."""
+"""The planner: it turns a topology and a job into a plan, and a plan into rates and rules for switches. Pure functions,
+without gRPC, threads or sockets.
+"""

@@ -32,9 +32,13 @@ def adding_switch(server: str) -> str:
 
 
 def with_adding_switches(topology: Topology) -> Topology:
-    """Return the network with a switch on each host that adds (a server with `aggregation_mbps`), which adds as much as
-    the host may; the network itself where none does. Ports of other switches and addresses stay what they are. Raises
-    TopologyError: a host that adds has no switch next to it, or a node has the name of its own one."""
+    """Return the network with a switch on each host that adds for others (a server with `aggregation_mbps`); that
+    switch may add as much as the host may. Return the network itself where no host adds. Ports of other switches and
+    all addresses stay the same.
+
+    Raise TopologyError where a host that adds hangs on something else than switches, or a node has the name that the
+    host's switch would get.
+    """
     hosts = topology.adding_servers
     if not hosts:
         return topology

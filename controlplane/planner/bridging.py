@@ -1,10 +1,11 @@
-"""Bridging: entries for frames that are neither ours nor IPv4 to a host, so that a switch can share an ordinary
-network.
+"""Bridging: table entries for frames that are neither InArt's nor IPv4 to a host, so that a switch can share an
+ordinary network.
 
-ARP, IPv6, other multicast and frames with a VLAN tag go as over a bridge that does not look at VLANs: to a server of
-the topology over the same links as IPv4, to groups and to unknown addresses over a tree of the topology's links,
-everywhere but back. What is for the bridge itself (01:80:c2:00:00:00 to 0f: LLDP, spanning tree, pause) goes to the
-CPU's port, or nowhere.
+ARP, IPv6, other multicast and frames with a VLAN tag go as over a bridge that does not look at VLANs: frames to a
+server of the topology take the links that IPv4 takes, frames to groups and to unknown addresses flood a tree of the
+topology's links and never return to the port that they came from. Frames for the bridge itself (addresses
+01:80:c2:00:00:00 to 0f, used by LLDP, spanning tree and pause) go to the CPU's port, or are dropped where none is
+given.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from controlplane.planner.rules import routes
 from controlplane.planner.topology import Topology
 
 FLOOD_GROUPS = 0x7000
-"""Multicast group FLOOD_GROUPS + port: to where frames from that port are flooded. Groups of jobs are below."""
+"""Multicast group FLOOD_GROUPS + port holds the ports to which frames from that port are flooded. Groups of jobs have
+lower numbers.
+"""
 
 TO_THE_BRIDGE, ITS_BITS = "01:80:c2:00:00:00", "ff:ff:ff:ff:ff:f0"
 ANY = "00:00:00:00:00:00"
@@ -25,12 +28,18 @@ HIGH, MIDDLE, LOW = 30, 20, 10
 
 
 def is_flood(group: MulticastGroup) -> bool:
-    """Return whether a group is the network's own."""
+    """Return whether a multicast group is one for flooding, which belongs to the network and to no job."""
     return group.group > FLOOD_GROUPS
 
 
 def bridged(topology: Topology, rulesets: dict[str, RuleSet], cpu_port: int | None = None) -> dict[str, RuleSet]:
-    """The rules of every switch with what bridges."""
+    """Return the rules of every switch, with groups and entries for bridging added.
+
+    Args:
+        topology: The network; floods take a tree of its links (`tree`).
+        rulesets: The rules so far, by switch.
+        cpu_port: Port of the CPU, which gets frames for the bridge itself; None drops them.
+    """
     routed, above = routes(topology), tree(topology)
     made = {}
     for name, rules in rulesets.items():
@@ -43,7 +52,9 @@ def bridged(topology: Topology, rulesets: dict[str, RuleSet], cpu_port: int | No
 def _of_switch(
     tree: list[int], routed: tuple[Route, ...], cpu_port: int | None
 ) -> tuple[list[MulticastGroup], list[Bridge]]:
-    """Groups and entries of a switch that floods over these ports."""
+    """Return the multicast groups and the bridge entries of a switch that floods over the ports `tree` and has the IPv4
+    routes `routed`.
+    """
     groups, entries = [], [Bridge(HIGH, None, TO_THE_BRIDGE, ITS_BITS, None if cpu_port is None else Forward(cpu_port))]
     for route in routed:
         entries.append(Bridge(MIDDLE, None, route.mac, ONE, Forward(route.port)))
@@ -56,7 +67,9 @@ def _of_switch(
 
 
 def flooded(topology: Topology, switch: str, above: dict[str, str]) -> list[str]:
-    """Neighbours of a switch over which floods go: all servers with one link, and switches next to it in the tree."""
+    """Return the neighbours over which a switch floods: all servers with one link, and the switches next to it in the
+    tree (`above`, as `tree` returns it).
+    """
     return [
         neighbour
         for neighbour in topology.neighbours(switch)
@@ -69,7 +82,9 @@ def flooded(topology: Topology, switch: str, above: dict[str, str]) -> list[str]
 
 
 def tree(topology: Topology) -> dict[str, str]:
-    """Switch -> the switch above it, in a tree of the fewest hops from the first switch (of each connected part)."""
+    """Return, by switch, the switch above it in a tree of the fewest hops from the first switch (of each connected
+    part; the first switches have none above them).
+    """
     above: dict[str, str] = {}
     seen: set[str] = set()
     for root in topology.switches:

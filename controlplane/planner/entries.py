@@ -1,8 +1,8 @@
-"""Entries that a switch holds, whatever protocol carries them there: of tables, multicast groups, ports.
+"""Entries that a switch holds, whatever protocol carries them there: entries of tables, multicast groups, ports.
 
-Every kind of entry has `kind`, the field of `RuleSet` that holds entries like it, `key`, which tells it from others of
-its kind, and `str()`, the line that dry runs and errors print. A new kind is a class here with a field in `RuleSet`,
-and how each target writes it.
+Every class of entries has `kind` (the field of `RuleSet` that holds such entries), `key` (which tells an entry from
+others of its kind) and `str()` (the line that dry runs and errors print). A new kind of entry needs a class here, a
+field in `RuleSet`, and in each target the code that writes it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from controlplane.planner.frontpanel import FrontPanelPort
 
 @dataclass(frozen=True)
 class Forward:
-    """Out of this port of the switch."""
+    """Action of an entry: send the packet out of this port of the switch."""
 
     port: int
 
@@ -26,7 +26,7 @@ class Forward:
 
 @dataclass(frozen=True)
 class Replicate:
-    """Out of all ports of this multicast group of the switch."""
+    """Action of an entry: send a copy of the packet out of each port of this multicast group of the switch."""
 
     group: int
 
@@ -36,8 +36,18 @@ class Replicate:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """A flow into an aggregation point. flow: its bit among those of the point's flows, everyone. Complete sums leave
-    with next_label, all else with partial_label. slot = slot_base + (sequence & slot_mask)."""
+    """Action of an entry: add the packet's values into a slot of this switch, which is the flow's aggregation point.
+    The slot is slot_base + (sequence number & slot_mask).
+
+    Attributes:
+        slot_base: First slot of the tree on this switch.
+        slot_mask: Number of the tree's slots (a power of two) less one.
+        flow: The flow's own bit among those of the flows that are added here.
+        everyone: The bits of all flows that are added here; a sum of all of them is complete.
+        next_label: Label under which complete sums leave.
+        partial_label: Label under which all other packets leave.
+        port: Port by which both leave.
+    """
 
     slot_base: int
     slot_mask: int
@@ -57,7 +67,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class LabelEntry:
-    """Entry for packets of this label that come in at this port; docs/architecture.md, section 2."""
+    """Entry for packets with this label that come in at this port (docs/architecture.md, section 2)."""
 
     kind: ClassVar = "labels"
     ingress_port: int
@@ -74,7 +84,7 @@ class LabelEntry:
 
 @dataclass(frozen=True)
 class MulticastGroup:
-    """A switch's group, by its number, and the ports that get a copy each."""
+    """A multicast group of a switch: its number, and the ports that get a copy each."""
 
     kind: ClassVar = "groups"
     group: int
@@ -90,7 +100,7 @@ class MulticastGroup:
 
 @dataclass(frozen=True)
 class Route:
-    """IPv4: packets to address/prefix_length get destination `mac` and leave by `port`."""
+    """IPv4 route: packets to address/prefix_length get the destination address `mac` and leave by `port`."""
 
     kind: ClassVar = "routes"
     address: str
@@ -108,8 +118,10 @@ class Route:
 
 @dataclass(frozen=True)
 class Bridge:
-    """Frames that are neither ours nor IPv4 to a host: those from `ingress_port` (None: any) to an address that is
-    `mac` under `mask`. Of the entries that match, one with the highest priority counts. action None: dropped."""
+    """Entry for frames that are neither InArt's nor IPv4 to a host: those that come from `ingress_port` (None stands
+    for any port) to an address that equals `mac` in the bits of `mask`. Of several entries that match, one with the
+    highest priority counts. An `action` of None drops the frame.
+    """
 
     kind: ClassVar = "bridge"
     priority: int
@@ -131,15 +143,15 @@ class Bridge:
 Item = LabelEntry | MulticastGroup | Route | Bridge | FrontPanelPort
 
 KINDS = ("ports", "groups", "labels", "routes", "bridge")
-"""Kinds of entries in the order in which they are installed: those that others point at come first, and are removed
-last."""
+"""Kinds of entries in the order in which they are installed. Kinds to which others refer come first; removal takes the
+reverse order.
+"""
 
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Entries of one switch for one plan version (labels, groups) and for the topology (routes, bridge).
-
-    ports: only for hardware switches, whose ports are configured with the rules.
+    """Entries of one switch: `labels` and `groups` belong to one plan version, `routes` and `bridge` to the topology.
+    Only hardware switches have `ports`, since those are configured together with the rules.
     """
 
     switch: str
@@ -151,17 +163,17 @@ class RuleSet:
 
     @classmethod
     def of(cls, switch: str, items: Iterable[Item]) -> RuleSet:
-        """A switch with these entries, of whatever kinds."""
+        """Return the rules of a switch that has these entries, which may be of several kinds."""
         sorted_out: dict[str, list[Any]] = {kind: [] for kind in KINDS}
         for item in items:
             sorted_out[item.kind].append(item)
         return cls(switch, **{kind: tuple(items) for kind, items in sorted_out.items()})
 
     def by_key(self, kind: str) -> dict[Hashable, Item]:
-        """The entries of a kind."""
+        """Return the entries of one kind by their keys."""
         return {item.key: item for item in getattr(self, kind)}
 
     def items(self) -> Iterator[Item]:
-        """All entries, in the order in which they are installed."""
+        """Yield all entries in the order in which they are installed."""
         for kind in KINDS:
             yield from getattr(self, kind)

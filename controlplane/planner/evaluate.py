@@ -1,22 +1,23 @@
-"""The independent computation of what a plan loads and how fast it can run: the only source of any printed rate.
+"""The independent computation of a plan's loads and of the rate that it can reach: the only source of any printed rate.
 
-Looks at the plan's trees alone, not at how a strategy came to them. Every resource's load is (load per unit of f) * f,
-so the feasible sending rate is the least of residual capacity / load per unit. Counted per tree with share x:
+It looks at the plan's trees alone, not at how a strategy came to them. The load of every resource is its load per unit
+of f, times f, so the feasible sending rate is the least of residual capacity / load per unit. A tree with share x
+counts
 
 - x on every link of every worker's route and of every relay's route, and on every link of the return tree (the latter
   only where the topology counts results on links);
 - x of aggregation capacity at a switch, or at a host that adds inside of trees, for every flow that is added there
-  (input; partial sums too);
+  (partial sums count like workers' flows);
 - x of ingress at the root for every flow that ends there (direct ones and partial sums).
 
-A host that is worker and parameter server at once takes its own gradients in over no link; they count as ingress only
+A host that is worker and parameter server at once receives its own gradients over no link; they count as ingress only
 where its ingress_mbps says how much it can take in.
 
-Where switches' slots and the packets' size are known (planner/plan/limits.py), a tree has no more packets under
-way than slots (plan/cost.py): an `aggregation_memory` binds where a tree needs all the slots that a switch has left for
-it, a `window` where it has the most that there are for one.
+Where switches' slots and the packets' size are known (planner/plan/limits.py), a tree has no more packets under way
+than slots (plan/cost.py). Then the bottleneck may be an `aggregation_memory`, where a tree would need more than the
+slots that a switch has left for it, or a `window`, where it has the most slots that one tree can have.
 
-A plan of multicasts loads every link of theirs with 1 per unit of f, and nothing else.
+A multicast loads every link of its own with 1 per unit of f, and nothing else.
 """
 
 from __future__ import annotations
@@ -32,16 +33,19 @@ from controlplane.planner.plan.model import Multicast, Plan
 from controlplane.planner.topology import Topology
 
 KINDS = ("parameter_server", "switch", "host", "nic", "link", "aggregation_memory", "window")
-"""Kinds of resources in the order in which ties are reported."""
+"""Kinds of resources, in the order in which resources of equal utilisation are listed."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """One resource. kind: switch, host (that adds inside of trees), parameter_server, link, nic (a link that a worker
-    hangs on), aggregation_memory (of a switch), or window (of a tree).
+    """The load of one resource.
 
-    name: the node, "u->v", or "tree i". load_mbps: at the plan's rate; capacity_mbps: residual, i.e. without background
-    load.
+    Attributes:
+        kind: "switch", "host" (one that adds inside of trees), "parameter_server", "link", "nic" (a link that a worker
+            hangs on), "aggregation_memory" (of a switch) or "window" (of a tree).
+        name: The node, "u->v", or "tree i".
+        load_mbps: Load in Mbit/s at the plan's rate.
+        capacity_mbps: Residual capacity in Mbit/s, without background load.
     """
 
     kind: str
@@ -62,9 +66,14 @@ class Load:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """rate_mbps: the highest sending rate f at which no capacity is violated. gap: 1 - rate / bound.
+    """The evaluation of a plan on a topology.
 
-    bottleneck: the resource that is full at that rate. loads: every resource that the plan uses, fullest first.
+    Attributes:
+        rate_mbps: The highest sending rate f, in Mbit/s, at which no capacity is violated.
+        bound_mbps: Upper bound of f for any scheme, in Mbit/s (`bound`).
+        gap: 1 - rate / bound.
+        bottleneck: The resource that is full at that rate.
+        loads: Every resource that the plan uses, fullest first.
     """
 
     rate_mbps: float
@@ -74,11 +83,13 @@ class Evaluation:
     loads: tuple[Load, ...]
 
     def load(self, kind: str, name: str) -> float:
-        """Load in Mbit/s of one resource; 0 where the plan does not use it."""
+        """Return the load of one resource in Mbit/s; 0 where the plan does not use it."""
         return next((item.load_mbps for item in self.loads if (item.kind, item.name) == (kind, name)), 0.0)
 
     def total(self, kind: str) -> float:
-        """Sum of the loads of one kind, in Mbit/s (parameter_server: the ingress traffic of all of them)."""
+        """Return the sum of the loads of one kind of resource in Mbit/s (for "parameter_server", the ingress traffic of
+        all of them).
+        """
         return sum(item.load_mbps for item in self.loads if item.kind == kind)
 
     def to_json(self) -> dict[str, Any]:
@@ -92,18 +103,20 @@ class Evaluation:
 
 
 def root_mbps(topology: Topology, job: Job, root: str) -> float:
-    """Return the Mbit/s that a parameter server can take in. Where it is a worker, too, its own gradients cross no
-    link: the link is then no limit beside the load of the link."""
+    """Return the Mbit/s that a parameter server can take in. The own gradients of a server that is also a worker cross
+    no link: there the links count only as links, not once more as a limit of its ingress.
+    """
     return topology.residual_intake_mbps(root) if root in job.both_roles else topology.residual_ingress_mbps(root)
 
 
 def bound(topology: Topology, job: Job) -> float:
-    """Upper bound of f in Mbit/s for any scheme, single- or multi-level.
+    """Return an upper bound of f in Mbit/s for any scheme, single- or multi-level.
 
     Of W streams per unit of f, a switch that aggregates n inputs takes away n - 1 <= n (1 - 1/W), and at least one
     stream per tree reaches a root: W f <= sum_v C_v (1 - 1/W) + sum_s B_s' and f <= sum_s B_s'. Of D roots that are
-    workers, too, what they send to themselves (at most f in all) needs none of this, but results of other trees come
-    in over the same links: (W + D - 2) f <= the same sum.
+    workers, too, what they send to themselves (at most f in all) needs none of this, but results of other trees come in
+    over the same links: (W + D - 2) f <= the same sum.
+
     f is also at most every worker's link, in both directions (results come back), and at most what the parameter
     servers' links can send.
     """
@@ -137,11 +150,12 @@ def bound(topology: Topology, job: Job) -> float:
 
 
 def multicast_bound(topology: Topology, job: Job, multicasts: Sequence[Multicast]) -> float:
-    """Upper bound of f in Mbit/s for these senders, with as many receivers each, whichever they are.
+    """Return an upper bound of f in Mbit/s for these senders, with as many receivers each as `multicasts` has,
+    whichever workers these are.
 
     A sender's links carry its model once (L3) or once per receiver (L7), and the workers receive as often as there are
-    deliveries. A site is a switch with its workers: what its own workers cannot take leaves it, and all that leaves a
-    site comes into another (in L3 one copy may serve all of its workers).
+    deliveries. A site is a switch with its workers: deliveries that its own workers cannot take leave it, and all that
+    leaves a site comes into another (in L3 one copy may serve all of its workers).
     """
     sites: dict[str, list[str]] = {}
     for worker in job.workers:
@@ -174,7 +188,7 @@ def multicast_bound(topology: Topology, job: Job, multicasts: Sequence[Multicast
 def unit_loads(
     plan: Plan, results_on_links: bool = True
 ) -> tuple[dict[tuple[str, str], float], dict[str, float], dict[str, float]]:
-    """Load per unit of f of every link, of every node that adds and of every root that the plan uses."""
+    """Return the load per unit of f of every link, of every node that adds and of every root that the plan uses."""
     links: dict[tuple[str, str], float] = {}
     switches: dict[str, float] = {}
     roots: dict[str, float] = {}
@@ -202,9 +216,10 @@ def unit_loads(
 
 
 def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluation:
-    """Loads, feasible rate, bottleneck, bound and gap of a plan on a topology (in its present state).
+    """Return the loads, the feasible rate, the bottleneck, the bound and the gap of a plan on a topology (in its
+    present state). The rate that the plan itself states is not looked at.
 
-    check: also hold the plan's structure against the topology (PlanError). plan.rate_mbps is not looked at.
+    Where `check` is set, hold the plan's structure against the topology first; raise PlanError where it is violated.
     """
     if check:
         plan.check(topology)
@@ -216,15 +231,17 @@ def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluatio
 
 
 class _Last:
-    """Keeps the evaluation that was made last. A strategy evaluates the plan that it returns, and whoever asked for the
-    plan evaluates it once more, which takes seconds where a plan has a million flows."""
+    """The evaluation that was made last. A strategy evaluates the plan that it returns, and its caller evaluates that
+    plan once more, which would take seconds where a plan has a million flows.
+    """
 
     def __init__(self) -> None:
         self.known: tuple[Plan, Topology, Evaluation] | None = None
 
     def of(self, plan: Plan, topology: Topology) -> Evaluation | None:
-        """Return the kept evaluation where it is one of this plan's trees in this network (the same objects, which
-        never change), else None."""
+        """Return the last evaluation if it is one of this plan's trees in this network (the same objects, which never
+        change), else None.
+        """
         if self.known is None:
             return None
         before, network, found = self.known

@@ -1,4 +1,4 @@
-"""Front-panel ports of a hardware switch: what a topology file says about a port, and what is wrong with it."""
+"""Front-panel ports of a hardware switch: a port's description in a topology file, and its checks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ FECS_OF = {
     "200G": ("rs",),
     "400G": ("rs",),
 }
-"""Forward error corrections that a driver takes with a speed, the default first (pm_port_valid_speed_and_channel in
-open-p4studio's bf_pm)."""
+"""Forward error corrections that a driver accepts at each speed, the default first (pm_port_valid_speed_and_channel in
+open-p4studio's bf_pm).
+"""
 AUTONEGOTIATIONS = ("default", "on", "off")
 LANES = {"1G": 1, "10G": 1, "25G": 1, "40G": 4, "50G": 2, "100G": 4, "200G": 4, "400G": 8}
 LAST_CONNECTOR = 65  # of the largest Tofino switches: 64 ports, and one of 10G
@@ -28,14 +29,13 @@ SETTINGS = ("speed", "fec", "autoneg")
 
 
 class FrontPanelError(ValueError):
-    """A port is described wrongly; the message names the port and what is possible."""
+    """Error of a port's description; the message names the port and the possible values."""
 
 
 @dataclass(frozen=True, order=True)
 class FrontPanelPort:
-    """A port by the name on the switch's front: connector and channel, as "1/0".
-
-    loopback: what leaves comes back in (for recirculation); nothing is plugged in there.
+    """A port by its name on the switch's front, "connector/channel", such as "1/0". A port with `loopback` has nothing
+    plugged in: packets that leave by it come back in (for recirculation).
     """
 
     kind: ClassVar = "ports"
@@ -60,7 +60,7 @@ class FrontPanelPort:
 
 
 def parse_name(name: Any) -> tuple[int, int]:
-    """ "1/0" -> (1, 0). Raises FrontPanelError."""
+    """Return connector and channel of a port's name: (1, 0) for "1/0". Raise FrontPanelError for anything else."""
     match = re.fullmatch(r"(\d{1,3})/([0-7])", name) if isinstance(name, str) else None
     if match is None or not 1 <= int(match[1]) <= LAST_CONNECTOR:
         raise FrontPanelError(
@@ -70,7 +70,9 @@ def parse_name(name: Any) -> tuple[int, int]:
 
 
 def make_port(name: Any, settings: Mapping[str, Any], *, loopback: bool = False) -> FrontPanelPort:
-    """A port with the settings speed, fec, autoneg of `settings` (others are left alone). Raises FrontPanelError."""
+    """Return a port with the entries "speed", "fec" and "autoneg" of `settings`; other entries are ignored. Raise
+    FrontPanelError where the port cannot have them.
+    """
     connector, channel = parse_name(name)
     speed = settings.get("speed")
     if speed not in SPEEDS_GBPS:

@@ -1,12 +1,13 @@
 """All-gathers faster than all-reduces: plans in which no worker gets its own chunks back.
 
-A worker's link carries (W - 1) / W of an all-gather then, so its chunks may go W / (W - 1) times as fast as those of an
-all-reduce, as far as the other links and the parameter servers carry that. Where an all-reduce fills these, they are no
-limit to it if they are planned as if they had (W - 1) / W of what they have: it is the workers' links that bind.
+A worker's link then carries (W - 1) / W of an all-gather, so its chunks may go W / (W - 1) times as fast as those of an
+all-reduce, as far as the other links and the parameter servers carry that. Where an all-reduce fills those, plans are
+made as if they had (W - 1) / W of their capacity: if that costs no rate, the workers' links are the bottleneck, and the
+others have room for the faster gather.
 
 A reduce-scatter sends much and receives little, an all-gather the other way round. Where links and parameter servers
-carry both, they run at once (Plan.gathers_beside): near a parameter server that is up to 2 - 1 / W times an all-reduce,
-so they are planned as if they had W / (2 W - 1) of what they have, if that costs no rate.
+carry both, they run at once (Plan.gathers_beside): near a parameter server that is up to 2 - 1 / W times the load of an
+all-reduce, so plans are made as if these had W / (2 W - 1) of their capacity, if that costs no rate.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.plan.model import Plan, Tree
 from controlplane.planner.topology import Topology
 
-SAME = 1e-6  # relative difference of rates that says nothing
+SAME = 1e-6  # rates that differ by less than this fraction count as equal
 
 
 def gather_loads(plan: Plan, results_on_links: bool = True) -> tuple[dict[tuple[str, str], float], dict[str, float]]:
-    """Load of every link and of every root, per unit of rate, of an all-gather whose chunks do not come back to those
-    who own them. Nothing is added: each worker's part of the chunks goes up to the root by itself."""
+    """Return the load of every link and of every root, per unit of rate, of an all-gather whose chunks do not come back
+    to the workers that own them. Nothing is added: each worker's part of the chunks goes up to the root by itself.
+    """
     links: dict[tuple[str, str], float] = {}
     roots: dict[str, float] = {}
     workers = len(plan.job.workers)
@@ -46,7 +48,7 @@ def gather_loads(plan: Plan, results_on_links: bool = True) -> tuple[dict[tuple[
 
 
 def _receivers(tree: Tree) -> dict[tuple[str, str], int]:
-    """Workers behind each link of the return tree."""
+    """Return, by link of the return tree, the number of workers behind it."""
     parent = {child: above for above, child in tree.return_edges}
     found = dict.fromkeys(tree.return_edges, 0)
     for assignment in tree.assignments:
@@ -58,7 +60,7 @@ def _receivers(tree: Tree) -> dict[tuple[str, str], int]:
 
 
 def gather_speed(plan: Plan, topology: Topology) -> float:
-    """Return how many times as fast as its all-reduces the plan's all-gathers may go on this network; at least 1."""
+    """Return how many times as fast as its all-reduces the plan's all-gathers may go on this network, at least 1."""
     workers = len(plan.job.workers)
     rate = evaluate(plan, topology, check=False).rate_mbps
     if workers < 2 or not rate > 0:
@@ -72,9 +74,9 @@ def gather_speed(plan: Plan, topology: Topology) -> float:
 
 
 def loads_beside(plan: Plan, results_on_links: bool = True) -> tuple[dict[tuple[str, str], float], dict[str, float]]:
-    """Load of every link and of every root, per unit of rate, of an all-gather and a reduce-scatter at once.
+    """Return the load of every link and of every root, per unit of rate, of an all-gather and a reduce-scatter at once.
 
-    The gather goes at the plan's rate. So each worker sends 1 / W of that for it, and what is left of its rate for the
+    The gather goes at the plan's rate. For it each worker sends 1 / W of its rate; it sends the rest for the
     reduce-scatter, whose sums go to one worker each.
     """
     workers = len(plan.job.workers)
@@ -92,8 +94,10 @@ def loads_beside(plan: Plan, results_on_links: bool = True) -> tuple[dict[tuple[
 
 
 def fit_beside(plan: Plan, topology: Topology) -> bool:
-    """Return whether the network carries an all-gather and a reduce-scatter of the plan at once. Hosts that are worker
-    and parameter server have one link for both roles, and keep to one direction at a time."""
+    """Return whether the network carries an all-gather and a reduce-scatter of the plan at once; False for a plan with
+    hosts that are both worker and parameter server, as these have one link for both roles, which keeps to one direction
+    at a time.
+    """
     rate = evaluate(plan, topology, check=False).rate_mbps
     if len(plan.job.workers) < 2 or not rate > 0 or plan.job.both_roles:
         return False
@@ -105,15 +109,19 @@ def fit_beside(plan: Plan, topology: Topology) -> bool:
 
 
 def with_speed(plan: Plan, topology: Topology) -> Plan:
-    """The plan with the speed of its gathers, and whether they run beside reductions, if its job wants them fast."""
+    """Return the plan with the speed of its gathers, and whether they run beside reductions, if its job gathers; else
+    the plan itself.
+    """
     if not plan.job.gathers or not plan.trees:
         return plan
     return replace(plan, gather_speed=gather_speed(plan, topology), gathers_beside=fit_beside(plan, topology))
 
 
 def planned(make: Callable[[Topology, Job], Plan], topology: Topology, job: Job) -> Plan:
-    """The fastest plan; of those that are, one whose gathers run beside reductions, else one whose gathers are faster.
-    make: plans. Raises what it raises."""
+    """Return the fastest plan for a job that gathers. Of equally fast plans, take one whose gathers run beside
+    reductions, else one whose gathers are faster than its reductions. `make` makes a plan; its errors are raised here,
+    too.
+    """
     plain, full = replace(job, gathers=False), None
     workers = len(job.workers)
     for part in ((workers - 1) / (2 * workers - 1), 1 / workers):
@@ -130,10 +138,11 @@ def planned(make: Callable[[Topology, Job], Plan], topology: Topology, job: Job)
 
 
 def _narrowed(topology: Topology, job: Job, part: float) -> Topology:
-    """The topology with so much less (a part of 1) of everything but the workers' links.
+    """Return the topology with the residual capacity of every link less by the fraction `part`, but for the workers'
+    links.
 
-    Of a worker that is a parameter server, too, the sums that it takes in are what is less, so that there are several
-    such servers: one alone would send all chunks of a gather over its one link.
+    Of a worker that is a parameter server, too, its ingress is reduced instead, so that a plan uses several such
+    servers: one alone would send all chunks of a gather over its one link.
     """
     workers = set(job.workers)
     links = {

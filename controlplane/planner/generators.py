@@ -1,4 +1,6 @@
-"""Topologies made by rule: fat-tree, leaf-spine, the InArt paper's testbed (Fig. 1), random ones; `parse_topology`."""
+"""Topologies made by rule (fat-tree, leaf-spine, the InArt paper's testbed of Fig. 1, random ones), and
+`parse_topology`, which reads a rule or a file.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,12 @@ def fattree(
     oversubscription: float = 1.0,
     delay_ms: float = 0.0,
 ) -> Topology:
-    """The classical fat-tree (Al-Fares et al., 2008) of k pods.
+    """Return the classical fat-tree of k pods (Al-Fares et al., 2008); defaults are those of the InArt paper, section
+    5.3.1.
 
-    (k/2)^2 core switches c1.., k^2/2 aggregation switches a1.., k^2/2 edge switches e1.., k^3/4 hosts h1...
-    Defaults are those of the InArt paper, section 5.3.1. heterogeneous=(low, high): each link's bandwidth is drawn
-    uniformly (seed) instead of `bandwidth_mbps`. oversubscription: divides the bandwidth of links between switches.
+    It has (k/2)^2 core switches c1.., k^2/2 aggregation switches a1.., k^2/2 edge switches e1.. and k^3/4 hosts h1...
+    Where `heterogeneous` is (low, high), each link's bandwidth is drawn uniformly from there (by `seed`) instead of
+    `bandwidth_mbps`. `oversubscription` divides the bandwidth of links between switches.
     """
     if k < 2 or k % 2:
         raise TopologyError(f"a fat-tree's k must be even and at least 2, got {k}")
@@ -81,9 +84,10 @@ def leaf_spine(
     ingress_mbps: float | None = 20.0,
     delay_ms: float = 0.0,
 ) -> Topology:
-    """Leaf switches e1.., each with so many servers (h1..) and a link to every spine switch (s1..).
+    """Return leaf switches e1.., each with `servers` servers (h1..) and a link to every spine switch (s1..).
 
-    Defaults are those of `fattree`. uplink_mbps: of each link between leaf and spine (absent: as the servers' links).
+    Defaults are those of `fattree`. Each link between leaf and spine has `uplink_mbps` Mbit/s (None: as the servers'
+    links).
     """
     if min(leaves, spines, servers) < 1:
         raise TopologyError(f"a leaf-spine needs leaves, spines and servers, got {leaves}, {spines}, {servers}")
@@ -106,9 +110,8 @@ def testbed(
     *,
     results_on_links: bool = False,
 ) -> Topology:
-    """The InArt paper's Fig. 1: W1-W4 and S1 on V1, W5, W6 and S2 on V2, one link V1-V2.
-
-    results_on_links False: as in the paper, the results' way back is not counted on the links.
+    """Return the network of the InArt paper's Fig. 1: W1-W4 and S1 on V1, W5, W6 and S2 on V2, one link V1-V2. Without
+    `results_on_links`, as in the paper, results on their way back are not counted on the links.
     """
     nodes: dict[str, dict[str, Any]] = {v: {"kind": "switch", "aggregation_mbps": switch_mbps} for v in ("V1", "V2")}
     pairs = [("V1", "V2")]
@@ -137,7 +140,9 @@ def random_topology(
     aggregation_mbps: tuple[float, float] = (0.0, 40.0),
     ingress_mbps: tuple[float, float] = (5.0, 40.0),
 ) -> Topology:
-    """A random tree of switches v1.. with `extra_links` more links among them; servers h1.. hang on random switches."""
+    """Return a random tree of switches v1.. with `extra_links` more links among them; servers h1.. hang on random
+    switches.
+    """
     if switches < 1:
         raise TopologyError(f"a random topology needs at least one switch, got {switches}")
     refuse_size(f"a random topology of {switches} switches", switches + servers, switches**2)
@@ -174,12 +179,12 @@ _RATES = {
 
 
 def _by_rates(make: Callable[..., Topology]) -> Callable[..., Topology]:
-    """The rule for a Shape, where `make` takes each rate by its name."""
+    """Return the function that a Shape calls, for a function `make` that takes each rate by its name."""
     return lambda rates, **options: make(**options, **vars(rates))
 
 
 def shapes() -> dict[str, Shape]:
-    """All rules by name."""
+    """Return all rules for topologies by name."""
     trunk = Option("Mbit/s of a link between switches (default: as the servers')", None)
     over = Option("what comes from below over what goes up", 1.0)
     return {
@@ -261,12 +266,16 @@ def _value(spec: str, options: dict[str, str], key: str, default: float) -> floa
 
 
 def _whole(spec: str, options: dict[str, str], key: str, default: int) -> int:
-    """Raises TopologyError, also for what is below 0: numbers of things, and seeds."""
+    """Return an option that counts something, or is a seed, as a whole number. Raise TopologyError for anything else,
+    also for one below 0.
+    """
     return whole_number(options[key], f"topology {spec!r}: {key}") if key in options else default
 
 
 def _wan(spec: str, kind: str, text: str) -> Topology:
-    """The networks of controlplane/planner/wan_networks.py, each site with a worker and a parameter server."""
+    """Return one of the networks of controlplane/planner/wan_networks.py, each site with a worker and a parameter
+    server.
+    """
     import numpy as np
 
     from controlplane.planner import wan_networks as networks  # here: other topologies do without numpy
@@ -308,15 +317,21 @@ def _fattree(spec: str, text: str) -> Topology:
 
 
 def parse_topology(spec: str) -> Topology:
-    """A topology from a file, or by rule.
+    """Return a topology from a file (networkx node-link JSON), or by one of these rules with their options (all
+    optional). Raise TopologyError for anything else.
 
-    fattree:k=4,bandwidth=20 (bandwidth=10-30 with seed=: drawn per link; aggregation=, ingress=, delay=,
-    oversubscription=), leafspine:leaves=8,spines=2,servers=6 (bandwidth=, uplink=, aggregation=, ingress=, delay=),
-    ring:switches=6,servers=2, dumbbell:left=4,right=4,trunk=10, clos:pods=2,leaves=2,spines=2,cores=2,servers=4,
-    oversubscription=3 (`shapes.py`), testbed (switch=, server=, link=, results=1),
-    random:switches=5,servers=8,links=3,seed=1;
-    wide-area networks, each site with a worker and a parameter server: b4, internet2 (least=, most=, law=, seed=), aws
-    (measured), netstorm (seed=).
+        fattree:k=4,bandwidth=20            also aggregation=, ingress=, delay=, oversubscription=;
+                                            bandwidth=10-30 with seed= draws each link's
+        leafspine:leaves=8,spines=2,servers=6
+                                            also bandwidth=, uplink=, aggregation=, ingress=, delay=
+        ring:switches=6,servers=2
+        dumbbell:left=4,right=4,trunk=10
+        clos:pods=2,leaves=2,spines=2,cores=2,servers=4,oversubscription=3
+        testbed                             with switch=, server=, link=, results=1
+        random:switches=5,servers=8,links=3,seed=1
+
+    Wide-area networks have a worker and a parameter server at each site: b4 and internet2 (with least=, most=, law=,
+    seed=), aws (measured), netstorm (seed=).
     """
     kind, _, text = spec.partition(":")
     if kind == "fattree":

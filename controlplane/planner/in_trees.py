@@ -1,7 +1,7 @@
-"""Least-loaded ways of many nodes to one target at once, for large networks.
+"""Least-loaded routes of many nodes to one target at once, for large networks.
 
-All that comes to a node leaves it over one link, so that the ways of a tree with a thousand racks are found in one pass
-over the links instead of a search for each rack.
+All traffic to the target that comes to a node leaves it over one link, so that the routes of a tree with a thousand
+racks are found in one pass over the links instead of a search for each rack.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from controlplane.planner.routing import Network, Router, Unreachable
 
 
 class InTrees:
-    """Keeps beside the router's loads (any one unit per Mbit/s of capacity) the same numbers as an array."""
+    """Routes many nodes to one target at once. It keeps the router's loads (in any one unit per Mbit/s of capacity)
+    also as an array.
+    """
 
     def __init__(self, router: Router) -> None:
         self.router, network = router, router.network
@@ -29,15 +31,16 @@ class InTrees:
         self.load = np.array(router.load)
 
     def add(self, links: Sequence[int], amount: float) -> None:
-        """Note what somebody else has added to the router's load."""
+        """Take note of a load that other code has added to the router's."""
         np.add.at(self.load, np.asarray(links, dtype=np.int64), amount)
 
     def route(self, target: int, flows: dict[int, float]) -> list[int]:
-        """Return for each node the next one on the way to the target (-1: it has no part in it), and add the load.
+        """Return for each node the next one on its route to the target (-1 where the node has no part in it), and add
+        the load.
 
-        flows: what each switch sends. Ways are shortest ones; of these each node takes the one whose fullest link is
-        least full now (of equals, the least sum over its links), once about an average flow is added. Raises
-        Unreachable.
+        `flows` says what each switch sends. Routes are shortest ones; of these each node takes the one whose fullest
+        link is least full now (of equals, the one with the least sum over its links), as if an average flow were added.
+        Raise Unreachable where a sender has no route.
         """
         network = self.network
         distance = network.hops_to(target)
@@ -72,7 +75,9 @@ class InTrees:
     def _cheapest(
         self, edges: np.ndarray, share: float, highest: np.ndarray, total: np.ndarray, chosen: np.ndarray
     ) -> None:
-        """Chooses for each node of one level its link onwards, and notes the fullest link and the sum of its way."""
+        """Choose the next link of each node of one level (one distance from the target), and note the utilisation of
+        the fullest link of its route and the sum over its links.
+        """
         if not len(edges):
             return
         source, target = self.source[edges], self.target[edges]

@@ -17,38 +17,44 @@ from controlplane.planner.topology import Topology, natural_key
 DEFAULT_MODEL_BYTES = 1_000_000
 ANY = "any"
 ON_WORKERS = "workers"
-"""Word of `ps=` for a parameter server on every worker's server."""
+"""Value of `ps=` that puts a parameter server on every worker's server."""
 MOST_TENSORS = 100_000
 FIELDS = ("name", "workers", "parameter_servers", "model_bytes", "max_trees", "at_least", "gathers", "ready_ms")
 WORDS = ("workers", "ps", "seed", "model", "ready", "trees", "at_least", "gathers", "name")
 
 
 class JobError(ValueError):
-    """The job is wrong, or does not fit the topology; names the node."""
+    """Error of a job that is wrong or does not fit the topology; the message names the node."""
 
 
 LONGEST_NAME = 64
-"""Letters of a job's name: it stands in commands, in tables, in metrics and in environment variables."""
+"""Most letters of a job's name, which stands in commands, in tables, in metrics and in environment variables."""
 
 
 def is_job_name(name: str) -> bool:
-    """Return whether a job may be called so: a word of 1 to 64 letters that can be printed, without spaces."""
+    """Return whether a job may have this name: a word of 1 to 64 printable letters, without spaces."""
     return 0 < len(name) <= LONGEST_NAME and name.isprintable() and not any(letter.isspace() for letter in name)
 
 
 @dataclass(frozen=True)
 class Job:
-    """Node ids; a worker's index in `workers` is its bit in bitmaps. model_bytes: bytes of one gradient (float32).
+    """A training job. A server may be a worker and a parameter server at once (`both_roles`): it is named in both
+    lists.
 
-    A server may be a worker and a parameter server at once (`both_roles`): it is named in both lists.
-
-    max_trees: how many aggregation trees a plan may have at most (None: any number). buckets: bytes of the tensors that
-    make a gradient, which are reduced one by one (None: one of model_bytes; (): of any size, so that only the rate
-    counts and model_bytes is an example). at_least: when workers are lost for good, the job goes on with the rest as
-    long as there are so many (None: it waits for each). gathers: it gathers (fully sharded training): plans make
-    all-gathers fast, too (controlplane/planner/gathers.py). ready_ms: when each of the tensors is there to be reduced,
-    ms after the step begins, in their order (None: all at once); then what a plan takes is the time at which the last
-    result is there.
+    Attributes:
+        name: A word that names the job.
+        workers: Node ids; a worker's index is its bit in bitmaps.
+        parameter_servers: Node ids.
+        model_bytes: Bytes of one gradient (float32).
+        max_trees: Most aggregation trees that a plan may have; None for any number.
+        buckets: Bytes of the tensors that make a gradient and are reduced one by one; None for a single one of
+            model_bytes; () for tensors of any size, so that only the rate counts and model_bytes is an example.
+        at_least: When workers are lost for good, the job goes on as long as it has this many; None makes it wait for
+            each of them.
+        gathers: Whether the job gathers (fully sharded training); plans then make all-gathers fast, too
+            (controlplane/planner/gathers.py).
+        ready_ms: When each of the tensors is ready to be reduced, in ms after the step begins, in their order; None for
+            all at once. With it, a plan is judged by the time at which the last result arrives.
     """
 
     name: str
@@ -63,20 +69,23 @@ class Job:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of the tensors that are reduced; none where they are of any size."""
+        """The bytes of the tensors that are reduced; empty where they may have any size."""
         return (self.model_bytes,) if self.buckets is None else self.buckets
 
     def ends_at(self, seconds_from: Callable[[int], float]) -> float:
-        """Return when the last of the tensors is reduced, seconds after the step begins, where they are reduced in
-        their order, each as soon as it is ready. seconds_from: what the tensors from this number on take without a
-        pause."""
+        """Return when the last of the tensors is reduced, in seconds after the step begins, where they are reduced in
+        their order, each as soon as it is ready. `seconds_from` returns the seconds that the tensors from a number on
+        take without a pause.
+        """
         if not self.ready_ms:
             return seconds_from(0)
         return max(at / 1e3 + seconds_from(number) for number, at in enumerate(self.ready_ms))
 
     @cached_property
     def both_roles(self) -> frozenset[str]:
-        """Servers that are worker and parameter server at once: what such a worker sends to itself crosses no link."""
+        """The servers that are worker and parameter server at once: what such a worker sends to itself crosses no
+        link.
+        """
         return frozenset(self.workers).intersection(self.parameter_servers)
 
     @property
@@ -85,9 +94,10 @@ class Job:
         return self.at_least is not None and self.at_least < len(self.workers)
 
     def among(self, nodes: Container[str]) -> Job:
-        """The job with those of its parameter servers that are there, and, where it may lose workers, those workers.
+        """Return the job with only those parameter servers that are in `nodes`, and, where it may lose workers, only
+        those workers.
 
-        Raises JobError: no parameter server is left, or too few workers.
+        Raise JobError where no parameter server or too few workers are left.
         """
         roots = tuple(node for node in self.parameter_servers if node in nodes)
         workers = tuple(node for node in self.workers if node in nodes) if self.may_lose_workers else self.workers
@@ -142,7 +152,7 @@ class Job:
             raise JobError(f"job {self.name!r}: at_least={least}, and it has {len(self.workers)} workers")
 
     def check(self, topology: Topology) -> None:
-        """Raises JobError when a node does not exist or is a switch."""
+        """Check that every node of the job is a server of the topology; raise JobError otherwise."""
         for role, nodes in (("worker", self.workers), ("parameter server", self.parameter_servers)):
             for node in nodes:
                 if node not in topology:
@@ -164,7 +174,9 @@ class Job:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
-        """Raises JobError, naming the missing or wrong field."""
+        """Return the job that a JSON object describes. Raise JobError, naming the field, where one is missing or
+        wrong.
+        """
         if not isinstance(data, Mapping):
             raise JobError(f"a job is a JSON object, got {data!r}")
         if unknown := unknown_name(data, FIELDS):
@@ -204,7 +216,7 @@ class Job:
 
 
 def _check_ready(name: str, ready_ms: tuple[float, ...], tensors: int) -> None:
-    """Raises JobError unless each tensor is said to be ready at a time, none before the one ahead of it."""
+    """Check that `ready_ms` has one time for each tensor, none before the one ahead of it; raise JobError otherwise."""
     for at in ready_ms:
         if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < math.inf:
             raise JobError(f"job {name!r}: ready_ms must be numbers of ms from 0 on, got {at!r}")
@@ -216,7 +228,7 @@ def _check_ready(name: str, ready_ms: tuple[float, ...], tensors: int) -> None:
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes of a text such as "25M", as `inputs.parse_bytes` does. Raises JobError."""
+    """Return the bytes of a text such as "25M", as `inputs.parse_bytes` does. Raise JobError for anything else."""
     try:
         return inputs.parse_bytes(text)
     except ValueError as error:
@@ -224,7 +236,9 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_sizes(text: str) -> tuple[int, tuple[int, ...] | None]:
-    """(bytes of a gradient, its tensors) of "25M", "25M+25M+7M", "25M*40" or "any". Raises JobError."""
+    """Return the bytes of a gradient and the sizes of its tensors (as `Job.buckets` has them) of "25M", "25M+25M+7M",
+    "25M*40" or "any". Raise JobError for anything else.
+    """
     if text.strip() == ANY:
         return DEFAULT_MODEL_BYTES, ()
     sizes: list[int] = []
@@ -248,10 +262,16 @@ def place_job(
     model_bytes: int = DEFAULT_MODEL_BYTES,
     name: str = "job",
 ) -> Job:
-    """Parameter servers and workers on random servers (workers None: on all that are left; parameter_servers None: one
-    on every worker's server).
+    """Return a job with parameter servers and workers on random servers; the same seed gives the same job. Servers
+    whose `role` says so are taken first. Raise JobError where there are too few servers.
 
-    Servers whose `role` says so are taken first. Same seed, same job. Raises JobError when there are too few servers.
+    Args:
+        topology: The network.
+        workers: Number of workers; None for one on each server that is left.
+        parameter_servers: Number of parameter servers; None for one on every worker's server.
+        seed: Seed of the random choice.
+        model_bytes: Bytes of one gradient.
+        name: The job's name.
     """
     generator = random.Random(seed)
     order = list(topology.servers)
@@ -276,7 +296,7 @@ def place_job(
 
 
 def _parse_times(text: str) -> tuple[float, ...]:
-    """Return the ms of a text such as "10+20+30". Raises JobError."""
+    """Return the ms of a text such as "10+20+30". Raise JobError for anything else."""
     try:
         return tuple(float(at) for at in text.split("+"))
     except ValueError:
@@ -284,11 +304,13 @@ def _parse_times(text: str) -> tuple[float, ...]:
 
 
 def parse_job(spec: str, topology: Topology) -> Job:
-    """A job file, or "workers=8,ps=2,seed=1,model=200K,trees=8,at_least=6,gathers=1,name=x" (every part optional).
+    """Return a job from a JSON file, or from words such as
+    "workers=8,ps=2,seed=1,model=200K,trees=8,at_least=6,gathers=1,name=x" (every part optional). Raise JobError where
+    that cannot be.
 
-    Without workers: all servers left; without ps: as many as the topology has of that role, else 1; ps=workers: each
-    worker is a parameter server, too. model: bytes of the gradient, of its tensors (25M+7M, 25M*40), or any (also
-    without it). ready: when each of these tensors is ready, ms (10+20+30). Raises JobError.
+    Without workers=, all servers that are left work. Without ps=, there are as many parameter servers as the topology
+    has servers with that role, else 1; ps=workers makes each worker a parameter server, too. model= gives the bytes of
+    the gradient, or of its tensors (25M+7M, 25M*40), or "any" (the default); ready= when each is ready, in ms (10+20).
     """
     if spec and "=" not in spec:
         path = Path(spec)
@@ -346,9 +368,16 @@ def parse_job(spec: str, topology: Topology) -> Job:
 def parse_next_job(
     text: str, topology: Topology, others: Mapping[str, Iterable[str]], workers: Sequence[str] = ()
 ) -> Job:
-    """A job beside others (their nodes by name): JSON, or words as `parse_job` takes them, for which servers that no
-    other job has are taken; without a name it gets one that is free. workers: its workers' servers, of which each is a
-    parameter server, too, unless the words say how many servers of their own these have. Raises JobError."""
+    """Return a job that is to run beside others. Raise JobError where that cannot be.
+
+    Args:
+        text: A job as JSON, or words as `parse_job` takes them; words choose among servers that no other job has, and
+            where they give no name, a free one is taken.
+        topology: The network.
+        others: The nodes of the other jobs, by the job's name.
+        workers: The servers of the job's workers, where they are given. Each is a parameter server, too, unless the
+            words give a number of parameter servers: these then have servers of their own.
+    """
     if text.lstrip().startswith("["):
         raise JobError("a job file is a JSON object of workers and parameter servers, and not a list")
     if text.lstrip().startswith("{"):
@@ -373,7 +402,9 @@ def parse_next_job(
 
 
 def _job_on(text: str, topology: Topology, busy: Container[str], workers: Sequence[str]) -> Job:
-    """A job of words whose workers are given. busy: servers that other jobs have. Raises JobError."""
+    """Return the job that words describe whose workers are given. `busy` has the servers of other jobs. Raise JobError
+    where that cannot be.
+    """
     if twice := sorted({node for node in workers if list(workers).count(node) > 1}):
         raise JobError(f"the job's workers are given: {twice[0]} twice")
     words = text.split(",")

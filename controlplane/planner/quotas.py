@@ -1,7 +1,7 @@
-"""Quotas: what a tenant's jobs may have of a network, all of them together, and whether they keep within that.
+"""Quotas: limits on what all jobs of one tenant together may have of a network, and whether they keep within these.
 
-A tenant is a name: of whoever has a certificate or token of the role `tenant`, or the one that an operator (or Slurm)
-gives with a job.
+A tenant is a name: that of a person or service with a certificate or token of the role `tenant`, or the one that an
+operator (or Slurm) gives with a job.
 """
 
 from __future__ import annotations
@@ -19,9 +19,17 @@ EVERYBODY_ELSE = "*"
 
 @dataclass(frozen=True)
 class Quota:
-    """Quota of all jobs of a tenant together: so many jobs at a time, the sum of their rates (what a worker of each
-    sends, Mbit/s), entries of the label table and slots of any one switch; and the most that one job may ask for as its
-    weight and its priority. Raises ValueError for values that are none."""
+    """Quota of all jobs of a tenant together. Raises ValueError where a value is no number, or not above 0 where it
+    must be.
+
+    Attributes:
+        jobs: Jobs at a time.
+        rate_mbps: The sum of the jobs' rates (what a worker of each sends), in Mbit/s.
+        entries: Entries of the label table of any one switch.
+        slots: Slots of any one switch.
+        weight: The highest weight that one job may ask for.
+        priority: The highest priority that one job may ask for.
+    """
 
     jobs: float = math.inf
     rate_mbps: float = math.inf
@@ -50,7 +58,7 @@ class Quota:
         return ", ".join(filter(None, words))
 
     def refusal(self, wanted: Terms, others: Iterable[Terms]) -> str:
-        """Return why one more job with these terms is too much beside the tenant's others; "": it is not."""
+        """Return why one more job with these terms is too much beside the tenant's others; "" if it is not."""
         others = list(others)
         if len(others) >= self.jobs:
             return f"it has {len(others)} jobs and may have {self.jobs:g} at a time: remove one first"
@@ -64,7 +72,9 @@ class Quota:
         return ""
 
     def over(self, entries: Mapping[str, int], slots: Mapping[str, int]) -> str:
-        """Return why these entries and slots, by switch, are more than the tenant may have; "": they are not."""
+        """Return why these entries and slots, given by switch, are more than the tenant may have; "" if they are
+        not.
+        """
         for what, taken, most in (("entries", entries, self.entries), ("slots", slots, self.slots)):
             switch = max(taken, key=lambda name: taken[name], default="")
             if switch and taken[switch] > most:
@@ -76,8 +86,9 @@ UNLIMITED = Quota()
 
 
 def parse_quotas(text: str) -> dict[str, Quota]:
-    """Return quotas by tenant: {"physics": {"jobs": 4, "rate_mbps": 100}, "*": {"priority": 0}}. Raises ValueError with
-    what is wrong."""
+    """Return the quotas by tenant of a JSON text such as {"physics": {"jobs": 4, "rate_mbps": 100}, "*": {"priority":
+    0}}. Raise ValueError where it is none.
+    """
     given = json.loads(text)
     if not isinstance(given, dict):
         raise ValueError('quotas are an object by tenant, like {"physics": {"jobs": 4}, "*": {"rate_mbps": 10}}')
@@ -97,5 +108,7 @@ def parse_quotas(text: str) -> dict[str, Quota]:
 
 
 def quota_of(quotas: Mapping[str, Quota], tenant: str) -> Quota:
-    """Return a tenant's quota: its own, else that of everybody else, else none is set. Who is no tenant has none."""
+    """Return a tenant's quota: its own, else that of everybody else, else an unlimited one. A job without a tenant (an
+    empty name) has an unlimited one, too.
+    """
     return quotas.get(tenant, quotas.get(EVERYBODY_ELSE, UNLIMITED)) if tenant else UNLIMITED

@@ -1,4 +1,4 @@
-"""Reservations: jobs that are to be added at a time to come, with what they are promised then."""
+"""Reservations: jobs that are to be added at a later time, with the terms that they are promised for then."""
 
 from __future__ import annotations
 
@@ -17,10 +17,20 @@ LATEST_SECONDS = 366 * 86400.0
 
 @dataclass(frozen=True)
 class Reservation:
-    """A job from `start` to `until` (seconds since 1970; inf: as long as it runs).
+    """A job from `start` to `until`. Raises ValueError where it ends before it begins, or its notice is no number of
+    seconds.
 
-    notice: so many seconds before it begins, those that give way are told. preempt: jobs of a lower priority are taken
-    off where it is not admitted beside them. told, running: how far it is. Raises ValueError for times that are none.
+    Attributes:
+        job: The job that is to be added.
+        strategy: Name of the strategy that plans it.
+        seed: Seed of the strategy.
+        terms: What the job is promised.
+        start: When it begins, in seconds since 1970.
+        until: When it ends, in seconds since 1970; infinity for as long as the job runs.
+        notice: How many seconds before it begins the jobs that give way to it are told.
+        preempt: Whether jobs of a lower priority are removed where it is not admitted beside them.
+        told: Whether those jobs have been told.
+        running: Whether it has begun.
     """
 
     job: Job
@@ -42,15 +52,15 @@ class Reservation:
 
     @property
     def name(self) -> str:
-        """Return the job's name."""
+        """The job's name."""
         return self.job.name
 
     def overlaps(self, other: Reservation) -> bool:
-        """Return whether both hold at some time."""
+        """Return whether there is a time at which both reservations hold."""
         return self.start < other.until and other.start < self.until
 
     def gives_way(self, terms: Terms) -> bool:
-        """Return whether a job with these terms gives way to it."""
+        """Return whether a job with these terms gives way to this reservation, as it has a lower priority."""
         return terms.priority < self.terms.priority
 
     def __str__(self) -> str:
@@ -58,23 +68,23 @@ class Reservation:
 
     @property
     def ends(self) -> bool:
-        """Return whether it has an end."""
+        """Whether the reservation has an end."""
         return self.until < math.inf
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the reservation as a JSON object."""
         data = {key: value for key, value in vars(self).items() if key not in ("job", "terms", "until")}
         terms = {key: value for key, value in asdict(self.terms).items() if value != ""}
         return data | {"job": self.job.to_json(), "terms": terms, "until": self.until if self.ends else None}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reservation:
-        """Return what to_json gave. Raises ValueError, LookupError, TypeError."""
+        """Return the reservation that `to_json` wrote. Raise ValueError, LookupError or TypeError for anything else."""
         until = data["until"]
         given = {**data, "job": Job.from_json(data["job"]), "terms": Terms(**data["terms"])}
         return cls(**given | {"until": math.inf if until is None else until})
 
 
 def beside(reservation: Reservation, others: Iterable[Reservation]) -> list[Reservation]:
-    """Return those of others that hold while it does, and do not give way to it."""
+    """Return those of `others` that hold at a time of this reservation and do not give way to it."""
     return [one for one in others if one.overlaps(reservation) and not reservation.gives_way(one.terms)]

@@ -21,7 +21,7 @@ Memory = dict[int, tuple[float, float, int, int]]  # node -> highest utilisation
 
 
 class Unreachable(ValueError):
-    """No route leads from one node to another; the message names both."""
+    """Error: no route leads from one node to another; the message names both."""
 
     def __init__(self, source: str, target: str, what: str = "") -> None:
         super().__init__(f"{what + ': ' if what else ''}no route with bandwidth left from {source} to {target}")
@@ -29,7 +29,7 @@ class Unreachable(ValueError):
 
 
 class Access(NamedTuple):
-    """The switch that a server hangs on, and the links there and back."""
+    """The switch that a server hangs on, the link to it and the link back."""
 
     switch: int
     up: int
@@ -37,7 +37,7 @@ class Access(NamedTuple):
 
 
 class Network:
-    """Nodes and directed links as integers, residual capacities as lists; distances are cached."""
+    """A topology with nodes and directed links as integers and residual capacities as lists. It caches distances."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -59,7 +59,9 @@ class Network:
         self._closer: dict[int, dict[int, list[tuple[int, int]]]] = {}
 
     def access(self, server: int) -> Access | None:
-        """Return the access switch of a server that hangs on one switch only."""
+        """Return the access switch of a server that hangs on one switch only, with both links; None for other
+        servers.
+        """
         out, into = self.out[server], self.into[server]
         if len(out) != 1 or len(into) != 1 or out[0][0] != into[0][0] or not self.forwards[out[0][0]]:
             return None
@@ -80,24 +82,27 @@ class Network:
         return Neighbours.of([out if on else [] for out, on in zip(self.out, self.forwards, strict=True)])
 
     def hops_to(self, target: int) -> np.ndarray:
-        """Return the distances of `distances_to` as an array that is not kept: for callers that look at thousands of
-        targets, once each."""
+        """Return what `distances_to` returns as an array, without keeping it, for callers that look at thousands of
+        targets once each.
+        """
         return self._behind.distances([u for u, _ in self.into[target]], target)
 
     def distances_to(self, target: int) -> list[int]:
-        """Hops from every node to `target`; -1 where there is no route."""
+        """Return the hops from every node to `target`; -1 where there is no route."""
         if target not in self._to:
             self._to[target] = self.hops_to(target).tolist()
         return self._to[target]
 
     def distances_from(self, source: int) -> list[int]:
-        """Hops from `source` to every node; -1 where there is no route."""
+        """Return the hops from `source` to every node; -1 where there is no route."""
         if source not in self._from:
             self._from[source] = self._ahead.distances([v for v, _ in self.out[source]], source).tolist()
         return self._from[source]
 
     def next_hops(self, node: int, target: int) -> list[tuple[int, int]]:
-        """The (next node, link) pairs on shortest routes from `node` to `target`; empty where there is none."""
+        """Return the (next node, link) pairs on shortest routes from `node` to `target`; none where there is no
+        route.
+        """
         cache = self._hops.setdefault(target, {})
         if node not in cache:
             distance = self.distances_to(target)
@@ -110,7 +115,9 @@ class Network:
         return cache[node]
 
     def hops_before(self, node: int, source: int) -> list[tuple[int, int]]:
-        """The (node before, link) pairs on shortest routes from `source` to `node`."""
+        """Return the (node before, link) pairs on shortest routes from `source` to `node`; none where there is no
+        route.
+        """
         cache = self._closer.setdefault(source, {})
         if node not in cache:
             distance = self.distances_from(source)
@@ -120,7 +127,9 @@ class Network:
         return cache[node]
 
     def check_reachable(self, job: Job) -> None:
-        """Raises Unreachable, naming worker and parameter server, unless each reaches each, both ways."""
+        """Check that each worker reaches each parameter server and the reverse; raise Unreachable, which names both,
+        otherwise.
+        """
         for root in job.parameter_servers:
             s = self.index[root]
             to, back = self.distances_to(s), self.distances_from(s)
@@ -133,9 +142,10 @@ class Network:
 
 
 class Router:
-    """Chooses single paths one after the other, each the least loaded among the shortest, and keeps the load of links.
+    """Chooses single paths one after the other, each the least loaded among the shortest, and keeps the links' load.
 
-    Load and amounts have any one unit, as long as it is proportional to the rate (here: shares of the sending rate f).
+    Loads and amounts may have any one unit that is proportional to the rate (strategies use shares of the sending rate
+    f).
     """
 
     def __init__(self, network: Network) -> None:
@@ -148,10 +158,12 @@ class Router:
             self.load[e] += amount
 
     def route(self, source: int, target: int, amount: float, memory: Memory | None = None) -> list[int]:
-        """Links of the shortest path with the least highest utilisation once `amount` is added (ties: least sum).
+        """Return the links of a shortest path, and add `amount` to their load. Of all shortest paths it is the one
+        whose fullest link is least utilised with the amount added; of equals, the one with the least sum of
+        utilisations. Raise Unreachable where there is none.
 
-        memory: one empty dict for a run of calls with the same target; what one call finds serves the next, and only
-        what the chosen path loads is looked at again. Raises Unreachable.
+        `memory` is one dict for a run of calls with the same target, empty at the first. Later calls use what earlier
+        ones found, and look again only at nodes of the paths that were chosen.
         """
         network = self.network
         best: Memory = {} if memory is None else memory
@@ -188,7 +200,9 @@ class Router:
         return links
 
     def return_tree(self, root: int, leaves: Sequence[int], amount: float) -> list[int]:
-        """Links of a tree of shortest paths from root to all leaves; shares links where it can, else least loaded."""
+        """Return the links of a tree of shortest paths from the root to all leaves. A path joins the tree where it can,
+        else it takes the least loaded links.
+        """
         network = self.network
         distance = network.distances_from(root)
         parent: dict[int, int] = {}
@@ -213,12 +227,12 @@ class Router:
         return links
 
     def nodes(self, source: int, links: Sequence[int]) -> tuple[str, ...]:
-        """Names along a path of links."""
+        """Return the names of the nodes along a path of links."""
         return (self.network.names[source], *(self.network.names[self.network.ends[e][1]] for e in links))
 
 
 def downwards(root: str, edges: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """The edges of a tree in order from the root down."""
+    """Return the edges of a tree in order from the root down."""
     children: dict[str, list[tuple[str, str]]] = {}
     for edge in edges:
         children.setdefault(edge[0], []).append(edge)
@@ -232,10 +246,10 @@ def downwards(root: str, edges: Sequence[tuple[str, str]]) -> tuple[tuple[str, s
 
 
 def next_hops(topology: Topology) -> dict[str, dict[str, str]]:
-    """Per server, the next node on the way there from each node that reaches it.
+    """Return, by server, the next node towards it of each node that has a route to it.
 
-    Independent of plans. Shortest paths; per destination the next hop is the one over which the fewest servers' traffic
-    per Mbit/s runs so far, so that equal-cost paths share the load.
+    Routes are shortest paths and do not depend on plans. Per destination the next hop is the one over which the fewest
+    servers' traffic per Mbit/s runs so far, so that equal-cost paths share the load.
     """
     network = Network(topology)
     load = [0.0] * len(network.ends)
@@ -258,7 +272,9 @@ def next_hops(topology: Topology) -> dict[str, dict[str, str]]:
 
 
 def ways(topology: Topology) -> dict[tuple[str, str], list[str]]:
-    """The nodes that a packet between two servers passes by `next_hops`; pairs without a route are left out."""
+    """Return the nodes that a packet between two servers passes by `next_hops`, by (source, target); pairs without a
+    route are left out.
+    """
     hops = next_hops(topology)
     found = {}
     for target in topology.servers:

@@ -1,4 +1,6 @@
-"""Plan -> table entries per switch and configuration per agent, for any kind of switch (docs/architecture.md, 5)."""
+"""Turns a plan into table entries for each switch and a configuration for each agent, for any kind of switch
+(docs/architecture.md, section 5).
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ from p4src.protocol import PROTOCOL, frame_bytes, udp_port
 
 @dataclass(frozen=True)
 class Taken:
-    """Resources of a switch that others have: entries of the label table, groups by number, ranges of slots (first,
-    end)."""
+    """Resources of a switch that other jobs or versions hold: the number of entries of the label table, the numbers of
+    groups, and ranges of slots (first, end; the end is not included).
+    """
 
     labels: int = 0
     groups: frozenset[int] = frozenset()
@@ -42,8 +45,9 @@ class Taken:
         return cls(len(rules.labels), frozenset(group.group for group in rules.groups), tuple(slots))
 
     def gaps(self, slots: int, declared: int | None = None) -> list[tuple[int, int]]:
-        """The ranges between, of a memory of so many slots. declared: how many of them may be used in all (None: each);
-        the first gaps are left where that is less."""
+        """Return the free ranges of a memory of `slots` slots. Where `declared` is given, only so many slots may be
+        used in all; if that leaves less than the gaps have, return the first ones of it.
+        """
         found, end = [], 0
         left = slots if declared is None else declared - self.used_slots
         for first, after in (*self.slots, (slots, slots)):
@@ -56,20 +60,20 @@ class Taken:
 
     @property
     def used_slots(self) -> int:
-        """Return the number of slots in the ranges."""
+        """The number of slots in the ranges."""
         return sum(end - first for first, end in self.slots)
 
 
 NOTHING = Taken()
 LEAST_OF_TWO = 16
-"""The fewest slots of a tree that can have two directions."""
+"""Fewest slots of a tree that has two windows, one for gathers and one for reductions."""
 LEAST_OF_LANE = 32
-"""The fewest slots of a lane of a tree that has several."""
+"""Fewest slots of a lane, where a tree has several lanes."""
 
 
 def lanes(mbps: float, slots: int) -> int:
-    """Return how many lanes a tree of this rate has (worker_agent/tree_lanes.py): so many that one thread carries
-    each, as long as none has too few slots. A rate that is not known needs one.
+    """Return how many lanes (worker_agent/tree_lanes.py) a tree of this rate in Mbit/s has: as many as it takes for one
+    thread to carry each, as long as none has too few slots. A tree of an unknown rate (infinite) has one.
     """
     found = 1
     while math.isfinite(mbps) and mbps > found * LANE_MBPS and slots >= 2 * found * LEAST_OF_LANE:
@@ -79,8 +83,13 @@ def lanes(mbps: float, slots: int) -> int:
 
 @dataclass(frozen=True)
 class Places:
-    """Places of a plan's trees on the switches: slots of each tree, the first one by aggregation point and tree, and
-    group numbers by switch and ports, for as many as have one."""
+    """Places of a plan's trees on the switches.
+
+    Attributes:
+        sizes: Slots of each tree.
+        slots: First slot by (aggregation point, tree).
+        groups: Group numbers by switch and ports; others are chosen where a group has none here.
+    """
 
     sizes: tuple[int, ...]
     slots: Mapping[tuple[str, int], int]
@@ -89,8 +98,13 @@ class Places:
 
 @dataclass(frozen=True)
 class Beside:
-    """Surroundings in which a deployment is installed. first_label: its labels are numbered from here. taken: what is
-    not free, per switch (None: nothing). places: where its trees are, where that is settled."""
+    """Surroundings in which a deployment is installed.
+
+    Attributes:
+        first_label: The deployment's labels are numbered from here.
+        taken: What is not free, by switch; None for nothing.
+        places: Places of the deployment's trees where they are settled already; None to choose them.
+    """
 
     first_label: int = 1
     taken: Mapping[str, Taken] | None = None
@@ -102,10 +116,15 @@ ALONE = Beside()
 
 @dataclass(frozen=True)
 class Deployment:
-    """Deployment of one plan version: entries for the switches, and configurations for the agents.
+    """Deployment of one plan version.
 
-    first_label, next_label: its labels, the latter not included. slots: the first one by aggregation point and tree.
-    multicasts: label of each sender's multicast; a plan of multicasts has no other agents (overlay/net/multicast.py).
+    Attributes:
+        rulesets: Entries by switch.
+        agents: Configurations by node; a plan of multicasts has none (overlay/net/multicast.py).
+        next_label: First label after the deployment's own ones.
+        first_label: First of its labels.
+        slots: First slot by (aggregation point, tree).
+        multicasts: Label of each sender's multicast.
     """
 
     rulesets: dict[str, RuleSet]
@@ -117,7 +136,7 @@ class Deployment:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Slots of each tree."""
+        """The slots of each tree."""
         worker = next((config for config in self.agents.values() if config.role == "worker"), None)
         return () if worker is None else tuple(tree.slots for tree in worker.worker_trees)
 
@@ -132,14 +151,13 @@ def build(
     beside: Beside = ALONE,
     gathers: bool | None = None,
 ) -> Deployment:
-    """Rules of every switch and configuration of every agent of the plan's job.
+    """Return the rules of every switch and the configuration of every agent of the plan's job. Multicasts of layer L3
+    are labels that switches replicate; those of L7 need nothing of switches but IPv4.
 
-    Multicasts of layer L3 are labels that switches replicate; those of L7 need nothing of them but IPv4.
-
-    beside: what is there already, where this is installed beside other jobs and versions. gathers: whether each worker
-    gets a label to all others (None: where the plan gains by it, and there is room). Both `limits` and what the
-    topology's switches have of their own (controlplane/planner/plan/limits.py) hold. Raises DoesNotFit, PlanError,
-    TopologyError.
+    `beside` says what is installed already by other jobs and versions. `gathers` gives each worker labels to all others
+    (None: where the plan gains by it, and there is room). Both `limits` and what the topology's switches have of their
+    own (controlplane/planner/plan/limits.py) hold. Raise DoesNotFit, PlanError or TopologyError where the plan cannot
+    be installed.
     """
     plan.check(topology)
     if why := undeployable(plan, topology):
@@ -159,7 +177,7 @@ def build(
         builder = _Builder(plan, topology, limits, job_id=job_id, beside=beside)
         for index, tree in enumerate(plan.trees):
             builder.add_tree(index, tree)
-        if others and len(plan.job.workers) > 1:  # last: what they are numbered changes no other label
+        if others and len(plan.job.workers) > 1:  # last, so that their labels change no others
             for index, tree in enumerate(plan.trees):
                 builder.add_others(index, tree)
         return builder.deployment(epoch)
@@ -168,7 +186,7 @@ def build(
         try:
             return built(True)
         except DoesNotFit:
-            return built(False)  # what does not fit without them either is named
+            return built(False)  # or raise, naming what does not fit even without these labels
     return built(bool(gathers))
 
 
@@ -180,9 +198,9 @@ def build_multicasts(
     first_label: int = 1,
     taken: Mapping[str, Taken] | None = None,
 ) -> Deployment:
-    """Rules of every switch for multicasts of layer L3: each has a label, under which switches copy it.
+    """Return the rules of every switch for multicasts of layer L3: each has a label, under which switches copy it.
 
-    Arguments as for `build`. Raises DoesNotFit, PlanError.
+    The arguments are those of `build`. Raise DoesNotFit or PlanError where the multicasts cannot be installed.
     """
     if any(each.layer == "L7" for each in multicasts):
         raise PlanError("a sender that sends to each receiver on its own (L7) needs no rules of switches")
@@ -192,7 +210,7 @@ def build_multicasts(
 
 
 class _Entries:
-    """Labels and groups of every switch, collected."""
+    """Collects labels and groups of every switch."""
 
     def __init__(self, topology: Topology, limits: Limits, first_label: int, taken: Mapping[str, Taken]) -> None:
         self.topology, self.limits, self.taken = topology, limits, taken
@@ -207,7 +225,7 @@ class _Entries:
         return self.next_label - 1
 
     def forward(self, route: tuple[str, ...], label: int) -> None:
-        """Entries at every switch strictly inside the route."""
+        """Add forwarding entries for the label at every switch strictly inside the route."""
         for before, node, after in zip(route, route[1:], route[2:], strict=False):
             if node in self.topology.cables:
                 continue
@@ -215,7 +233,9 @@ class _Entries:
             self.entries[node].append(LabelEntry(self.topology.port(node, before), label, action))
 
     def copied(self, root: str, links: Sequence[tuple[str, str]], what: str) -> int:
-        """The label of what goes from the root along all links, which are a tree: switches copy it where they part."""
+        """Add entries that copy packets from the root along all `links`, which are a tree, and return their new label.
+        Switches copy where the tree parts. An error calls the packets `what`.
+        """
         topology = self.topology
         parent = {child: above for above, child in links}
         children: dict[str, list[str]] = {}
@@ -242,12 +262,16 @@ class _Entries:
         return label
 
     def new_groups(self, switch: str) -> list[int]:
-        """Numbers of groups that are not there already (what replaces something keeps the numbers that it had)."""
+        """Return the numbers of the groups that are not installed yet (a deployment that replaces another keeps its
+        numbers).
+        """
         there = self.taken.get(switch, NOTHING).groups
         return [number for number in self.groups[switch].values() if number not in there]
 
     def rulesets(self) -> dict[str, RuleSet]:
-        """Return the entries of every switch, with its IPv4 routes. Raises DoesNotFit."""
+        """Return the entries of every switch, with its IPv4 routes. Raise DoesNotFit where a switch has too little
+        room.
+        """
         limits, rulesets = self.limits, {}
         ip = routes(self.topology)
         for v in self.topology.devices:
@@ -270,7 +294,7 @@ class _Entries:
 
 
 class _Builder(_Entries):
-    """Collects entries tree by tree."""
+    """Collects the entries and the agents' configurations of a plan, tree by tree."""
 
     def __init__(
         self,
@@ -306,7 +330,9 @@ class _Builder(_Entries):
         flows: list[RootFlow] = []
 
         def add_up(route: tuple[str, ...], label: int, root_flow: RootFlow) -> None:
-            """A flow's entries up to where it is added. root_flow: what it is if that is the root."""
+            """Add a flow's entries up to the node where it is added. If that node is the root, note `root_flow`, which
+            describes the flow to it.
+            """
             self.forward(route, label)
             point = route[-1]
             if point == tree.root:
@@ -332,8 +358,9 @@ class _Builder(_Entries):
         self.add_agents(index, tree, up, flows)
 
     def add_agents(self, index: int, tree: Tree, up: Mapping[str, int], flows: Sequence[RootFlow]) -> None:
-        """Add a tree to its agents' configurations, and the entries that its results need. up: the label of each
-        worker's flow. flows: those that end at the root."""
+        """Add a tree to its agents' configurations, and the entries that its results need. `up` has the label of each
+        worker's flow, `flows` those that end at the root.
+        """
         topology = self.topology
         ways = {a.worker: a.route[1] for a in tree.assignments if len(a.route) > 1}
         return_label, answers = self.add_return(tree)
@@ -371,7 +398,7 @@ class _Builder(_Entries):
         )
 
     def add_return(self, tree: Tree) -> tuple[int, dict[str, int]]:
-        """Return label to all workers and answer label per worker, with their entries."""
+        """Add the entries for results, and return the label to all workers and the label of answers to each worker."""
         parent = {child: above for above, child in tree.return_edges}
         return_label = self.copied(tree.root, tree.return_edges, "results")
         answers: dict[str, int] = {}
@@ -384,7 +411,9 @@ class _Builder(_Entries):
         return return_label, answers
 
     def add_others(self, index: int, tree: Tree) -> None:
-        """A label for each worker, to all but it: the return tree without its branch."""
+        """Add a label for each worker that leads from the root to all other workers, along the return tree without that
+        worker's branch.
+        """
         parent = {child: above for above, child in tree.return_edges}
         parts = Counter(above for above, _ in tree.return_edges)
         labels = []
@@ -399,7 +428,7 @@ class _Builder(_Entries):
         self.others[index] = tuple(labels)
 
     def with_others(self, agents: dict[str, AgentConfig]) -> dict[str, AgentConfig]:
-        """The configurations with the labels of `add_others`."""
+        """Return the configurations with the labels of `add_others`."""
 
         def of_worker(tree: WorkerTree, own: int) -> WorkerTree:
             labels = tuple(label for number, label in enumerate(self.others[tree.tree]) if number != own)
@@ -423,21 +452,22 @@ class _Builder(_Entries):
         }
 
     def directions(self, index: int) -> int:
-        """Return how many windows a tree has: two where gathers run beside reductions, and half of its slots hold what
-        is under way at its rate.
+        """Return how many windows a tree has: two where gathers run beside reductions, and half of its slots hold all
+        packets under way at its rate; else one.
         """
         bits = 8 * frame_bytes(self.limits.values_per_packet)
         least = max(LEAST_OF_TWO, 2 * under_way(self.plan, self.topology, bits)[index])
         return 2 if self.plan.gathers_beside and self.slots[index] >= least else 1
 
     def addresses(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Return the addresses of all these nodes; none where one is not known."""
+        """Return the addresses of these nodes, without repetitions; none at all where one of them is not known."""
         found = tuple(dict.fromkeys(self.topology.address(node) for node in nodes))
         return found if all(found) else ()
 
     def shared_link_mbps(self, node: str) -> float:
-        """Return the Mbit/s that the links of a node of both roles carry outwards; 0 where it has one role, or the
-        links no limit."""
+        """Return the Mbit/s that the links of a node that is worker and parameter server carry outwards; 0 for a node
+        of one role, or where the links are unlimited.
+        """
         if node not in self.plan.job.both_roles:
             return 0.0
         near = self.topology.graph.successors(node)
@@ -482,7 +512,9 @@ class _Builder(_Entries):
 
 
 def parts_of(tree: Tree, numbers: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """Per aggregation point: the workers behind each of its flows, in the order of the flows' bits."""
+    """Return, by aggregation point, the numbers of the workers behind each of its flows, in the order of the flows'
+    bits.
+    """
     incoming: dict[str, list[str]] = {relay.node: [] for relay in tree.relays}
     for flow in tree.flows:
         if flow.end != tree.root:
@@ -497,7 +529,7 @@ def parts_of(tree: Tree, numbers: Mapping[str, int]) -> dict[str, tuple[tuple[in
 
 
 def routes(topology: Topology) -> dict[str, tuple[Route, ...]]:
-    """Per switch, an IPv4 /32 route to every server that it reaches, along `next_hops`."""
+    """Return, by switch, an IPv4 /32 route to every server that it reaches, along `next_hops`."""
     result: dict[str, list[Route]] = {v: [] for v in topology.devices}
     for server, hops in next_hops(topology).items():
         for node, following in hops.items():

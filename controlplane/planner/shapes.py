@@ -1,7 +1,8 @@
-"""Networks by rule with a few numbers: ring, dumbbell, Clos; and what a rule is: a function and its options.
+"""Networks by rule from a few numbers (ring, dumbbell, Clos), and the classes that describe a rule: a function and its
+options.
 
-`controlplane.planner.generators.shapes` has them all by name: `ring:switches=6,servers=2` and
-`python -m topologies generate ring --switches 6 --servers 2` are the same.
+`controlplane.planner.generators.shapes` has all rules by name: `ring:switches=6,servers=2` and `python -m topologies
+generate ring --switches 6 --servers 2` are the same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ MOST_LINKS = 4_000_000
 
 
 def refuse_size(what: str, nodes: int, links: int) -> None:
-    """A slip of the finger must not take all of the machine's memory. Raises TopologyError."""
+    """Check that a network is small enough, as a slip of the finger must not take all of the machine's memory; raise
+    TopologyError otherwise.
+    """
     if nodes > MOST_NODES or links > MOST_LINKS:
         raise TopologyError(f"{what} is too large: at most {MOST_NODES} nodes and {MOST_LINKS} links are made by rule")
 
@@ -27,8 +30,11 @@ def refuse_size(what: str, nodes: int, links: int) -> None:
 class Rates:
     """The capacities that every rule has; the defaults are those of the InArt paper, section 5.3.1.
 
-    bandwidth_mbps: of each server's link, Mbit/s. aggregation_mbps: input rate that a switch can add, ingress_mbps:
-    input rate that a parameter server can take; both in Mbit/s, None: no limit of its own. delay_ms: of every link.
+    Attributes:
+        bandwidth_mbps: Bandwidth of each server's link, in Mbit/s.
+        aggregation_mbps: Input rate that a switch can add, in Mbit/s; None for no limit.
+        ingress_mbps: Input rate that a parameter server can take, in Mbit/s; None for no limit but its link.
+        delay_ms: Delay of every link, in ms.
     """
 
     bandwidth_mbps: float = 20.0
@@ -41,7 +47,7 @@ DEFAULT_RATES = Rates()
 
 
 class Network:
-    """Nodes and links as they are added, with their capacities."""
+    """Collects nodes and links with their capacities, as a rule adds them."""
 
     def __init__(self, rates: Rates) -> None:
         self.nodes: dict[str, dict[str, Any]] = {}
@@ -58,14 +64,14 @@ class Network:
         return name
 
     def servers(self, switch: str, count: int) -> None:
-        """Hang so many servers on a switch; they are h1, h2, ... over all of the network."""
+        """Add `count` servers that hang on a switch; servers are numbered h1, h2, ... over all of the network."""
         for _ in range(count):
             self._servers += 1
             self.nodes[f"h{self._servers}"] = {"kind": "server", **self._takes}
             self.link(switch, f"h{self._servers}")
 
     def link(self, u: str, v: str, mbps: float | None = None) -> None:
-        """Add a link. mbps: in each direction (None: as the servers' links)."""
+        """Add a link of `mbps` Mbit/s in each direction (None: as the servers' links)."""
         attributes = {"bandwidth_mbps": self._mbps if mbps is None else mbps, **self._delay}
         self.links += [(u, v, attributes), (v, u, attributes)]
         refuse_size("this topology", len(self.nodes), len(self.links))
@@ -74,8 +80,9 @@ class Network:
 def ring(
     switches: int = 4, servers: int = 2, rates: Rates = DEFAULT_RATES, *, trunk_mbps: float | None = None
 ) -> Topology:
-    """Switches s1.. in a ring, each with so many servers (h1..). trunk_mbps: of each link of the ring (absent: as the
-    servers' links)."""
+    """Return switches s1.. in a ring, each with `servers` servers (h1..). Each link of the ring has `trunk_mbps` Mbit/s
+    (None: as the servers' links).
+    """
     if switches < 3 or servers < 1:
         raise TopologyError(f"a ring needs 3 switches and a server on each, got {switches} and {servers}")
     made = Network(rates)
@@ -90,9 +97,8 @@ def ring(
 def dumbbell(
     left: int = 4, right: int = 4, rates: Rates = DEFAULT_RATES, *, trunk_mbps: float | None = None
 ) -> Topology:
-    """Two switches s1, s2 with one link between them; the first servers (h1..) are on s1, the others on s2.
-
-    trunk_mbps: of the link between the switches (absent: as the servers' links).
+    """Return two switches s1, s2 with one link between them; the first `left` servers (h1..) are on s1, the others on
+    s2. The link between the switches has `trunk_mbps` Mbit/s (None: as the servers' links).
     """
     if left < 1 or right < 1:
         raise TopologyError(f"a dumbbell needs servers on both sides, got {left} and {right}")
@@ -113,10 +119,12 @@ def clos(
     rates: Rates = DEFAULT_RATES,
     oversubscription: float = 1.0,
 ) -> Topology:
-    """A folded Clos of three tiers: pods of so many leaves (e1..) and spines (a1..), each leaf with so many servers
-    (h1..); the i-th spine of every pod has a link to each of `cores` core switches (c1..) of its own plane.
+    """Return a folded Clos of three tiers: pods of `leaves` leaves (e1..) and `spines` spines (a1..), each leaf with
+    `servers` servers (h1..); the i-th spine of every pod has a link to each of the `cores` core switches (c1..) of the
+    i-th plane.
 
-    oversubscription: at leaves and at spines, what comes from below over what goes up; it sets the links' rates.
+    `oversubscription` is the ratio of the bandwidth from below to the bandwidth upwards, at leaves and at spines; it
+    sets the links' rates.
     """
     if min(pods, leaves, spines, cores, servers) < 1:
         raise TopologyError(
@@ -143,7 +151,7 @@ def clos(
 
 @dataclass(frozen=True)
 class Option:
-    """Option of a rule. default: None: none (see the rule). whole: a whole number."""
+    """Option of a rule: a number (a whole one where `whole`). Without a default (None), the rule says what happens."""
 
     help: str
     default: float | None
@@ -152,9 +160,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Shape:
-    """One rule: what it makes, with what.
+    """A rule for topologies: the function `make`, and its options.
 
-    make: gets the options by their names in ARGUMENTS (else their own); those that Rates has, together as `rates`.
+    `make` gets the options by their names in ARGUMENTS (else by their own); those that are fields of Rates it gets
+    together as `rates`.
     """
 
     help: str
@@ -162,7 +171,9 @@ class Shape:
     options: Mapping[str, Option]
 
     def build(self, given: Mapping[str, str], what: str) -> Topology:
-        """The topology with these options as text. Raises TopologyError, which begins with `what`."""
+        """Return the topology with these options, given as text. Raise TopologyError, whose message begins with `what`,
+        where they are wrong.
+        """
         if unknown := unknown_name(given, tuple(self.options)):
             raise TopologyError(f"{what}: {unknown.replace('attribute', 'option')}")
         values: dict[str, float] = {}
@@ -183,7 +194,7 @@ ARGUMENTS = {
     "ingress": "ingress_mbps",
     "delay": "delay_ms",
 }
-"""The rules' own words for options that are shorter on a command line."""
+"""Parameters of the rules' functions by those options that have a shorter name on a command line."""
 
 
 def _number(text: str, what: str, whole: bool) -> float:
@@ -196,7 +207,9 @@ def _number(text: str, what: str, whole: bool) -> float:
 
 
 def whole_number(text: str, what: str) -> int:
-    """Raises TopologyError for anything but a whole number of at least 0."""
+    """Return a text as a whole number of at least 0; raise TopologyError, whose message begins with `what`, for
+    anything else.
+    """
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise TopologyError(f"{what} must be a whole number, got {text!r}")
     return int(text)

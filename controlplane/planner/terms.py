@@ -1,4 +1,4 @@
-"""Terms of a job: what it is promised where it shares a network with others."""
+"""Terms of a job: the promises that it gets where it shares a network with others."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import math
 from dataclasses import dataclass, replace
 
 LONGEST_NAME = 64
-"""Letters of a tenant's name."""
+"""Most letters of a tenant's name."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """weight: its rate over this is what is made fair. guarantee_mbps: what a worker may send at least (0: nothing is
-    guaranteed). priority: jobs of a higher one come first. tenant: whose job it is, whose quota it counts for; "":
-    nobody's. Raises ValueError for what is none of that."""
+    """Terms of a job. Raises ValueError where one cannot be.
+
+    Attributes:
+        weight: Rates in proportion to the jobs' weights count as fair.
+        guarantee_mbps: The least rate at which a worker may send, in Mbit/s; 0 guarantees nothing.
+        priority: Jobs of a higher priority come first.
+        tenant: Name of the tenant that the job belongs to, for whose quota it counts; "" for none.
+    """
 
     weight: float = 1.0
     guarantee_mbps: float = 0.0
@@ -30,7 +35,7 @@ class Terms:
 
     @property
     def usual(self) -> bool:
-        """Whether nothing is promised that other jobs are not promised, too."""
+        """Whether the job is promised nothing that other jobs are not promised, too."""
         return replace(self, tenant="") == USUAL
 
     def __str__(self) -> str:

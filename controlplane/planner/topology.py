@@ -1,6 +1,7 @@
-"""The network a job runs on: switches and servers, directed links, capacities and the load that others put on them.
+"""The network that a job runs on: switches and servers, directed links, capacities and the load that others put on
+them.
 
-All rates are Mbit/s. Links are directed and full duplex: an undirected file stands for both directions of each link.
+All rates are Mbit/s. Links are directed and full duplex: in an undirected file each link stands for both directions.
 """
 
 from __future__ import annotations
@@ -32,27 +33,29 @@ __all__ = ["Topology", "TopologyError", "natural_key"]
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key under which h2 comes before h10."""
+    """Return a sort key of a name under which h2 comes before h10."""
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)
 
 
 class Topology:
-    """Frozen once made. Nodes are strings; the order of `nodes`, `switches`, `servers` is natural (h2 before h10).
+    """A network; it never changes once made. Nodes are strings; the order of `nodes`, `switches` and `servers` is
+    natural (h2 before h10).
 
-    Node attributes: kind ("switch" or "server"); cable (true of a switch that is one of several cables between
-    two nodes: topology_cables.py);
-    switches: aggregation_mbps (input rate that it can aggregate; absent: unlimited), used_aggregation_mbps (by others);
-    servers: aggregation_mbps (input rate that the host adds inside of trees, as a switch would; absent: none),
-    ingress_mbps (rate at which a parameter server there takes gradients in; absent: its access link's),
-    used_ingress_mbps, host_ms (what an agent there adds to a round trip), measured_ms (the same as agents measured it
-    last, where host_ms does not say: plan/measured.py), ip, mac, role ("worker" or "parameter_server": `parse_job`
-    places those there first).
-    Link attributes: bandwidth_mbps, delay_ms (0), used_bandwidth_mbps (0), ports ({"u": 1, "v": 3}), members (the
-    number of cables that it is made of, which share its capacity).
+    Attributes of any node are kind ("switch" or "server") and cable (true of a switch that stands for one of several
+    cables between two nodes, topology_cables.py). Switches have aggregation_mbps (input rate that the switch can
+    aggregate; absent: unlimited) and used_aggregation_mbps (of it, what others use). Servers have aggregation_mbps
+    (input rate that the host adds inside of trees, as a switch would; absent: none), ingress_mbps (rate at which a
+    parameter server there takes gradients in; absent: that of its access links), used_ingress_mbps, host_ms (what an
+    agent there adds to a round trip), measured_ms (the same as agents measured it last, where host_ms is absent:
+    plan/measured.py), ip, mac and role ("worker" or "parameter_server": `parse_job` takes such servers for these
+    first).
 
-    For hardware switches, on a link: front_panel ({"v": "1/0"}: which port it is plugged into, per switch), speed
-    ("100G"), fec ("none", "firecode", "rs"), autoneg ("default", "on", "off"); on a switch: loopback_ports (a list of
-    objects with front_panel, speed, fec). Nothing but a deployment to such switches reads them.
+    Attributes of a link are bandwidth_mbps, delay_ms (0), used_bandwidth_mbps (0), ports ({"u": 1, "v": 3}) and members
+    (the number of cables that it is made of, which share its capacity).
+
+    For hardware switches a link has front_panel ({"v": "1/0"}, by switch the port that it is plugged into), speed
+    ("100G"), fec ("none", "firecode", "rs") and autoneg ("default", "on", "off"), and a switch has loopback_ports (a
+    list of objects with front_panel, speed, fec). Only deployments to such switches read these.
     """
 
     def __init__(
@@ -63,10 +66,11 @@ class Topology:
         *,
         results_on_links: bool = True,
     ) -> None:
-        """`links` are directed; what is given several times is parallel cables. Raises TopologyError.
+        """Make a topology from nodes and directed links; a link that is given several times is as many parallel cables.
+        Raise TopologyError where something is wrong.
 
-        results_on_links: whether the results' way back to the workers counts on the links (it does in any network; the
-        InArt paper's model leaves it out, and so does its example, `testbed`).
+        `results_on_links` says whether the results' way back to the workers counts on the links: it does in any
+        network; the InArt paper's model leaves it out, and so does its example, `testbed`.
         """
         self.name = name
         self.results_on_links = results_on_links
@@ -89,9 +93,10 @@ class Topology:
         self.links: tuple[tuple[str, str], ...] = tuple(graph.edges)
         """All directed links."""
         self.cables = frozenset(n for n in self.switches if graph.nodes[n].get("cable"))
-        """Switches that are none: each stands for one of several cables between two nodes."""
+        """Nodes that are no switches, though listed as such: each stands for one of several cables between two nodes.
+        """
         self.devices: tuple[str, ...] = tuple(n for n in self.switches if n not in self.cables)
-        """Switches that are machines."""
+        """Switches that are machines, and not cables."""
         self.adding_servers = frozenset(s for s in self.servers if self.residual_aggregation_mbps(s) > 0)
         """Servers that may add inside of trees."""
         order = {node: i for i, node in enumerate(self.nodes)}
@@ -115,17 +120,18 @@ class Topology:
         return node in self.graph
 
     def kind(self, node: str) -> str:
-        """ "switch" or "server"."""
+        """Return "switch" or "server"."""
         kind = self._kinds.get(node)  # asked for of every link and node
         return node_of(self.graph, node)["kind"] if kind is None else kind
 
     def role(self, node: str) -> str | None:
-        """ "worker", "parameter_server" or None: a hint for `parse_job`."""
+        """Return "worker", "parameter_server" or None, which is a hint for `parse_job`."""
         return node_of(self.graph, node).get("role")
 
     def aggregation_mbps(self, node: str) -> float:
-        """Input rate that the node can aggregate; infinity: one without a limit of its own; 0: a server that does not
-        say that it adds."""
+        """Return the input rate that the node can aggregate, in Mbit/s; infinity for a switch without a limit of its
+        own, 0 for a server that does not say that it adds.
+        """
         attributes = node_of(self.graph, node)
         return attributes.get("aggregation_mbps", math.inf if attributes["kind"] == "switch" else 0.0)
 
@@ -134,7 +140,9 @@ class Topology:
         return max(0.0, self.aggregation_mbps(node) - used)
 
     def ingress_mbps(self, server: str) -> float:
-        """Rate at which a parameter server on this server takes gradients in (absent: its access links)."""
+        """Return the Mbit/s at which a parameter server on this server takes gradients in; at most what its access
+        links have.
+        """
         own = of_kind(self.graph, server, "server").get("ingress_mbps", math.inf)
         return min(own, sum(self.bandwidth_mbps(u, server) for u in self.graph.predecessors(server)))
 
@@ -144,8 +152,9 @@ class Topology:
         return min(self.residual_intake_mbps(server), links)
 
     def residual_intake_mbps(self, server: str) -> float:
-        """Return what is left of the server's own ingress in Mbit/s, whatever its links carry; infinity when not
-        limited."""
+        """Return what is left of the server's own ingress in Mbit/s, whatever its links carry; infinity where it has no
+        limit of its own.
+        """
         attributes = of_kind(self.graph, server, "server")
         return max(0.0, attributes.get("ingress_mbps", math.inf) - attributes.get("used_ingress_mbps", 0.0))
 
@@ -166,17 +175,19 @@ class Topology:
     def residual_bandwidth_mbps(self, u: str, v: str) -> float:
         residual = self._residual_bandwidth.get((u, v))
         if residual is None:
-            link_of(self.graph, u, v)  # says what is not there
+            link_of(self.graph, u, v)  # raises, naming what does not exist
             raise AssertionError
         return residual
 
     def neighbours(self, node: str) -> tuple[str, ...]:
-        """Nodes with a link to or from this one, in natural order."""
+        """Return the nodes with a link to or from this one, in natural order."""
         node_of(self.graph, node)
         return self._neighbours[node]
 
     def port(self, switch: str, neighbour: str) -> int:
-        """Port of `switch` towards `neighbour`: from the link's "ports", else 1, 2, .. in the order of `neighbours`."""
+        """Return the port number of `switch` towards `neighbour`: the one in the link's "ports", else the first free
+        one, in the order of `neighbours`.
+        """
         node_of(self.graph, switch), node_of(self.graph, neighbour)
         try:
             return self._ports[switch][neighbour]
@@ -184,7 +195,9 @@ class Topology:
             raise TopologyError(f"node {switch} has no link with {neighbour}") from None
 
     def front_panel(self, switch: str) -> dict[int, FrontPanelPort]:
-        """The switch's front-panel ports by port number (`port`). Raises TopologyError when a link lacks its own."""
+        """Return the switch's front-panel ports by port number (`port`). Raise TopologyError where a link does not name
+        its own.
+        """
         of_kind(self.graph, switch, "switch")
         ports = self._ports[switch]
         missing = [other for other in self._neighbours[switch] if ports[other] not in self._panels[switch]]
@@ -196,11 +209,11 @@ class Topology:
         return dict(self._panels[switch])
 
     def loopback_ports(self, switch: str) -> tuple[FrontPanelPort, ...]:
-        """Front-panel ports of the switch that are set to loop back."""
+        """Return the front-panel ports of the switch that are set to loop back."""
         return loopback_ports(of_kind(self.graph, switch, "switch"))
 
     def access_switch(self, server: str) -> str:
-        """The one switch that the server hangs on. Raises TopologyError when it has none or several links."""
+        """Return the one switch that the server hangs on. Raise TopologyError where it has no link or several."""
         of_kind(self.graph, server, "server")
         neighbours = self._neighbours[server]
         if len(neighbours) != 1 or self.kind(neighbours[0]) != "switch":
@@ -211,19 +224,23 @@ class Topology:
         return neighbours[0]
 
     def address(self, server: str) -> str:
-        """IPv4 address on the data network."""
+        """Return a server's IPv4 address on the data network."""
         of_kind(self.graph, server, "server")
         return self._addresses[server]
 
     def mac(self, server: str) -> str:
-        """MAC address on the data network: the attribute, else 02:00 and the four bytes of the address."""
+        """Return a server's MAC address on the data network: the attribute, else 02:00 and the four bytes of the IPv4
+        address.
+        """
         return mac_of(of_kind(self.graph, server, "server"), self._addresses[server])
 
     # --- files ---
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any]) -> Topology:
-        """From networkx node-link JSON (a path or the parsed object). Raises TopologyError, naming what is wrong."""
+        """Return the topology in networkx node-link JSON (a path or the parsed object). Raise TopologyError, which
+        names what is wrong.
+        """
         if isinstance(source, Mapping):
             nodes, links, name, counted = parse(source, "")
             return cls(nodes, links, name, results_on_links=counted)
@@ -236,7 +253,7 @@ class Topology:
             raise TopologyError(f"topology file {path}: {error}") from None
 
     def to_json(self) -> dict[str, Any]:
-        """Node-link JSON that `load` takes; undirected when both directions of every link are alike."""
+        """Return node-link JSON that `load` takes; it is undirected where both directions of every link are alike."""
         alike = all(
             self.graph.has_edge(v, u) and self.graph.edges[v, u] == data for u, v, data in self.graph.edges(data=True)
         )
@@ -260,9 +277,10 @@ class Topology:
         remove_nodes: Iterable[str] = (),
         remove_links: Iterable[tuple[str, str]] = (),
     ) -> Topology:
-        """A copy with changed attributes, or without some nodes and directed links (a failure, new background load).
+        """Return a copy with changed attributes, or without some nodes and directed links (after a failure, or with a
+        new background load).
 
-        Port numbers and addresses stay what they are here. Raises TopologyError for what does not exist.
+        Port numbers and addresses stay what they are here. Raise TopologyError for nodes or links that do not exist.
         """
         gone_nodes, gone_links = set(remove_nodes), set(remove_links)
         for node in (*gone_nodes, *(nodes or ())):
@@ -287,5 +305,5 @@ class Topology:
 
 
 def _json(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a node's attributes as JSON has them: null is unlimited."""
+    """Return a node's attributes as JSON has them, with null for unlimited."""
     return {key: None if value == math.inf else value for key, value in attributes.items()}

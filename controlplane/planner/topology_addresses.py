@@ -14,8 +14,9 @@ FIRST_ADDRESS = ipaddress.IPv4Address("10.0.0.1")
 
 
 def assign_addresses(graph: nx.DiGraph, servers: Sequence[str]) -> dict[str, str]:
-    """Return the servers' IPv4 addresses: those that they have, else the first free ones from 10.0.0.1 on, in the
-    servers' order. Raises TopologyError: two servers have the same."""
+    """Return the servers' IPv4 addresses: those that their attributes give, else the first free ones from 10.0.0.1 on,
+    in the servers' order. Raise TopologyError where two servers have the same.
+    """
     given = {s: graph.nodes[s]["ip"] for s in servers if "ip" in graph.nodes[s]}
     owners: dict[str, str] = {}
     for server, address in given.items():
@@ -42,7 +43,9 @@ def mac_of(attributes: Mapping[str, Any], address: str) -> str:
 
 
 def check_macs(macs: Mapping[str, str]) -> None:
-    """Raise TopologyError if two servers have the same MAC address. macs: by server."""
+    """Check that no two servers have the same MAC address (`macs` has them by server); raise TopologyError
+    otherwise.
+    """
     owners: dict[str, str] = {}
     for server, mac in macs.items():
         other = owners.setdefault(mac.lower(), server)

@@ -1,10 +1,10 @@
 """Parallel links: several cables between the same two nodes.
 
-A topology has one link from a node to another. Of several, the first is that link; each further one is led over a node
-that stands for the cable, named like "s1=s2#2": to plans and bounds a switch that adds nothing ("cable": true), with a
-link from the one end to it and one from it to the other end, each with the cable's whole capacity. So further cables
-have names and ports of their own, and every flow goes over one cable, as a switch program sends a flow out of one port.
-What writes to switches leaves cables out (`Topology.devices`).
+A topology has one link from a node to another. Of several cables the first is that link; each further one is led over a
+node of its own, named like "s1=s2#2", which plans and bounds take for a switch that adds nothing ("cable": true). That
+node has a link from each end and one to the other end, each with the cable's whole capacity. So further cables have
+names and ports of their own, and every flow goes over one cable, as a switch program sends a flow out of one port. Code
+that writes to switches leaves cables out (`Topology.devices`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a topology is made with what is here
 
 Links = list[tuple[str, str, Mapping[str, Any]]]
 MOST_MEMBERS = 64
-"""Cables that one link may be made of."""
+"""Most cables that one link may be made of."""
 CABLE = {"kind": "switch", "cable": True, "aggregation_mbps": 0.0}
 SHARED = ("bandwidth_mbps", "used_bandwidth_mbps")
 """Attributes of a link that its members share evenly."""
@@ -35,11 +35,12 @@ def cable_name(one: str, other: str, number: int) -> str:
 def with_cables(
     nodes: Mapping[str, Mapping[str, Any]], links: Iterable[tuple[str, str, Mapping[str, Any]]]
 ) -> tuple[Mapping[str, Mapping[str, Any]], Links]:
-    """Return nodes and directed links in which no link is there twice. Raises TopologyError.
+    """Return nodes and directed links in which no link is there twice. Raise TopologyError where a name is taken or
+    "members" is wrong.
 
     A link that is given several times is several cables, of which the second, third, .. are led over cable nodes; the
-    first, second, .. from u to v belongs to the first, second, .. from v to u. One with "members": n (a LAG, a bundle)
-    is n cables that share its capacity.
+    first, second, .. from u to v belongs to the first, second, .. from v to u. A link with "members": n (a LAG, a
+    bundle) is n cables that share its capacity.
     """
     seen: dict[tuple[str, str], int] = {}
     made: Links = []
@@ -59,7 +60,7 @@ def with_cables(
 
 
 def _members(u: str, v: str, attributes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The attributes of each cable that a link is made of."""
+    """Return the attributes of each cable that a link is made of."""
     if "members" not in attributes:
         return [attributes]
     count = attributes["members"]
@@ -80,7 +81,7 @@ def _members(u: str, v: str, attributes: Mapping[str, Any]) -> list[Mapping[str,
 
 
 def _halves(u: str, cable: str, v: str, attributes: Mapping[str, Any]) -> Links:
-    """The links from u to the cable and from there to v. The delay counts on the first."""
+    """Return the links from u to the cable's node and from there to v. The delay counts on the first."""
     ends: Mapping[str, Mapping[str, Any]] = {
         name: attributes[name] for name in ("ports", "front_panel") if isinstance(attributes.get(name), Mapping)
     }
@@ -112,14 +113,16 @@ def port_back(topology: Topology, node: str, neighbour: str) -> int:
 
 def access_switches(topology: Topology, server: str) -> tuple[str, ...]:
     """Return the switches that a server hangs on, in the order of its neighbours, and so of its ports: 1, 2, .. unless
-    the links say otherwise. A switch to which it has two cables is there twice."""
+    the links say otherwise. A switch to which the server has two cables comes twice.
+    """
     ends = (beyond(topology, server, near) for near in topology.neighbours(server))
     return tuple(end for end in ends if topology.kind(end) == "switch")
 
 
 def links_of(topology: Topology, server: str) -> tuple[str, ...]:
-    """Return, by a server's ports from 1, the switch that each link leads to, "" where there is none (now); nothing for
-    a server with a link at port 1 only."""
+    """Return the switches that a server's links lead to, by port from 1 on; "" for a port without a link at present.
+    Return nothing for a server whose only link is at port 1.
+    """
     near = {topology.port(server, one): one for one in topology.neighbours(server)}
     last = max(near, default=1)
     if last == 1:
@@ -128,8 +131,9 @@ def links_of(topology: Topology, server: str) -> tuple[str, ...]:
 
 
 def link_of(topology: Topology, server: str, neighbour: str) -> int:
-    """Return the place of a server's link to this neighbour: its port less one, or 0 where there is no such link (what
-    stays on the host goes over none)."""
+    """Return the place of a server's link to this neighbour: its port less one, or 0 where it has no such link (traffic
+    that stays on the host goes over none).
+    """
     return topology.port(server, neighbour) - 1 if neighbour in topology.neighbours(server) else 0
 
 
@@ -144,12 +148,16 @@ def access(topology: Topology, server: str, near: str) -> tuple[str, int]:
 
 
 def near_at(topology: Topology, server: str, link: int) -> str | None:
-    """Return the neighbour to which a server's link of this place (`link_of`) leads; None: there is none (now)."""
+    """Return the neighbour to which a server's link of this place (`link_of`) leads; None where there is none at
+    present.
+    """
     return next((near for near in topology.neighbours(server) if topology.port(server, near) == link + 1), None)
 
 
 def hangs_on_switches(topology: Topology, server: str) -> None:
-    """Raise TopologyError where a server has no link, more than agents have interfaces for, or one to a server."""
+    """Check that a server hangs on switches only, and on no more than an agent has interfaces for; raise TopologyError
+    otherwise.
+    """
     near = topology.neighbours(server)
     others = [other for other in near if topology.kind(other) != "switch"]
     if not near or others:

@@ -1,4 +1,6 @@
-"""Attributes that nodes and links of a topology may have, and the lookup of both, with errors that name them."""
+"""Attributes that nodes and links of a topology may have, their checks, and the lookup of nodes and links with errors
+that name them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ NODE_NUMBERS = ("aggregation_mbps", "ingress_mbps", "used_aggregation_mbps", "us
 LINK_NUMBERS = ("bandwidth_mbps", "delay_ms", "used_bandwidth_mbps")
 SWITCH_LIMITS = ("slots", "label_entries", "multicast_groups", "fan_in", "max_workers", "values_per_packet")
 ABOUT = ("name", "label", "description", "x", "y")
-"""For people and for drawing; nothing here reads them."""
+"""Attributes for people and for drawing, which nothing here reads."""
 HOST_TIMES = ("host_ms", "measured_ms")
 NODE_ATTRIBUTES = (
     "kind",
@@ -36,11 +38,13 @@ LONGEST_ID = 100
 
 
 class TopologyError(ValueError):
-    """The topology is wrong, or was asked for something that it does not have; names the node or link."""
+    """Error of a topology that is wrong, or was asked for something that it does not have; the message names the node
+    or link.
+    """
 
 
 def node_of(graph: nx.DiGraph, node: str) -> dict[str, Any]:
-    """Return the node's attributes. Raises TopologyError."""
+    """Return the node's attributes. Raise TopologyError where it does not exist."""
     try:
         return graph.nodes[node]
     except KeyError:
@@ -48,7 +52,7 @@ def node_of(graph: nx.DiGraph, node: str) -> dict[str, Any]:
 
 
 def of_kind(graph: nx.DiGraph, node: str, kind: str) -> dict[str, Any]:
-    """Return the attributes of a switch, or of a server. Raises TopologyError."""
+    """Return the attributes of a node of this kind, "switch" or "server". Raise TopologyError where it is none."""
     attributes = node_of(graph, node)
     if attributes["kind"] != kind:
         raise TopologyError(f"node {node!r} is a {attributes['kind']}, not a {kind}")
@@ -56,7 +60,7 @@ def of_kind(graph: nx.DiGraph, node: str, kind: str) -> dict[str, Any]:
 
 
 def link_of(graph: nx.DiGraph, u: str, v: str) -> dict[str, Any]:
-    """Return the attributes of the link from u to v. Raises TopologyError."""
+    """Return the attributes of the link from u to v. Raise TopologyError where it does not exist."""
     node_of(graph, u), node_of(graph, v)
     try:
         return graph.edges[u, v]
@@ -65,7 +69,9 @@ def link_of(graph: nx.DiGraph, u: str, v: str) -> dict[str, Any]:
 
 
 def _number(value: Any, what: str, unlimited: bool) -> float:
-    """A finite number >= 0; null and infinity mean unlimited where `unlimited`."""
+    """Return a finite number >= 0, or infinity for null and infinity where `unlimited`. Raise TopologyError, whose
+    message begins with `what`, for anything else.
+    """
     if value is None and unlimited:
         return math.inf
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -84,7 +90,7 @@ def _number(value: Any, what: str, unlimited: bool) -> float:
 
 
 def checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a node's attributes as numbers and addresses. Raises TopologyError for what cannot be."""
+    """Return a node's attributes with numbers and addresses checked. Raise TopologyError where one is wrong."""
     if not node:
         raise TopologyError("a node's id must not be empty")
     if not node.isprintable() or len(node) > LONGEST_ID:
@@ -98,7 +104,7 @@ def checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
             if key.endswith("ingress_mbps") and kind == "switch":
                 raise TopologyError(f"node {node!r}: {key} does not belong on a {kind}")
             result[key] = _number(attributes[key], f"node {node!r}: {key}", unlimited=not key.startswith("used_"))
-            adds = kind == "server" and key == "aggregation_mbps"  # without it, a server does not add
+            adds = kind == "server" and key == "aggregation_mbps"  # absent, a server does not add, and so it stays
             if math.isinf(result[key]) and not adds:
                 del result[key]
     for key in HOST_TIMES:
@@ -130,7 +136,7 @@ def checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_cables(cables: Collection[str], neighbours: Mapping[str, Sequence[str]]) -> None:
-    """Raises TopologyError for a cable that does not have two ends, which are none themselves."""
+    """Check that each cable has two ends, which are no cables themselves; raise TopologyError otherwise."""
     for cable in cables:
         ends = neighbours[cable]
         if len(ends) != 2 or not set(ends).isdisjoint(cables):
@@ -157,7 +163,7 @@ def _check_loopback_ports(node: str, kind: str, given: Any) -> None:
 
 
 def checked_link(u: str, v: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of the link from u to v as numbers. Raises TopologyError for what cannot be."""
+    """Return the attributes of the link from u to v with numbers checked. Raise TopologyError where one is wrong."""
     where = f"link {u} -> {v}"
     if "bandwidth_mbps" not in attributes:
         raise TopologyError(f"{where}: bandwidth_mbps is missing")

@@ -20,7 +20,7 @@ class Parsed(NamedTuple):
 
 
 def read(path: Path) -> Mapping[str, Any]:
-    """Return the file's object. Raises TopologyError."""
+    """Return the JSON object in a file. Raise TopologyError where there is none."""
     try:
         content = parse_json(path.read_text())
     except OSError as error:
@@ -33,7 +33,9 @@ def read(path: Path) -> Mapping[str, Any]:
 
 
 def parse(source: Mapping[str, Any], name: str) -> Parsed:
-    """Return what the object says. name: where it has none of its own. Raises TopologyError."""
+    """Return the parts of the topology in a JSON object; `name` is the topology's where the object gives none. Raise
+    TopologyError where something is wrong.
+    """
     node_list = source.get("nodes")
     edge_list = source.get("edges", source.get("links"))
     if not isinstance(node_list, list) or not isinstance(edge_list, list):

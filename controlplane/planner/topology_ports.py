@@ -12,8 +12,9 @@ from controlplane.planner.topology_checks import TopologyError
 
 
 def assign_ports(graph: nx.DiGraph, node: str, neighbours: Sequence[str]) -> dict[str, int]:
-    """Return the node's port by neighbour: from the links' "ports", else the first free ones in the neighbours' order.
-    Raises TopologyError."""
+    """Return the node's port number by neighbour: from the links' "ports", else the first free ones in the neighbours'
+    order. Raise TopologyError where two links have the same one, or one link has two.
+    """
     ports: dict[str, int] = {}
     for other in neighbours:
         for u, v in ((node, other), (other, node)):
@@ -36,8 +37,9 @@ def loopback_ports(attributes: Mapping[str, Any]) -> tuple[FrontPanelPort, ...]:
 
 
 def front_panel(graph: nx.DiGraph, switch: str, ports: Mapping[str, int]) -> dict[int, FrontPanelPort]:
-    """Return the front-panel ports that the switch's links name, by port number. ports: by neighbour. Raises
-    TopologyError: two of them, or one and a loopback port, are the same."""
+    """Return the front-panel ports that the switch's links name, by port number; `ports` has these by neighbour. Raise
+    TopologyError where two of them, or one and a loopback port, are the same.
+    """
     panel: dict[int, FrontPanelPort] = {}
     for other in ports:
         for u, v in ((switch, other), (other, switch)):

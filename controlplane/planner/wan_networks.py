@@ -1,4 +1,6 @@
-"""Wide-area networks with bandwidths: the papers' (which do not print theirs: these are ours) and measured ones."""
+"""Wide-area networks with bandwidths: those of the papers, which print no bandwidths, so that these are ours, and
+measured ones.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,10 @@ LAWS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
 def by_distance(
     name: str, *, seed: int | None = None, least: float = 500.0, most: float = 5000.0, law: str = "linear"
 ) -> nx.DiGraph:
-    """B4 or Internet2 with `most` Mbit/s on the shortest link, `least` on the longest, falling with length by the law.
+    """Return B4 or Internet2 with `most` Mbit/s on the shortest link, `least` on the longest, falling with length by
+    the law. Both directions of a link are alike.
 
-    seed: lengths vary by a factor of exp(N(0, 0.2)), for spreads; None: as they are. Both directions alike.
+    A `seed` multiplies each length by a factor exp(N(0, 0.2)), to show spreads; None leaves them as they are.
     """
     file, sites = {"b4": ("b4.json", B4_SITES), "internet2": ("internet2.json", INTERNET2_SITES)}[name]
     links = _links(file)
@@ -68,7 +71,9 @@ def by_distance(
 
 
 def netstorm_draw(rng: np.random.Generator, *, symmetric: bool = False) -> nx.DiGraph:
-    """NetStorm's nine data centres with 20 to 155 Mbit/s, each direction (or link) drawn on its own."""
+    """Return NetStorm's nine data centres with 20 to 155 Mbit/s, drawn for each direction on its own (for each link
+    where `symmetric`).
+    """
     graph = nx.DiGraph(name="netstorm")
     graph.add_nodes_from(range(9))
     for u, v in _links("internet2.json"):
@@ -79,7 +84,7 @@ def netstorm_draw(rng: np.random.Generator, *, symmetric: bool = False) -> nx.Di
 
 
 def aws() -> nx.DiGraph:
-    """Ten AWS regions, every pair with its measured bandwidth, both directions."""
+    """Return ten AWS regions, with the measured bandwidth of every pair in both directions."""
     pairs = json.loads((DATA / "aws_dtfm.json").read_text())["pairs"]
     names = list(dict.fromkeys(region for pair in pairs for region in pair.split("-")))
     graph = nx.DiGraph(name="aws")
@@ -92,8 +97,9 @@ def aws() -> nx.DiGraph:
 
 
 def overlay(graph: nx.DiGraph, delay_ms: float = 0.0) -> Topology:
-    """Each node a switch (dc0, ..) with a worker (h0, ..) and a parameter server (p0, ..) on links that never bind.
-    delay_ms: one way, of each link between nodes."""
+    """Return a topology in which each node is a switch (dc0, ..) with a worker (h0, ..) and a parameter server (p0, ..)
+    on links that never are the bottleneck. Each link between nodes has a delay of `delay_ms` one way.
+    """
     inner = 1e7
     nodes: dict[str, dict[str, str]] = {}
     links: list[tuple[str, str, dict[str, float]]] = []
