@@ -1,5 +1,6 @@
-"""Rate that is possible where workers' hosts do all that a host can: each is a parameter server, and adds for others
-inside of trees."""
+"""A network and a job in which workers' hosts do all that hosts can: each is a parameter server, and adds for others
+inside of trees.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ def workers_add(topology: Topology, job: Job) -> tuple[Topology, Job]:
 
     Every collective among hosts alone is a plan of these (a host that adds what comes in makes a ring's, or any tree's,
     partial sums), so that the best plan is at least as fast. A host whose `aggregation_mbps` the topology gives adds
-    that and no more: 0 forbids it. A host that does not hang on switches stays a worker; where that is so of
-    all of them, the job keeps its parameter servers.
+    that and no more: 0 forbids it. A host that does not hang on switches stays a worker; where that is so of all of
+    them, the job keeps its parameter servers.
     """
     rates: dict[str, dict[str, float]] = {}
     roots = []

@@ -1,8 +1,8 @@
-"""The workers of an aggregation tree and their ways, without a tuple of nodes for each worker.
+"""The workers of an aggregation tree and their routes, without a tuple of nodes for each worker.
 
-Behind their own links the workers of a rack that are added at one place go the same way. A plan of 1,000 workers has
-hundreds of trees, so these ways are stored once a tree, and for each worker which of them is its own. Whoever wants a
-worker's Assignment gets one that is made then; whoever counts looks at the ways (`Assignments.counts`).
+The workers of a rack that are added at one place go the same way behind their own links. A plan of 1,000 workers has
+hundreds of trees, so these ways are stored once a tree, and for each worker the number of its way. A worker's
+Assignment is made when it is asked for; code that counts looks at the ways (`Assignments.counts`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any, NamedTuple, overload
 
 
 class Assignment(NamedTuple):
-    """Assignment of a worker to the point where its gradients are added, and its route there. point == the tree's root:
-    direct. A worker on the host of its own point has itself alone as route, which crosses no link."""
+    """Assignment of a worker to the point where its gradients are added, and its route there. Where the point is the
+    tree's root, the worker sends directly to it. A worker on the host of its own point has itself alone as route, which
+    crosses no link.
+    """
 
     worker: str
     point: str
@@ -24,18 +26,23 @@ class Assignment(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Way of a worker's gradients: the point where they are added, and the nodes on the way there behind the worker."""
+    """The way of a worker's gradients: the point where they are added, and the nodes of the route there after the
+    worker.
+    """
 
     point: str
     behind: tuple[str, ...]
 
 
 class Assignments(Sequence[Assignment]):
-    """Equal to every other sequence of the same assignments.
+    """A sequence of assignments, equal to every other sequence of the same ones.
 
-    workers: in order. ways: those that there are. which: for each worker the position of its way. starts: the first
-    node of each worker's route, which is the worker itself in every plan that `Plan.check` accepts; a plan that was
-    read may be none of these, and is not changed.
+    Attributes:
+        workers: The workers in order.
+        ways: The different ways.
+        which: For each worker the number of its way.
+        starts: The first node of each worker's route, which is the worker itself in every plan that `Plan.check`
+            accepts (a plan that was read from a file may be wrong, and is kept as it is).
     """
 
     __slots__ = ("starts", "ways", "which", "workers")
@@ -58,7 +65,7 @@ class Assignments(Sequence[Assignment]):
         return cls(workers, ways, which, None if starts == workers else starts)
 
     def counts(self) -> list[tuple[Way, int]]:
-        """Every way, and how many workers go it."""
+        """Return every way with the number of workers that go it."""
         workers = Counter(self.which)
         return [(way, workers[number]) for number, way in enumerate(self.ways)]
 
@@ -77,7 +84,7 @@ class Assignments(Sequence[Assignment]):
         return tuple(map(behind.__getitem__, self.which))  # type: ignore[arg-type]
 
     def inner_links(self) -> Counter[tuple[str, str]]:
-        """Flows over each link behind the workers' own ones."""
+        """Return the number of flows over each link behind the workers' own ones."""
         found: Counter[tuple[str, str]] = Counter()
         for way, count in self.counts():
             for pair in pairwise(way.behind):
@@ -126,7 +133,9 @@ class Assignments(Sequence[Assignment]):
 
 
 def numbered(ways: Iterable[Way]) -> tuple[tuple[Way, ...], array[int]]:
-    """The different ways in order of their first appearance, and for each of those given its number among these."""
+    """Return the different ways in the order of their first appearance, and for each given way its number among
+    these.
+    """
     numbers: dict[Way, int] = {}
     which = array("I", [numbers.setdefault(way, len(numbers)) for way in ways])
     return tuple(numbers), which

@@ -5,32 +5,33 @@ The evaluator's rate, what `plan` prints, the simulator and the rules all come f
 
 - *Packets.* It is cut into packets of N values, which are dealt to the trees so that none is done long after the
   others (controlplane/common/dealing.py). A tree with D packets of data carries E packets of exponents before them (of
-  what is longer than a window, the later ones between, which takes as long), one value per packet of its data and four
-  that check. Each packet has Ethernet, IPv4, UDP and our header (p4src/protocol.py).
+  a tensor longer than a window, the later ones between them, which takes as long), one value per packet of its data and
+  four that check. Each packet has Ethernet, IPv4, UDP and our header (p4src/protocol.py).
 - *Windows.* A tree of s slots has no more than s packets under way, so it carries s packets per round trip
-  (plan/slots.py). Where that is less than its part of the rate it is what binds, and the rate is lowered; but not for
-  a hosts' time that is only assumed: agents would keep to it where they could do better.
+  (plan/slots.py). Where that is less than its part of the rate, its window is the bottleneck and the rate is lowered;
+  but not for a hosts' time that is only assumed: agents would keep to it where they could do better.
 - *Pacing.* Agents send a tree at its rate r, with a token bucket of B packets that is full at the beginning
   (plan/pacing.py): as many may go at once.
-- *Latency.* Data waits for its exponents, so their round trip comes first: of all trees' first packets at once. At T
-  they are back, and there are K tokens, B at most. If the bucket is not full enough then, the agent waits for a full
+- *Latency.* Data waits for its exponents, so their round trip comes first: that of all trees' first packets at once. At
+  T they are back, and there are K tokens, B at most. If the bucket is not full enough then, the agent waits for a full
   one, K = B. K packets go at once, the rest as fast as tokens come, and the last one's result takes a round trip of
   its own:
 
     T       = first round trip;  K = min(B, B - E + r T);  or T = E / r, K = B
     seconds = max over trees of   T + (D - K) / r + round trip
 
-- *Links.* What agents send at once, links take one after the other, again but for the b bytes of their own buckets
-  (none, unless it is said: `credit`). So no tree is done before each of its links has carried the data of all trees:
+- *Links.* Links take packets that agents send at once one after the other, except for the b bytes of their own token
+  buckets (none, unless `credit` gives them). So no tree is done before each of its links has carried the data of all
+  trees:
 
     seconds >= T + (packets of all trees on the link, but for the last chunk's) / capacity - b / capacity + round trip
 
-Of a few hundred bytes agents need no exponents (worker_agent/gathered.py), and take less time than this says.
+For a few hundred bytes agents need no exponents (worker_agent/gathered.py), and take less time than this says.
 
-Where the packets are few they are followed one by one instead (plan/follow.py): packets of several trees that meet on
-a link, which the formula leaves out, are then part of the time.
+Where the packets are few they are followed one by one instead (plan/follow.py): packets of several trees that meet on a
+link, which the formula leaves out, are then part of the time.
 
-All of that is of an all-reduce that begins with full buckets, after a pause. Several tensors are added up as if one
+All of that holds for an all-reduce that begins with full buckets, after a pause. Several tensors are added up as if one
 came after the other, and no tree carries more than its rate over all of them; agents let the next one's exponents
 overtake, so that a gradient in many buckets takes less.
 """
@@ -71,11 +72,11 @@ BYTES_PER_VALUE = 4
 PLENTY = 1 << 24
 ENOUGH = 1 - 1e-9
 MOST_HOPS = 80_000
-"""Packets times links of an all-reduce that are followed one by one (some tenths of a second)."""
+"""Most packets times links of an all-reduce that is followed packet by packet (which takes some tenths of a second)."""
 
 
 def data_packets(plan: Plan, values_per_packet: int, size: int | None = None) -> list[int]:
-    """Packets of gradients per tree. size: bytes of the tensor (None: of the whole model)."""
+    """Return the packets of gradients of each tree, for a tensor of `size` bytes (None: the whole model)."""
     values = -(-(plan.job.model_bytes if size is None else size) // BYTES_PER_VALUE)
     return dealt(-(-values // data_values(values_per_packet)), [tree.share for tree in plan.trees])
 
@@ -86,12 +87,14 @@ def exponent_packets(data: int, values_per_packet: int) -> int:
 
 
 def packets(plan: Plan, values_per_packet: int, size: int | None = None) -> list[int]:
-    """All packets that a worker sends per tree, exponents included."""
+    """Return all packets that a worker sends into each tree, exponents included."""
     return [count + exponent_packets(count, values_per_packet) for count in data_packets(plan, values_per_packet, size)]
 
 
 def packet_seconds(plan: Plan, values_per_packet: int, rate_mbps: float, size: int | None = None) -> float:
-    """Time in which the packets leave at the plan's rate: of the tree that takes longest. No latency."""
+    """Return the seconds in which the packets leave at the plan's rate, which are those of the tree that takes longest,
+    without latency.
+    """
     bits = 8 * frame_bytes(values_per_packet)
     return max(
         count * bits / (rate_mbps * tree.share * 1e6)
@@ -101,9 +104,16 @@ def packet_seconds(plan: Plan, values_per_packet: int, rate_mbps: float, size: i
 
 @dataclass(frozen=True)
 class Windows:
-    """Per tree: slots, round trip (ms), what they carry (Mbit/s). rate_mbps: the sending rate at which no tree needs
-    more; tree: the one that does first; switch: where its slots ran out (None: it has the most that a tree can have).
-    assumed: the hosts' part of the round trips is.
+    """Windows of a plan's trees.
+
+    Attributes:
+        slots: Slots of each tree.
+        round_trips_ms: Round trip of each tree in ms.
+        carries_mbps: Mbit/s that each tree's window carries.
+        rate_mbps: The highest sending rate at which no tree needs a larger window.
+        tree: The tree that first needs a larger one.
+        switch: The switch where the slots for that tree ran out; None where it has the most that a tree can have.
+        assumed: Whether the hosts' part of the round trips is assumed.
     """
 
     slots: tuple[int, ...]
@@ -126,7 +136,7 @@ class Windows:
         }
 
     def lines(self, rate_mbps: float) -> Iterator[str]:
-        """rate_mbps: of the plan, which the windows limit, too."""
+        """Yield lines that compare the windows with the plan's rate, which they limit, too."""
         slots, trip = self.slots[self.tree], self.round_trips_ms[self.tree]
         what = f"tree {self.tree} has {slots} slots and a round trip of {trip:.3g} ms"
         if rate_mbps < self.rate_mbps * ENOUGH:
@@ -140,7 +150,8 @@ class Windows:
 
 def windows(plan: Plan, topology: Topology, rate_mbps: float, assumed_ms: float = HOST_MS) -> Windows | None:
     """Return the windows of a plan at this rate; None where the packets' size is not known, or the slots do not fit.
-    assumed_ms: of a host whose time is not known (slots are given out for HOST_MS in any case)."""
+    `assumed_ms` is the time of a host whose own is not known (slots are given out for HOST_MS in any case).
+    """
     limits = held(topology)
     values = limits.values_per_packet
     if values is None or not plan.trees or not rate_mbps > 0:
@@ -167,7 +178,9 @@ def windows(plan: Plan, topology: Topology, rate_mbps: float, assumed_ms: float 
 
 @dataclass(frozen=True)
 class Part:
-    """A tree's part of an all-reduce: what is sent at the tree's rate, the time beside that, and both together."""
+    """A tree's part of an all-reduce: the Mbit that are sent at the tree's rate, the seconds beside that, and all
+    seconds.
+    """
 
     mbit: float
     wait_s: float
@@ -178,8 +191,15 @@ class Part:
 class Cost:
     """Cost of all-reduces with a plan.
 
-    rate_mbps: of a worker, the evaluator's. pace: the part of it at which agents send. stored, credit: of links, see
-    round_trips.py.
+    Attributes:
+        plan: The plan.
+        topology: Its network.
+        values_per_packet: Values of a packet.
+        rate_mbps: The rate of a worker that the evaluator computed, in Mbit/s.
+        windows: Windows of the trees at that rate, where they are known.
+        pace: The fraction of the rate at which agents send.
+        stored: Whether a packet has arrived when its last bit has (`round_trips`).
+        credit: The token buckets of links (`round_trips`); None for links without any.
     """
 
     plan: Plan
@@ -193,12 +213,12 @@ class Cost:
 
     @property
     def packet_bits(self) -> int:
-        """Bits of a whole frame."""
+        """The bits of a whole frame."""
         return 8 * frame_bytes(self.values_per_packet)
 
     @cached_property
     def round_trips_ms(self) -> list[float]:
-        """Round trip of a chunk of each tree in ms, when only one is under way."""
+        """The round trip of a chunk of each tree in ms, when only one is under way."""
         return [total_ms(self._round_trips([tree])[0]) for tree in self.plan.trees]
 
     @cached_property
@@ -206,7 +226,7 @@ class Cost:
         return {}
 
     def first_round_trips(self, trees: tuple[int, ...]) -> list[list[Level]]:
-        """Levels of the round trips of these trees' first packets, which start at once."""
+        """Return the levels of the round trips of these trees' first packets, which start at once."""
         if trees not in self._first:
             self._first[trees] = self._round_trips([self.plan.trees[i] for i in trees])
         return self._first[trees]
@@ -216,14 +236,14 @@ class Cost:
 
     @cached_property
     def tree_rates_mbps(self) -> list[float]:
-        """Mbit/s that agents send into each tree, at their pace or as far as its window goes."""
+        """The Mbit/s that agents send into each tree, at their pace or as far as its window goes."""
         carries = [math.inf] * len(self.plan.trees) if self.windows is None else self.windows.carries_mbps
         paced = self.rate_mbps * self.pace
         return [min(paced * tree.share, most) for tree, most in zip(self.plan.trees, carries, strict=True)]
 
     @cached_property
     def buckets(self) -> list[float]:
-        """Packets of each tree that may go at once."""
+        """The packets of each tree that may go at once."""
         pps = self.rate_mbps * self.pace * 1e6 / self.packet_bits
         slots = [MAXIMUM_SLOTS] * len(self.plan.trees) if self.windows is None else self.windows.slots
         trees = zip(self.plan.trees, slots, strict=True)
@@ -232,7 +252,7 @@ class Cost:
 
     @property
     def refill_s(self) -> float:
-        """Seconds of a pause after which all token buckets are full."""
+        """The seconds of a pause after which all token buckets are full."""
         mbit = self.packet_bits / 1e6
         return max(bucket * mbit / rate for bucket, rate in zip(self.buckets, self.tree_rates_mbps, strict=True))
 
@@ -244,8 +264,9 @@ class Cost:
         return Queues.of(self.plan, self.topology, self.packet_bits, self.credit)
 
     def estimated_seconds(self, size: int) -> list[float]:
-        """Return the seconds of an all-reduce of so many bytes, by tree, as the formula above has them; 0 where a tree
-        carries nothing."""
+        """Return the seconds of an all-reduce of so many bytes, by tree, from the formula above; 0 where a tree carries
+        nothing.
+        """
         data = data_packets(self.plan, self.values_per_packet, size)
         used = tuple(i for i, count in enumerate(data) if count)
         first = dict(zip(used, map(total_ms, self.first_round_trips(used)), strict=True))
@@ -294,7 +315,9 @@ class Cost:
         return self._followed[size]
 
     def tree_parts(self, size: int) -> list[Part]:
-        """Return for each tree what it carries of an all-reduce of so many bytes, and for how long it only waits."""
+        """Return for each tree the Mbit that it carries of an all-reduce of so many bytes, and for how long it only
+        waits.
+        """
         data = data_packets(self.plan, self.values_per_packet, size)
         found = []
         for rate, count, seconds in zip(self.tree_rates_mbps, data, self.tree_seconds(size), strict=True):
@@ -308,9 +331,10 @@ class Cost:
         return max(self.tree_seconds(size))
 
     def job_seconds(self, estimated: bool = False) -> float:
-        """Return the seconds for the job's tensors, one after the other: the first finds full buckets. Where the job
-        says when they are ready, seconds from the step's beginning to the last result. estimated: no packet is
-        followed."""
+        """Return the seconds for the job's tensors, one after the other, of which the first finds full buckets. Where
+        the job says when they are ready, return the seconds from the step's beginning to the last result. With
+        `estimated`, no packet is followed.
+        """
         sizes = self.plan.job.sizes or (self.plan.job.model_bytes,)
         counts = {size: packets(self.plan, self.values_per_packet, size) for size in set(sizes)}
         mbit = self.packet_bits / 1e6
@@ -328,7 +352,7 @@ class Cost:
         return self.plan.job.ends_at(seconds_from)
 
     def latency(self, size: int) -> list[Level]:
-        """Levels of the longest first round trip of an all-reduce of so many bytes."""
+        """Return the levels of the longest first round trip of an all-reduce of so many bytes."""
         data = data_packets(self.plan, self.values_per_packet, size)
         return max(self.first_round_trips(tuple(i for i, count in enumerate(data) if count)), key=total_ms)
 
@@ -341,7 +365,7 @@ class Cost:
 
 
 def _last_leaves(first_s: float, exponents: int, data: int, pps: float, bucket: float) -> float:
-    """Return the time (s) at which a tree's last packet of data leaves. first_s: when its exponents are back."""
+    """Return the time (s) at which a tree's last packet of data leaves, where its exponents are back at `first_s`."""
     tokens = min(bucket, bucket - exponents + pps * first_s)
     begins = first_s
     if tokens < wanted(bucket) * ENOUGH:  # the agent sleeps until the bucket is full
@@ -351,8 +375,9 @@ def _last_leaves(first_s: float, exponents: int, data: int, pps: float, bucket: 
 
 
 def cost_of(plan: Plan, topology: Topology, rate_mbps: float, pace: float = 1.0) -> Cost | None:
-    """Return the cost of a plan at the evaluator's rate; None where the packets' size is not known, or nothing is
-    added."""
+    """Return the cost of a plan at the evaluator's rate; None where the packets' size is not known, or the plan has no
+    trees.
+    """
     values = held(topology).values_per_packet
     if values is None or not plan.trees or not rate_mbps > 0:
         return None
@@ -360,7 +385,9 @@ def cost_of(plan: Plan, topology: Topology, rate_mbps: float, pace: float = 1.0)
 
 
 def least_seconds(job: Job, rate_mbps: float, values_per_packet: int) -> float:
-    """Time of the job's packets that no plan of this rate can undercut: of one tree, without latency."""
+    """Return the seconds that no plan of this rate can undercut: those of the job's packets in one tree, without
+    latency.
+    """
     bits = 8 * frame_bytes(values_per_packet)
     sent = []
     for size in job.sizes or (job.model_bytes,):

@@ -1,7 +1,7 @@
 """Draws a plan: the fabric in layers, each tree's aggregation points, link loads as colour, and the bottleneck.
 
-An aggregation point is a pie of its trees' roots, its size the share of the model that is added there; beside it the
-trees' numbers. Beside a root: the trees to which workers send directly.
+An aggregation point is a pie of its trees' roots, its size the share of the model that is added there; beside it are
+the trees' numbers. Beside a root are the numbers of the trees to which workers send directly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.6, "pad": 0.4}
 
 
 def _pie(axes: Any, centre: tuple[float, float], parts: dict[Any, float], size: float) -> None:
-    """A disc of `size` (points squared) divided among colours."""
+    """Draw a disc of `size` (points squared) that is divided among colours."""
     total = sum(parts.values())
     begin = 0.25
     for colour, amount in parts.items():
@@ -43,7 +43,7 @@ def _pie(axes: Any, centre: tuple[float, float], parts: dict[Any, float], size: 
 
 
 def draw(plan: Plan, evaluation: Evaluation, topology: Topology, path: str | Path) -> None:
-    """Writes a PNG (or what the name's ending says)."""
+    """Write a picture of the plan, as PNG or in the format that the name's ending says."""
     place = positions(topology)
     figure, axes = plt.subplots(figsize=(max(8.0, 0.22 * len(topology.servers)), 6.0), constrained_layout=True)
     lines = _links(evaluation, topology, place)
@@ -73,7 +73,9 @@ Place = Mapping[str, tuple[float, float]]
 
 
 def _links(evaluation: Evaluation, topology: Topology, place: Place) -> LineCollection:
-    """Every link in both directions, coloured by its load. They lie a little apart, each to its own right."""
+    """Return lines for every link in both directions, coloured by load. The two lie a little apart, each to its own
+    right.
+    """
     utilisation = {load.name: load.utilisation for load in evaluation.loads if load.kind in ("link", "nic")}
     segments, values = [], []
     for u, v in topology.links:
@@ -90,8 +92,9 @@ def _links(evaluation: Evaluation, topology: Topology, place: Place) -> LineColl
 
 
 def _parts(plan: Plan) -> tuple[dict[str, dict[str, float]], dict[str, list[str]]]:
-    """Return, by switch that adds, the share of each root; and by node, the trees that it adds for, or gets
-    directly."""
+    """Return, by switch that adds, the share of each root; and by node, the numbers of the trees for which it adds, or
+    to which workers send directly.
+    """
     shares: dict[str, dict[str, float]] = {}
     numbers: dict[str, list[str]] = {}
     for number, tree in enumerate(plan.trees):
@@ -134,7 +137,7 @@ def _draw_nodes(axes: Any, plan: Plan, topology: Topology, place: Place, colours
 
 
 def _draw_bottleneck(axes: Any, evaluation: Evaluation, place: Place) -> Line2D:
-    """Marks what is full; its line in the legend."""
+    """Mark the bottleneck, and return its line of the legend."""
     full = evaluation.bottleneck
     if "->" in full.name:
         u, v = full.name.split("->")

@@ -1,6 +1,8 @@
 """An all-reduce followed packet by packet: agents with their buckets and windows, links that take one packet after the
-other. What the formula of plan/cost.py leaves out, packets of several trees that meet on a link, is in it; with many
-packets that is little, and following them takes long.
+other.
+
+It contains what the formula of plan/cost.py leaves out, packets of several trees that meet on a link; with many packets
+that counts for little, and following them takes long.
 """
 
 from __future__ import annotations
@@ -18,14 +20,24 @@ from controlplane.planner.plan.slots import Edge, host_ms, packet_ms
 from controlplane.planner.topology import Topology
 
 CHECK_VALUES, EXPONENT_GROUP = 8, 8
-"""Constants of worker_agent/native/numbering.h: words before the exponents, and data packets whose exponents have one
-more."""
+"""Constants of worker_agent/native/numbering.h: the number of words before the exponents, and the number of data
+packets after whose exponents comes a further word.
+"""
 NEARLY = 1e-9
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Stream of packets that every worker sends into a tree. slots: its window. bucket: packets that may go at once."""
+    """The stream of packets that every worker sends into a tree.
+
+    Attributes:
+        tree: The tree.
+        exponents: Packets of exponents.
+        data: Packets of data.
+        packets_per_second: Their rate.
+        bucket: Packets that may go at once.
+        slots: The tree's window.
+    """
 
     tree: Tree
     exponents: int
@@ -36,23 +48,25 @@ class Stream:
 
 
 def exponent_words(data: int) -> int:
-    """Words that the exponents of so many data packets take."""
+    """Return the number of words that the exponents of so many data packets take."""
     return CHECK_VALUES + data + -(-data // EXPONENT_GROUP)
 
 
 def exponent_place(index: int) -> int:
-    """Return which of these words is the exponent of data packet `index`."""
+    """Return the number of the word that has the exponent of data packet `index`."""
     return CHECK_VALUES + index // EXPONENT_GROUP * (EXPONENT_GROUP + 1) + 1 + index % EXPONENT_GROUP
 
 
 def hops(tree: Tree) -> int:
-    """Links that one chunk of the tree crosses, each flow counted."""
+    """Return the number of links that one chunk of the tree crosses, where each flow counts."""
     return sum(len(flow.route) - 1 for flow in tree.flows) + len(tree.return_edges)
 
 
 @dataclass
 class Links:
-    """Links that take packets of so many bits one after the other. stored, credit: see `round_trips`."""
+    """Links that take packets of `packet_bits` bits one after the other; `stored` and `credit` are those of
+    `round_trips`.
+    """
 
     topology: Topology
     packet_bits: int
@@ -75,13 +89,16 @@ class Links:
 
 def follow(streams: Sequence[Stream], links: Links, values: int) -> list[float]:
     """Return the times (s) at which the last worker has the last result of each stream, where all begin at once with
-    full buckets. `values`: exponents in a packet."""
+    full buckets and a packet has `values` exponents.
+    """
     return _Network(streams, links, values).run()
 
 
 @dataclass
 class _Sending:
-    """A worker's part of a tree. tokens: at the time `seen`. base: its oldest packet without an answer."""
+    """A worker's part of a tree: its tokens (as they were at the time `seen`), how many packets it has sent, its oldest
+    packet without an answer (`base`) and the packets that were answered.
+    """
 
     stream: Stream
     tokens: float
@@ -95,7 +112,7 @@ class _Sending:
         return self.base == self.stream.exponents + self.stream.data
 
     def may_send(self, values: int) -> bool:
-        """Return whether there is a packet whose exponents are known, in the window."""
+        """Return whether the next packet is within the window and its exponents are known."""
         exponents = self.stream.exponents
         if self.sent >= min(exponents + self.stream.data, self.base + self.stream.slots):
             return False
@@ -147,7 +164,7 @@ class _Network:
         heapq.heappush(self.events, (when, next(self.order), action))
 
     def wake(self, worker: str) -> None:
-        """The agent sends what it may, and sleeps until its next bucket is full."""
+        """Let the agent send what it may, and sleep until its next bucket is full."""
         due = float("inf")
         for index, sending in enumerate(self.workers[worker]):
             if sending.done or not sending.may_send(self.values):
@@ -173,7 +190,7 @@ class _Network:
             self.wake(worker)
 
     def go(self, route: Sequence[str], position: int, arrived: Callable[[], None]) -> None:
-        """Follow a packet from the node at this position on, to the end."""
+        """Let a packet go on from this position of its route to the end, and call `arrived` there."""
         if position + 1 == len(route):
             arrived()
             return

@@ -1,19 +1,19 @@
 """Collectives among hosts, without switches that add: the rows that every comparison needs, over the same links.
 
-Rates are as those of plans: f, at which the gradient of each worker is reduced, wire Mbit/s over the real links; an
+Rates are those of plans: f, at which the gradient of each worker is reduced, wire Mbit/s over the real links; an
 all-reduce of so many bytes takes bytes x 8 / f. Links are shared by CHANNELS equal parts of the model, each routed on
 its own over least-loaded shortest paths, as collective libraries do with their channels.
 
 - `host-ring`: workers in a ring that follows the network, rack after rack; each hop carries 2 (W - 1) / W of the model.
 - `reduce-scatter+all-gather`: every worker sends each other its part, and gets the sums: 2 / W of the model per pair.
 - `host-trees`: the best that any trees can do in which only workers add and copy (ForestColl's optimum, arXiv
-  2402.06787): a reduction along trees towards roots, a broadcast along trees away from them. Workers' shares x_w of the
-  roots (sum f), b and c what broadcast and reduction may use of each link (b + c <= capacity, at each switch as much in
-  as out). By Edmonds' theorem, with switches split off, trees exist where every worker can receive f from all roots
-  over b, and send f to them over c: each set of nodes with a worker inside needs b(into it) + x(of it) >= f. The sets
-  are found as minimum cuts (`_Forest`).
+  2402.06787): a reduction along trees towards roots, a broadcast along trees away from them. Let x_w be the workers'
+  shares of the roots (sum f), b and c what broadcast and reduction may use of each link (b + c <= capacity, at each
+  switch as much in as out). By Edmonds' theorem, with switches split off, trees exist where every worker can receive f
+  from all roots over b, and send f to them over c: each set of nodes with a worker inside needs
+  b(into it) + x(of it) >= f. The sets are found as minimum cuts (`_Forest`).
 
-`all_reduce_bound` (any_bound.py) is what none of all these, and no plan with any parameter servers, can beat.
+`all_reduce_bound` (any_bound.py) is a bound that none of these can beat, nor any plan with any parameter servers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from controlplane.planner.strategies.solver import Program
 from controlplane.planner.topology import Topology
 
 NOTABLY = 1.001
-"""Factor by which another way has to be faster than a plan to be spoken of."""
+"""Factor by which another collective has to be faster than a plan to be mentioned."""
 
 MORE_SERVERS = "more parameter servers, or others, may beat it (`plan place`)"
 MOST_IN_RING = 64  # up to which agents are told what a ring reaches: it takes a tenth of a second
@@ -55,17 +55,20 @@ SPARE = 1e-5
 
 @dataclass(frozen=True)
 class HostRow:
-    """Result of one collective among all hosts. bottleneck: the link that is full first, "" where it is no
-    single one."""
+    """Result of one collective among all hosts: its name, its rate in Mbit/s, and the bottleneck link ("" where it is
+    no single one).
+    """
 
     strategy: str
     rate_mbps: float
     bottleneck: str = ""
 
     def seconds(self, job: Job, *, whole: bool = False) -> float:
-        """Return the seconds for all-reduces of the job's tensors, one after the other. whole: with TCP's headers, and
-        with what messages take beside their bytes: a host sends 2 (W - 1) of them, as many as a ring has turns, also
-        where each worker is a root and gets all others' parts; to be held against a plan whose packets' size is known.
+        """Return the seconds for all-reduces of the job's tensors, one after the other.
+
+        With `whole`, count TCP's headers and the time that messages take beside their bytes, too: a host sends 2 (W -
+        1) of them, as many as a ring has turns, also where each worker is a root and gets all others' parts. That is to
+        be compared with a plan whose packets' size is known.
         """
         sizes, turns = job.sizes or (job.model_bytes,), 2 * (len(job.workers) - 1)
 
@@ -91,8 +94,9 @@ __all__ = [
 
 
 def host_rows(topology: Topology, job: Job) -> list[HostRow]:
-    """Every way of the module's text that is possible here (`host-trees` up to MOST_WORKERS); none for a job of one
-    worker."""
+    """Return every collective of the module's text that is possible here (`host-trees` up to MOST_WORKERS); none for a
+    job of one worker.
+    """
     if len(job.workers) < 2:
         return []
     network = Network(topology)
@@ -116,9 +120,9 @@ def faster_rows(rows: list[HostRow], rate_mbps: float) -> list[HostRow]:
 def faster_than(
     plan: Plan, topology: Topology, rate_mbps: float, most_workers: int = MOST_WORKERS
 ) -> tuple[HostRow, ...]:
-    """Return the collectives among hosts alone that are faster than the plan at this rate, the fastest first: where the
-    sizes of the job's tensors and of packets are known, those that also take less time at these sizes, in which a
-    ring's many turns may count for more than its rate.
+    """Return the collectives among hosts alone that are faster than the plan at this rate, the fastest first. Where the
+    sizes of the job's tensors and of packets are known, they must also take less time at these sizes, as a ring's many
+    turns may count for more than its rate.
 
     They are not evaluated where nothing can be faster, where results do not load links (the plan is then of another
     model, so that rates cannot be compared), and for jobs of more workers than `most_workers`.
@@ -135,7 +139,7 @@ def faster_than(
 
 
 def _ring(network: Network, job: Job) -> HostRow:
-    """Workers in the order in which a walk over the network meets them."""
+    """Return the ring of the workers in the order in which a walk over the network meets them."""
     workers = len(job.workers)
     wanted = {network.index[w] for w in job.workers}
     order = [node for node in _walk(network, network.index[job.workers[0]]) if node in wanted]
@@ -146,7 +150,7 @@ def _ring(network: Network, job: Job) -> HostRow:
 
 
 def _around(network: Network, order: list[int]) -> HostRow:
-    """The ring of these nodes in this order."""
+    """Return the ring of these nodes in this order."""
     router = Router(network)
     part = 2 * (len(order) - 1) / len(order) / CHANNELS
     for _ in range(CHANNELS):
@@ -157,7 +161,8 @@ def _around(network: Network, order: list[int]) -> HostRow:
 
 @lru_cache(maxsize=16)
 def gloo_ring_mbps(topology: Topology, workers: tuple[str, ...]) -> float:
-    """Return what a ring of the workers in this order reaches, as torch.distributed's ranks have it; 0: not known.
+    """Return the Mbit/s that a ring of the workers reaches in this order, which is that of torch.distributed's ranks; 0
+    where it is not known.
 
     It is not evaluated where results do not load links, nor for more than MOST_IN_RING workers.
     """
@@ -185,7 +190,7 @@ def gloo_ring_hops(topology: Topology, workers: tuple[str, ...]) -> float:
 
 
 def _walk(network: Network, start: int) -> Iterator[int]:
-    """Nodes in depth-first order, servers of a switch before other switches: racks and pods stay together."""
+    """Yield nodes in depth-first order, servers of a switch before other switches: racks and pods stay together."""
     seen, stack = set(), [start]
     while stack:
         node = stack.pop()
@@ -198,7 +203,7 @@ def _walk(network: Network, start: int) -> Iterator[int]:
 
 
 def _exchange(network: Network, job: Job) -> HostRow:
-    """Each pair of workers; those of a rack have the same way."""
+    """Return the exchange of each pair of workers; the pairs of two racks have the same routes."""
     workers = len(job.workers)
     router = Router(network)
     homes: Counter[int] = Counter()
@@ -229,14 +234,17 @@ def _rated(name: str, router: Router) -> HostRow:
 
 
 def best_host_trees(topology: Topology, job: Job) -> float | None:
-    """Mbit/s that the best trees among workers reach, where switches only forward; None where time ends before it is
-    known. 0 where some worker cannot be reached."""
+    """Return the Mbit/s that the best trees among workers reach, where switches only forward; None where the time limit
+    passes before it is known, 0 where some worker cannot be reached.
+    """
     merged = merge_equivalent(topology)
     return _Forest(Network(topology if merged is None else merged.topology), job).rate()
 
 
 class _Forest:
-    """The program of the module's text. Columns: f, x of every worker, b of every link, c of every link."""
+    """The linear program of the module's text. Its columns are f, x of every worker, b of every link, c of every
+    link.
+    """
 
     def __init__(self, network: Network, job: Job) -> None:
         self.network = network
@@ -281,11 +289,11 @@ class _Forest:
         return all(self.network.forwards[node] or node in mine for node in ends)
 
     def _require(self, xs: list[int], links: list[int]) -> None:
-        """Require that what a set of nodes has itself and what can come in is f at least."""
+        """Require that the own part of a set of nodes (`xs`) and the links into the set together are at least f."""
         self.program.add_row([*xs, *links, 0], [1.0] * (len(xs) + len(links)) + [-1.0], lower=0.0)
 
     def rate(self) -> float | None:
-        """Mbit/s."""
+        """Return the rate in Mbit/s; None where time or rounds end before it is known."""
         if not self.ends:
             return 0.0
         limit = deadline()
@@ -302,8 +310,9 @@ class _Forest:
         return None
 
     def _cut(self, values: np.ndarray, f: float, back: bool) -> bool:
-        """Adds the sets to which too little can come; whether there were any. back: of the reduction, whose links are
-        looked at the other way round."""
+        """Add rows for the sets of nodes that too little can enter, and return whether there were any. `back` looks at
+        the reduction, whose links are taken in the opposite direction.
+        """
         from scipy.sparse import csr_matrix  # takes 0.4 s to import, and few commands look at trees of hosts
         from scipy.sparse.csgraph import maximum_flow
 
@@ -328,7 +337,7 @@ class _Forest:
 
 
 def row_json(row: HostRow, job: Job, bound: Bound, *, whole: bool = False) -> dict[str, Any]:
-    """Return a row as `compare --json` has it. whole: its seconds have headers and turns in them."""
+    """Return a row as `compare --json` has it; with `whole`, its seconds count headers and turns."""
     return {
         "strategy": row.strategy,
         "rate_mbps": row.rate_mbps,

@@ -1,10 +1,12 @@
-"""Names of rows of `compare` beside the strategies."""
+"""Names of the rows of `compare` that are no strategies."""
 
 HOST_WAYS = ("host-ring", "reduce-scatter+all-gather", "host-trees")
 """Ways in which hosts reduce without switches that add (host_collectives.py, which brings SciPy along)."""
 
 ON_WORKERS = "inart-on-workers"
-"""Our planner's row with a parameter server on every worker's server, in the place of the job's own."""
+"""Row of our planner with a parameter server on every worker's server instead of the job's own ones."""
 
 ON_HOSTS = "inart-on-hosts"
-"""The same where each worker's host also adds inside of trees."""
+"""Row of our planner with a parameter server on every worker's server, where each worker's host also adds inside of
+trees.
+"""

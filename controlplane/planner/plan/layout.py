@@ -1,4 +1,4 @@
-"""Layout: where the nodes of a network are in a picture of it."""
+"""Layout: the positions of a network's nodes in a picture of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from controlplane.planner.topology import Topology
 
 
 def positions(topology: Topology) -> dict[str, tuple[float, float]]:
-    """Layers by distance from the servers, each node above the middle of its neighbours below."""
+    """Return each node's position: layers by distance from the servers, each node above the middle of its neighbours
+    below.
+    """
     layer = dict.fromkeys(topology.servers, 0)
     queue = list(topology.servers)
     for node in queue:

@@ -1,16 +1,16 @@
 """Limits of switches beside their rates: slots, table entries, multicast groups, flows of one sum.
 
-Attributes of a switch in the topology, all optional (absent: unlimited), whole numbers: what all jobs' plans together
-may have of it.
+They are attributes of a switch in the topology, all optional (absent: unlimited) and whole numbers, and limit what the
+plans of all jobs together may use of it.
 
 - slots: of the aggregation memory; a tree takes at least MINIMUM_SLOTS at each of its aggregation points;
 - label_entries: of the label table; multicast_groups: ways to copy results;
 - fan_in: flows (of workers, partial sums) that are added to one sum, i.e. at one point of one tree;
 - max_workers: workers of one job; values_per_packet: of the program on the switch, the same on all switches.
 
-They make a plan discrete: which trees there are matters, not only how much each carries. What a plan needs is counted
-here from its trees alone, as `rules.build` spends it. `Limits` is what a compiled program has; `limited` puts it into a
-topology.
+They make a plan discrete: it matters which trees it has, not only how much each carries. What a plan needs is counted
+here from its trees alone, as `rules.build` uses it. `Limits` are those of a compiled program; `limited` puts them into
+a topology.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from p4src.protocol import MAX_WORKERS, PROTOCOL
 MINIMUM_SLOTS = 16
 
 MAXIMUM_FLOWS = {name: target.flows for name, target in PROTOCOL.targets.items()}
-"""Flows that a target adds at one point of one tree: bits of its slots' bitmaps (on Tofino a word of 32, of which the
-program uses one itself)."""
+"""Most flows that a target adds at one point of one tree: the bits of its slots' bitmaps (on Tofino a word of 32 bits,
+one of which the program uses itself).
+"""
 
 
 class Resource(StrEnum):
-    """Resource of a switch of which there can be too little."""
+    """A resource of a switch that can be too little."""
 
     SLOTS = "aggregation slots"
     LABELS = "label table entries"
@@ -75,7 +76,7 @@ class Sizes(Protocol):
 
 
 class DoesNotFit(ValueError):
-    """The plan needs more of a resource than there is."""
+    """Error of a plan that needs more of a switch's resource than is available."""
 
     def __init__(self, switch: str, resource: Resource, needed: int, available: int) -> None:
         super().__init__(f"switch {switch}: the plan needs {needed} {resource}, available are {available}")
@@ -84,10 +85,17 @@ class DoesNotFit(ValueError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one switch with a compiled program.
+    """Limits of a switch with a compiled program.
 
-    fan_in: flows that can be added at one point of one tree; None: any number.
-    front_panel: the switches are hardware, whose ports are configured as the topology says.
+    Attributes:
+        values_per_packet: Values of a packet.
+        slots: Slots of the aggregation memory.
+        label_table_size: Entries of the label table.
+        route_table_size: Entries of the IPv4 table.
+        multicast_groups: Groups that copy results.
+        max_workers: Workers of one job.
+        fan_in: Flows that can be added at one point of one tree; None for any number.
+        front_panel: Whether the switches are hardware, whose ports are configured as the topology says.
     """
 
     values_per_packet: int
@@ -101,15 +109,18 @@ class Limits:
 
     @classmethod
     def of_target(cls, name: str = "v1model") -> Limits:
-        """The defaults of a target of p4src/protocol.json. Raises ValueError, naming the known ones."""
+        """Return the default limits of a target in p4src/protocol.json. Raise ValueError, naming the known ones, for
+        any other name.
+        """
         if name not in PROTOCOL.targets:
             raise ValueError(f"unknown target {name!r}; known: {', '.join(PROTOCOL.targets)}")
         return cls.of_program(name, PROTOCOL.targets[name])
 
     @classmethod
     def of_program(cls, target: str, sizes: Sizes, *, front_panel: bool = False) -> Limits:
-        """Return the limits of a program for the target with these sizes: a target's description, or an artifact's
-        manifest."""
+        """Return the limits of a program for the target with these sizes, which come from a target's description or an
+        artifact's manifest.
+        """
         return cls(
             sizes.values_per_packet,
             sizes.slots,
@@ -123,7 +134,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Held:
-    """Limits per switch of a topology; a switch without one is not in the dictionary."""
+    """Limits of a topology's switches, by switch; a switch that is in none of the dictionaries is unlimited there."""
 
     slots: dict[str, int]
     label_entries: dict[str, int]
@@ -138,7 +149,7 @@ class Held:
         return any(getattr(self, name) for name in RESOURCES)
 
     def trees_at(self, switch: str) -> float:
-        """Return how many trees may add at the switch."""
+        """Return how many trees may add at the switch; infinity where it has no limit of slots."""
         if switch in self.slots:
             return self.slots[switch] // MINIMUM_SLOTS
         return float("inf")
@@ -146,7 +157,9 @@ class Held:
 
 @lru_cache(maxsize=16)
 def held(topology: Topology) -> Held:
-    """The limits that the topology's switches have. Raises TopologyError, naming switch and attribute."""
+    """Return the limits that the topology's switches have. Raise TopologyError, naming switch and attribute, where one
+    is wrong.
+    """
     found: dict[str, dict[str, int]] = {name: {} for name in ATTRIBUTES}
     for node in topology.nodes:
         for name in ATTRIBUTES:
@@ -180,7 +193,7 @@ def _attributes(limits: Limits) -> dict[str, int]:
 
 
 def limited(topology: Topology, limits: Limits) -> Topology:
-    """The topology with every switch holding what the target does, and at most what its own attributes say."""
+    """Return the topology in which every switch has the target's limits, or its own ones where these are lower."""
     own = _attributes(limits)
     held(topology)
     nodes = {
@@ -191,9 +204,11 @@ def limited(topology: Topology, limits: Limits) -> Topology:
 
 
 def label_entries(tree: Tree) -> Counter[str]:
-    """Entries of the label table that a tree takes, by switch: one per flow and node it passes or is added at, one per
-    node for the results, one per worker and node for answers to it; and for what an aggregation point sends that is not
-    complete, where it sends to another one, one per node on its way to the root."""
+    """Return the entries of the label table that a tree takes, by switch. A flow takes one at each switch that it
+    passes or is added at; the results take one at each switch; the answers to a worker take one at each switch on their
+    way. Where an aggregation point sends to another one, its incomplete sums take one at each switch on their way to
+    the root.
+    """
     entries: Counter[str] = Counter()
     for way, count in tree.assignments.counts():
         for node in way.behind[:-1]:
@@ -214,14 +229,14 @@ def label_entries(tree: Tree) -> Counter[str]:
 
 
 def fan_in(tree: Tree) -> Counter[str]:
-    """Flows that are added per aggregation point of a tree."""
+    """Return the number of flows that are added at each aggregation point of a tree."""
     found = tree.ends()
     del found[tree.root]
     return found
 
 
 def copies(tree: Tree) -> dict[str, frozenset[str]]:
-    """Return where a tree's results are copied, and to which neighbours."""
+    """Return the switches at which a tree's results are copied, each with the neighbours that get a copy."""
     below: dict[str, set[str]] = {}
     for above, child in tree.return_edges:
         below.setdefault(above, set()).add(child)
@@ -230,7 +245,7 @@ def copies(tree: Tree) -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True)
 class Needs:
-    """Needs of a plan on each switch, by resource as in `Held`; of slots the least."""
+    """Needs of a plan on each switch, by resource as in `Held`; for slots the least that is possible."""
 
     fan_in: dict[str, int]
     slots: dict[str, int]
@@ -239,7 +254,9 @@ class Needs:
 
     @classmethod
     def of(cls, plan: Plan, entries: bool = True) -> Needs:
-        """entries: also of the label table, which takes longest to count."""
+        """Return a plan's needs; without `entries`, those of the label table are left out, as they take longest to
+        count.
+        """
         labels: Counter[str] = Counter()
         points: Counter[str] = Counter()
         groups: dict[str, set[frozenset[str]]] = {}
@@ -257,14 +274,18 @@ class Needs:
 
 
 def check_fits(plan: Plan, topology: Topology) -> None:
-    """Holds the plan against the limits of the topology's switches. Raises DoesNotFit for the first exceeded."""
+    """Check that the plan is within the limits of the topology's switches; raise DoesNotFit for the first one that is
+    exceeded.
+    """
     limits = held(topology)
     if limits.anything:
         _check_within(plan, limits, lambda: Needs.of(plan, bool(limits.label_entries)))
 
 
 def _check_within(plan: Plan, limits: Held, counted: Callable[[], Needs]) -> None:
-    """counted: counts what the plan needs, which takes long and is in vain where a job has too many workers anyway."""
+    """Check that a plan is within these limits; raise DoesNotFit for the first one that is exceeded. `counted` counts
+    the plan's needs; it is called only where the job has few enough workers, as it takes long.
+    """
     for v, available in limits.max_workers.items():
         if len(plan.job.workers) > available:
             raise DoesNotFit(v, RESOURCES["max_workers"], len(plan.job.workers), available)
@@ -278,7 +299,7 @@ def _check_within(plan: Plan, limits: Held, counted: Callable[[], Needs]) -> Non
 
 
 def undeployable(plan: Plan, topology: Topology) -> str:
-    """Return why no target can run the plan, since agents cannot do yet what it wants; "" where one may."""
+    """Return why no target can run the plan, as it asks for something that agents cannot do; "" where one may."""
     for point in (point for tree in plan.trees for point in tree.points):
         if topology.kind(point) != "switch":
             return f"{point} is a host that adds for others: it is deployed with a switch of its own, {point}-adds"

@@ -1,5 +1,6 @@
-"""Puts measurements into a topology: the hosts' part of round trips, as agents measure it, and rates of links and nodes
-in the place of those that were declared."""
+"""Puts measurements into a topology: the hosts' part of round trips, as agents measured it, and rates of links and
+nodes instead of the declared ones.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +17,16 @@ from controlplane.planner.plan.slots import HOSTS, round_trip, total_ms
 from controlplane.planner.topology import Topology
 
 RoundTrips = Mapping[int, Mapping[str, float]]
-"""Shortest round trips, ms, by tree and worker."""
+"""Shortest round trips in ms, by tree and worker."""
 
 
 def host_times_ms(plan: Plan, topology: Topology, packet_bits: int, round_trips_ms: RoundTrips) -> dict[str, float]:
     """Return the ms that each server adds to a round trip, which the links do not explain (`slots.round_trip`); 0 at
     least.
 
-    A worker has half of what is left in the tree where that is least; a parameter server what is left beside the worker
-    that says least of it. Only servers of which something was measured are there; trees of other numbers are left out.
+    A worker gets half of the unexplained time of the tree in which that is least. A parameter server gets the rest: of
+    its workers the one with the least rest counts. Servers without a measurement are left out, as are trees that the
+    plan does not have.
     """
     left: dict[int, dict[str, float]] = {}
     for index, by_worker in round_trips_ms.items():
@@ -51,8 +53,10 @@ RATES = ("aggregation_mbps", "ingress_mbps")
 
 
 def with_rates(topology: Topology, measured: Mapping[str, Any]) -> Topology:
-    """The topology with measured rates in the place of declared ones: "links", by "u->v" in Mbit/s, and "nodes", by
-    node an object with aggregation_mbps or ingress_mbps. Raises ValueError, naming what is not there or no rate."""
+    """Return the topology with measured rates instead of declared ones: "links" by "u->v" in Mbit/s, and "nodes" by
+    node, each an object with aggregation_mbps or ingress_mbps. Raise ValueError, naming what does not exist or is no
+    rate.
+    """
     links: dict[tuple[str, str], dict[str, float]] = {}
     for name, rate in _object(measured, "links").items():
         u, arrow, v = name.partition("->")
@@ -77,13 +81,14 @@ def _object(measured: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 Adding = Mapping[str, Mapping[str, float]]
-"""Mbit/s that hosts add, as their agents measured it, by node and name of the statistic (ROOT_ADDS, SWITCH_ADDS)."""
+"""Mbit/s that hosts add, as their agents measured it, by node and by name of the statistic (ROOT_ADDS, SWITCH_ADDS)."""
 
 
 def with_adding(topology: Topology, measured: Adding) -> Topology:
     """Return the topology with the Mbit/s that hosts add, as agents measured them, wherever it declares none: as
-    `ingress_mbps` of a server, and as `aggregation_mbps` of the switch on a host that adds for others. Before a
-    topology is deployed there is no such switch; then the host itself gets it."""
+    `ingress_mbps` of a server, and as `aggregation_mbps` of the switch on a host that adds for others. A topology that
+    is not deployed yet has no such switch; then the host itself gets the rate.
+    """
     nodes: dict[str, dict[str, float]] = {}
     for node in topology.servers:
         found = measured.get(node, {})
@@ -98,14 +103,17 @@ def with_adding(topology: Topology, measured: Adding) -> Topology:
 
 
 def with_measured(topology: Topology, measured_ms: Mapping[str, float]) -> Topology:
-    """The topology with these times of its servers. One that it has of its own (`host_ms`) counts before them."""
+    """Return the topology with these measured times of its servers in ms. A declared time (`host_ms`) counts before
+    them.
+    """
     nodes = {server: {"measured_ms": measured_ms[server]} for server in topology.servers if server in measured_ms}
     return topology.replace(nodes=nodes) if nodes else topology
 
 
 def measured_in(topology: Topology, path: str | Path) -> Topology:
-    """The topology with what a file says was measured: of `inart status --json`, or an object with "links" or "nodes"
-    (`with_rates`). Raises ValueError, naming the file."""
+    """Return the topology with the measurements in a file: one of `inart status --json`, or an object with "links" or
+    "nodes" (`with_rates`). Raise ValueError, naming the file, for anything else.
+    """
     try:
         content = json.loads(Path(path).read_text())
     except (OSError, ValueError):
@@ -120,8 +128,9 @@ def measured_in(topology: Topology, path: str | Path) -> Topology:
 
 
 def load_measured(path: str | Path) -> tuple[dict[str, float], Adding]:
-    """Return the ms that each server adds to a round trip, and what it adds up, from a file of `inart status --json`.
-    Raises ValueError."""
+    """Return the ms that each server adds to a round trip, and the Mbit/s that hosts add, from a file of `inart status
+    --json`. Raise ValueError for anything else.
+    """
     try:
         agents = json.loads(Path(path).read_text())["agents"]
         found = {str(agent["node"]): float(agent["host_ms"]) for agent in agents if agent.get("host_ms") is not None}

@@ -1,7 +1,8 @@
 """The one intermediate representation: a plan is a set of weighted aggregation trees (docs/planner.md).
 
-Or of multicasts: workers that send their whole models to each other, where nothing is added on the way (docs/wan.md).
-Immutable, comparable, JSON round trip. A route is the tuple of nodes from its first to its last, both included.
+A plan may instead have multicasts: workers that send their whole models to each other, where nothing is added on the
+way (docs/wan.md). Plans are immutable and comparable, and JSON holds all of them. A route is the tuple of nodes from
+its first to its last, both included.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from controlplane.planner.topology import Topology
 
 SHARE_TOLERANCE = 1e-6
 SHOWN_TREES, SHOWN_POINTS = 40, 16
-"""Most trees, and aggregation points of one tree, with which a plan is printed: about a screen."""
+"""Most trees, and most aggregation points of one tree, that a printed plan lists: about a screen."""
 
 
 class PlanError(ValueError):
-    """The plan is not well formed, or does not fit its topology; names tree and node."""
+    """Error of a plan that is not well formed or does not fit its topology; the message names tree and node."""
 
 
 class Relay(NamedTuple):
-    """An aggregation point's partial sum goes on to `next`: another aggregation point, or the root."""
+    """The way of the partial sum of the aggregation point `node` to `next`, which is another aggregation point or the
+    root.
+    """
 
     node: str
     next: str
@@ -38,8 +41,9 @@ class Relay(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """Flow that climbs a tree over one route: a worker's gradients, or an aggregation point's partial sum, to where it
-    is added."""
+    """A flow that climbs a tree over one route: a worker's gradients, or an aggregation point's partial sum. It is
+    added at `end`.
+    """
 
     source: str
     end: str
@@ -48,10 +52,16 @@ class Flow(NamedTuple):
 
 @dataclass(frozen=True)
 class Tree:
-    """One aggregation tree over all workers, for `share` of the model.
+    """One aggregation tree over all workers, for the fraction `share` of the model.
 
-    return_edges: (parent, child) from the root down to every worker but the root, the links that results take.
-    assignments: may be given as any sequence of Assignment.
+    Attributes:
+        root: The parameter server (or overlay node) that has the sum in the end.
+        share: The fraction of the model that the tree carries.
+        assignments: By worker, where its gradients are added and the route there; may be given as any sequence of
+            Assignment.
+        relays: By aggregation point, where its partial sum goes.
+        return_edges: The links that results take, as (parent, child) from the root down to every worker other than the
+            root.
     """
 
     root: str
@@ -65,44 +75,45 @@ class Tree:
 
     @property
     def first_step(self) -> str:
-        """The node to which the root sends results; empty: to nobody."""
+        """The node to which the root sends results; "" where it sends them to nobody."""
         return next((child for above, child in self.return_edges if above == self.root), "")
 
     @cached_property
     def points(self) -> tuple[str, ...]:
-        """Nodes other than the root that add, in the order of the relays."""
+        """The nodes other than the root that add, in the order of the relays."""
         return tuple(relay.node for relay in self.relays)
 
     @cached_property
     def flows(self) -> tuple[Flow, ...]:
-        """Return the flows towards the root: the workers', then those of partial sums."""
+        """The flows towards the root: first the workers', then those of partial sums."""
         return tuple(
             [Flow(a.worker, a.point, a.route) for a in self.assignments]
             + [Flow(r.node, r.next, r.route) for r in self.relays]
         )
 
     def ends(self) -> Counter[str]:
-        """Flows that end at each aggregation point, and at the root."""
+        """Return the number of flows that end at each aggregation point and at the root."""
         found = self.assignments.ends()
         found.update([r.next for r in self.relays])
         return found
 
     def inner_crossed(self) -> Counter[tuple[str, str]]:
-        """Flows over each link, upwards, but for what workers send over their own links."""
+        """Return the number of flows over each link on the way up, without those of workers over their own links."""
         found = self.assignments.inner_links()
         found.update(chain.from_iterable([pairwise(r.route) for r in self.relays]))
         return found
 
     def crossed(self) -> Counter[tuple[str, str]]:
-        """Flows over each link, upwards."""
+        """Return the number of flows over each link on the way up."""
         found = self.inner_crossed()
         first = self.assignments.first_nodes()
         found.update([pair for pair in zip(self.assignments.starts, first, strict=True) if pair[0] != pair[1]])
         return found
 
     def way(self, point: str) -> tuple[str, ...]:
-        """Nodes from an aggregation point along the relays to the root. Routes in a row may cross a link twice: what is
-        between is left out, so that a label leads on from each link in one way."""
+        """Return the nodes from an aggregation point along the relays to the root. Consecutive routes may cross a link
+        twice; the part between is then left out, so that a label leads on from each link in one way.
+        """
         relays = {relay.node: relay for relay in self.relays}
         nodes = [point]
         at = point
@@ -141,10 +152,14 @@ class Tree:
 
 @dataclass(frozen=True)
 class Multicast:
-    """One worker sends its whole model to some others; every receiver mixes what it gets itself.
+    """A multicast in which one worker sends its whole model to some others; each receiver mixes the models that it
+    gets.
 
-    routes: one per receiver, from the sender to it. layer: "L3": the network copies, and the routes form a tree, each
-    link of which carries the model once; "L7": the sender sends to every receiver on its own.
+    Attributes:
+        sender: The worker whose model it is.
+        layer: "L3" where the network copies (the routes form a tree, each link of which carries the model once), "L7"
+            where the sender sends to every receiver on its own.
+        routes: One route from the sender to each receiver.
     """
 
     sender: str
@@ -157,7 +172,7 @@ class Multicast:
 
     @cached_property
     def links(self) -> tuple[tuple[str, str], ...]:
-        """Links that carry the tree's part of the model; in L7 a link is named as often as it does."""
+        """The links that carry the model; in L7 a link is there as often as it carries it."""
         pairs = [pair for route in self.routes for pair in pairwise(route)]
         return tuple(dict.fromkeys(pairs)) if self.layer == "L3" else tuple(pairs)
 
@@ -186,15 +201,23 @@ def _route(value: Iterable[Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of a job: a rate, and weighted aggregation trees.
+    """A plan of a job: a rate, and weighted aggregation trees or multicasts (never both).
 
-    rate_mbps: the sending rate f of every worker over all trees (wire Mbit/s; only the evaluator computes it); tree i
-    runs at rate_mbps * trees[i].share, and each receiver of a multicast gets the model at rate_mbps. A plan has trees
-    or multicasts, not both. version orders the plans of one job. seed: what the strategy drew with. proven_mbps: no
-    plan of the strategy's kind is faster, where it proves that. detours: other routes between two points that exchange
-    sums, fastest first, for chunks whose direct way is busy; not counted in the rate. gather_speed: so many times
-    rate_mbps all-gathers may go where no worker's own chunks come back to it (controlplane/planner/gathers.py).
-    gathers_beside: whether links and parameter servers carry an all-gather and a reduce-scatter at once.
+    Attributes:
+        job: The job.
+        strategy: Name of the strategy that made the plan.
+        rate_mbps: Sending rate f of every worker over all trees, in Mbit/s on the wire (only the evaluator computes
+            it). Tree i runs at rate_mbps * trees[i].share; each receiver of a multicast gets the model at rate_mbps.
+        trees: The aggregation trees.
+        version: Orders the plans of one job.
+        seed: The seed of the strategy's random choices.
+        multicasts: The multicasts.
+        proven_mbps: No plan of the strategy's kind is faster, where the strategy proves that; else None.
+        detours: Further routes between two points that exchange sums, fastest first, for chunks whose direct route is
+            busy; the rate does not count them.
+        gather_speed: All-gathers may go at so many times rate_mbps where no worker's own chunks come back to it
+            (controlplane/planner/gathers.py).
+        gathers_beside: Whether links and parameter servers carry an all-gather and a reduce-scatter at once.
     """
 
     job: Job
@@ -211,25 +234,26 @@ class Plan:
 
     @cached_property
     def split(self) -> dict[str, float]:
-        """Share of the model per parameter server; the two phases call it x_s. Sums to 1."""
+        """The share of the model by parameter server, which the InArt paper calls x_s; the shares sum to 1."""
         shares = dict.fromkeys(self.job.parameter_servers, 0.0)
         for tree in self.trees:
             shares[tree.root] = shares.get(tree.root, 0.0) + tree.share
         return shares
 
     def tree_rate_mbps(self, index: int) -> float:
-        """Return what each worker sends on this tree, in wire Mbit/s."""
+        """Return the Mbit/s on the wire that each worker sends into this tree."""
         return self.rate_mbps * self.trees[index].share
 
     def with_version(self, version: int) -> Plan:
-        """The same plan under another version number."""
+        """Return the same plan with another version number."""
         return replace(self, version=version)
 
     def check(self, topology: Topology) -> None:
-        """Holds the structure against the topology; capacities are the evaluator's. Raises PlanError or JobError.
+        """Check the plan's structure against the topology (capacities are checked by the evaluator); raise PlanError or
+        JobError where it is violated.
 
-        Every worker adds exactly once per tree, everything reaches the root, routes and return edges exist, nothing
-        loops, the shares sum to 1.
+        Every worker adds exactly once per tree, all flows reach the root, routes and return edges exist, there are no
+        loops, and the shares sum to 1.
         """
         self.job.check(topology)
         if self.multicasts:
@@ -266,7 +290,9 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """Raises PlanError or JobError, naming the missing or wrong field."""
+        """Return the plan that `to_json` wrote. Raise PlanError or JobError, naming the field, where one is missing or
+        wrong.
+        """
         if not isinstance(data, Mapping):
             raise PlanError("a plan is an object with a job, a strategy and trees")
         try:
@@ -298,7 +324,9 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Load a plan from a file of to_json's. Raises PlanError that names the file, or the field."""
+        """Return the plan in a file of `to_json`'s JSON. Raise PlanError, naming the file or the field, where it is
+        none.
+        """
         try:
             content = parse_json(Path(path).read_text())
         except OSError as error:
@@ -337,7 +365,12 @@ class Plan:
 def _check_route(
     what: str, route: tuple[str, ...], first: str, last: str, topology: Topology, *, good: set[tuple[str, ...]]
 ) -> None:
-    """good: what is behind the first link of routes that were found to be right, as many have it in common; grows."""
+    """Check that a route leads from first to last over existing links and switches; raise PlanError, whose message
+    begins with `what`, otherwise.
+
+    `good` holds routes without their first nodes that are known to be right, as many routes have these in common; the
+    route's own is added to it.
+    """
     if len(route) < 2 or route[0] != first or route[-1] != last:
         raise PlanError(f"{what}: the route must lead from {first} to {last}, got {' '.join(route)}")
     behind = route[1:]
@@ -356,10 +389,12 @@ def _check_route(
 
 
 class _Known(NamedTuple):
-    """The parts of a plan's trees that have been checked already and are not checked again: trees share most of them.
+    """The parts of a plan's trees that have been checked already: trees share most of them, so none is checked twice.
 
-    behind: as _check_route has it. access: the workers of a tree, where their routes begin and the nodes behind these.
-    links: links that there are.
+    Attributes:
+        behind: Routes without their first nodes, as in `_check_route`.
+        access: Of a tree, the workers, the nodes at which their routes begin, and the nodes next on these.
+        links: Links that exist.
     """
 
     behind: set[tuple[str, ...]]
@@ -401,7 +436,7 @@ def _check_tree(name: str, tree: Tree, job: Job, topology: Topology, known: _Kno
 
 
 def _check_assignments(name: str, tree: Tree, topology: Topology, onwards: Mapping[str, str], known: _Known) -> None:
-    """Check that every worker's route is one, and leads to where its gradients go on."""
+    """Check that every worker's route exists and ends at a point that is the root or has a relay."""
     own = tree.assignments
     access, members = (own.workers, own.starts, own.first_nodes()), set(own.workers)
     if access in known.access:  # of workers that go the same way one is enough, unless it leads to one of them
@@ -449,7 +484,9 @@ def _check_multicasts(multicasts: tuple[Multicast, ...], job: Job, topology: Top
 
 
 def _check_return(name: str, tree: Tree, job: Job, topology: Topology, known: set[tuple[str, str]]) -> None:
-    """Check that the results reach every worker once, over switches only. known: links that there are; grows."""
+    """Check that the results reach every worker once, over switches only. `known` has links that exist; the tree's are
+    added to it.
+    """
     if not known.issuperset(tree.return_edges):
         for u, v in tree.return_edges:
             if not topology.has_link(u, v):

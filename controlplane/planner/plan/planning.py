@@ -1,4 +1,4 @@
-"""Planning in a command: with a limit of time, with progress on stderr, and Ctrl-C for the best plan so far."""
+"""Planning in a command: within a time limit, with progress on stderr, and with Ctrl-C to get the best plan so far."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY_S = 5.0  # between two lines of progress that nobody watches
 
 
 def solve(arguments: argparse.Namespace, strategy: str, topology: Topology, job: Job) -> tuple[Plan, float]:
-    """The plan, and seconds from loaded inputs to it."""
+    """Return the plan, and the seconds from the loaded inputs to it."""
     previous = Plan.load(arguments.frozen_split) if arguments.frozen_split else None
     make = get_strategy(strategy)
     begin = time.perf_counter()
@@ -36,8 +36,7 @@ def solve(arguments: argparse.Namespace, strategy: str, topology: Topology, job:
 
 
 class Progress:
-    """Progress on stderr of what takes a while: over what was said before where somebody watches, else now and then a
-    line."""
+    """Prints a long planning's progress on stderr: on a terminal over the last line, else a new line now and then."""
 
     def __init__(self) -> None:
         self.begin = self.said = time.monotonic()
@@ -61,8 +60,9 @@ REPORTED = 0.2  # of a command's time: for evaluating the plan and saying what i
 
 
 def searching(arguments: argparse.Namespace) -> float | None:
-    """Seconds that a command may search: its --time-limit counts from its start, and the plan is evaluated, printed and
-    written within it, too. None: no limit."""
+    """Return the seconds that a command may search; None for no limit. Its --time-limit counts from its start, and
+    covers evaluating, printing and writing the plan, too.
+    """
     if arguments.time_limit is None:
         return None
     spent = time.monotonic() - arguments.begun
@@ -71,7 +71,9 @@ def searching(arguments: argparse.Namespace) -> float | None:
 
 @contextmanager
 def timed(seconds: float | None) -> Iterator[Deadline]:
-    """Planning that ends after so many seconds, or at the first Ctrl-C, with what there is; the second one ends all."""
+    """Make planning end with the best plan so far after so many seconds, or at the first Ctrl-C; a second one ends the
+    command.
+    """
     progress = Progress()
     with limited_time(seconds, progress) as limit:
 

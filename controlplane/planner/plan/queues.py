@@ -13,10 +13,16 @@ from controlplane.planner.topology import Topology
 
 @dataclass(frozen=True)
 class Queues:
-    """Use of links by trees: one entry per tree and link of it, in arrays of the same length.
+    """The use of links by trees, with one entry per tree and link of it, in arrays of the same length.
 
-    flows: of the tree on the link, its results too. packet_s: of a packet on the link. ahead_s: the link's bucket, as
-    time. own_s: what a single chunk waits for the tree's own flows, which its round trip has.
+    Attributes:
+        trees: How many trees there are.
+        tree: Number of the tree.
+        link: Number of the link.
+        flows: Flows of the tree on the link, its results included.
+        packet_s: Seconds of a packet on the link.
+        ahead_s: The link's token bucket, in seconds of its rate.
+        own_s: Seconds that a single chunk waits for the tree's own flows, which are part of its round trip.
     """
 
     trees: int
@@ -29,8 +35,9 @@ class Queues:
 
     @classmethod
     def of(cls, plan: Plan, topology: Topology, packet_bits: int, credit: Credit | None) -> Queues:
-        """Return the queues of the links that a plan uses. packet_bits: of a frame. credit: what links send at once;
-        None: nothing."""
+        """Return the queues of the links that a plan uses, for frames of `packet_bits` bits and links with this
+        `credit` (None: links send nothing ahead).
+        """
         numbers: dict[tuple[str, str], int] = {}
         tree, link, flows = [], [], []
         for index, each in enumerate(plan.trees):
@@ -48,8 +55,9 @@ class Queues:
         return cls(len(plan.trees), np.array(tree, dtype=int), at, times, packet[at], ahead[at], own)
 
     def seconds(self, data: list[int]) -> np.ndarray:
-        """Return for each tree how long its fullest link takes for the data of all trees, but for the tree's last
-        chunk."""
+        """Return for each tree how long its fullest link takes for the data of all trees, without the tree's last
+        chunk. `data` has the packets of each tree.
+        """
         counts = np.array(data)
         load = np.bincount(self.link, self.flows * counts[self.tree])[self.link] * self.packet_s
         queue = np.maximum(0.0, load - self.ahead_s) - self.own_s

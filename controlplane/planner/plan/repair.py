@@ -1,8 +1,9 @@
-"""Leading the trees of a running plan around what has failed, in place: the same trees, flows, shares, other ways.
+"""Rerouting the trees of a running plan around a failure, in place: trees, flows and shares stay, routes and points
+change.
 
-A tree's flows keep their names, so no worker and no parameter server has to be told, and what is under way goes on: to
-the protocol a switch that takes over from one that is gone is a switch that has forgotten what it held. The rate may be
-less than it was; planning again (replan.py) is what comes next.
+A tree's flows keep their names, so no worker and no parameter server has to be told, and chunks under way go on: to the
+protocol a switch that takes over from a lost one is a switch that has forgotten its memory. The rate may be lower than
+before; a replan (replan.py) comes next.
 """
 
 from __future__ import annotations
@@ -19,22 +20,27 @@ from controlplane.planner.plan.model import Plan, PlanError, Tree
 from controlplane.planner.topology import Topology
 
 FULL = 0.02
-"""Share of a link's capacity below which what is left of it counts as nothing."""
+"""The rest of a link's bandwidth, as a fraction, below which the link counts as full: its length grows no further."""
 
 
 SEARCHES = 64
-"""Most searches for shortest ways, each with the load that the last one has led over links."""
+"""Most searches for shortest routes, each of which counts the load that earlier trees have put on links."""
 
 
 class CannotRepair(Exception):
-    """A tree has no way around; the message names it and why."""
+    """Error: a tree has no other route; the message names the tree and why."""
 
 
 @dataclass(frozen=True)
 class Repair:
-    """plan: with the same trees in the same order. moved: (tree, switch that added, switch that adds now).
+    """A rerouted plan.
 
-    trees: the indices of those that were led another way; up, down: whose flows were, and whose results.
+    Attributes:
+        plan: The plan, with the same trees in the same order.
+        moved: (tree, switch that added before, switch that adds now).
+        trees: Indices of the trees that were rerouted.
+        up: Indices of the trees whose flows were.
+        down: Indices of the trees whose results were.
     """
 
     plan: Plan
@@ -45,20 +51,21 @@ class Repair:
 
 
 def intact(tree: Tree, topology: Topology) -> bool:
-    """Return whether all links that the tree uses are there."""
+    """Return whether all links that the tree uses exist."""
     routes = [flow.route for flow in tree.flows]
     return all(topology.has_link(u, v) for route in [*routes, *tree.return_edges] for u, v in pairwise(route))
 
 
 def unbroken(plan: Plan, topology: Topology) -> bool:
-    """Return whether all of its trees are intact."""
+    """Return whether all trees of the plan are intact."""
     return all(intact(tree, topology) for tree in plan.trees)
 
 
 def repair(plan: Plan, topology: Topology, take: Callable[[str, int], bool] = lambda switch, tree: True) -> Repair:
-    """The plan led around what `topology`, the network's present state, lacks.
+    """Return the plan rerouted around all that `topology`, the network's present state, lacks. Raise CannotRepair where
+    a tree has no other route.
 
-    take: asked for aggregation memory at a switch for a tree; False: there is none. Raises CannotRepair.
+    `take` is asked for aggregation memory at a switch for a tree, and returns False where there is none.
     """
     broken = [index for index, tree in enumerate(plan.trees) if not intact(tree, topology)]
     for node in (*plan.job.workers, *plan.job.parameter_servers):
@@ -85,7 +92,7 @@ def repair(plan: Plan, topology: Topology, take: Callable[[str, int], bool] = la
 
 
 class _Ways:
-    """Shortest ways between switches, where links that are nearly full are long."""
+    """Shortest routes between switches, on which nearly full links count as long."""
 
     def __init__(self, topology: Topology, running: list[tuple[Tree, float]]) -> None:
         self.topology = topology
@@ -98,7 +105,7 @@ class _Ways:
             self.use(tree, rate)
 
     def use(self, tree: Tree, rate: float) -> None:
-        """A tree goes over these ways; with a negative rate no more."""
+        """Add a tree's rate to the load of its links and points; a negative rate takes it off again."""
         for flow in tree.flows:
             for pair in pairwise(flow.route):
                 self._loads[pair] += rate
@@ -107,7 +114,7 @@ class _Ways:
             self._loads[pair] += rate
 
     def look_again(self) -> None:
-        """Ways as short as they are with what is led over them now."""
+        """Forget the shortest routes that were found, and weigh links by their present load."""
         self._found = {}
         for u, v in self.topology.links:
             if self.topology.kind(u) == self.topology.kind(v) == "switch":
@@ -121,12 +128,15 @@ class _Ways:
         return self._found[switch]
 
     def first(self, source: str, ends: Sequence[str]) -> str:
-        """Return the switch, of those that a server hangs on, from which all these ends are nearest, as results leave
-        a parameter server over one link; of a switch, itself."""
+        """Return the switch next to a server from which all these ends together are nearest, as results leave a
+        parameter server over one link; for a switch, return itself.
+        """
         return min(self._switches(source), key=lambda switch: sum(self.length(switch, end) for end in ends))
 
     def _switches(self, node: str) -> tuple[str, ...]:
-        """Return where a way from or to a node may begin or end: at a switch itself, else at those that it hangs on."""
+        """Return where a route from or to a node may begin or end: a switch itself, or the switches that a server hangs
+        on.
+        """
         topology = self.topology
         if topology.kind(node) == "switch":
             return (node,)
@@ -137,12 +147,14 @@ class _Ways:
         )
 
     def length(self, source: str, end: str) -> float:
-        """Infinite: there is no way."""
+        """Return the length of the shortest route; infinity where there is none."""
         found = (self._from(first)[0].get(last) for first in self._switches(source) for last in self._switches(end))
         return min((length for length in found if length is not None), default=float("inf"))
 
     def route(self, source: str, end: str, first: str | None = None) -> tuple[str, ...]:
-        """Return the shortest way, from a server over its link to `first` (None: any). Raises CannotRepair."""
+        """Return the shortest route, from a server over its link to `first` (None: any link). Raise CannotRepair where
+        there is none.
+        """
         pairs = [
             (self._from(near)[0][last], near, last)
             for near in ((first,) if first is not None else self._switches(source))
@@ -157,14 +169,14 @@ class _Ways:
         return tuple(route)
 
     def full(self, switch: str, rate: float) -> bool:
-        """Return whether the switch cannot add this much more."""
+        """Return whether the switch cannot add this much more, in Mbit/s."""
         return self.adding[switch] + rate > self.topology.residual_aggregation_mbps(switch)
 
 
 def _around(
     index: int, tree: Tree, rate: float, ways: _Ways, take: Callable[[str, int], bool]
 ) -> tuple[Tree, dict[str, str]]:
-    """The tree over other ways, and what took over from which aggregation point."""
+    """Return the tree over other routes, and the new switch for each aggregation point that was replaced."""
     topology = ways.topology
     ways.use(tree, -rate)
     onwards = {relay.node: relay.next for relay in tree.relays}

@@ -1,7 +1,8 @@
-"""The second phase: the next plan for a changed network with every parameter server's share kept, and what changes.
+"""The second phase: the next plan for a changed network, with every parameter server's share kept, and the difference
+between two plans.
 
 The difference is between plans: a tree whose structure stays (root, points, routes, return tree) needs no new labels,
-only another share and rate. A running job changes over by versions with labels of their own
+only another share and rate. A running job migrates from one version to the next, each of which has labels of its own
 (controlplane/service/update.py).
 """
 
@@ -26,15 +27,22 @@ STEADY = 1e-3  # of the rate: what may be lost for keeping trees that run
 
 @dataclass(frozen=True)
 class Difference:
-    """Tree indices: kept as (old, new), removed in the old plan, added in the new one."""
+    """The difference between two plans as indices of trees.
+
+    Attributes:
+        kept: Trees that stay, as (index in the old plan, index in the new one).
+        removed: Trees of the old plan that the new one lacks.
+        added: Trees of the new plan that the old one lacks.
+    """
 
     kept: tuple[tuple[int, int], ...]
     removed: tuple[int, ...]
     added: tuple[int, ...]
 
     def to_json(self, old: Plan, new: Plan) -> dict[str, Any]:
-        """Return the difference as an object of JSON, with the flows (one label each) that the removed and added trees
-        have."""
+        """Return the difference as a JSON object, with the flows (one label each) of the removed and the added
+        trees.
+        """
         return {
             "kept_trees": [list(pair) for pair in self.kept],
             "removed_trees": list(self.removed),
@@ -49,7 +57,7 @@ def _structure(tree: Tree) -> tuple[object, ...]:
 
 
 def flows(tree: Tree, index: int) -> list[dict[str, Any]]:
-    """The flows of a tree, one label each: up, partial, return, answer."""
+    """Return the flows of a tree, each of which has one label: up, partial, return, answer."""
     result: list[dict[str, Any]] = [
         {"tree": index, "flow": "up", "from": a.worker, "to": a.point} for a in tree.assignments
     ]
@@ -62,11 +70,12 @@ def flows(tree: Tree, index: int) -> list[dict[str, Any]]:
 def replan(
     plan: Plan, topology: Topology, *, job: Job | None = None, strategy: str | None = None, seed: int | None = None
 ) -> Plan:
-    """The next version of the plan for the network's present state; x_s stays, so no key range moves.
+    """Return the next version of the plan for the network's present state. Each parameter server's share x_s stays, so
+    no key range moves.
 
-    job: the plan's with another size or number of trees. strategy, seed: the plan's own unless given. Trees that the
-    plan has and that still serve are kept where that costs at most STEADY of the rate. Raises what the strategy raises,
-    and PlanError when the job is another one.
+    `job` is the plan's own job with another size or number of trees; `strategy` and `seed` are the plan's own unless
+    given. Trees of the plan that still work are kept where that costs at most STEADY of the rate. Raise what the
+    strategy raises, and PlanError where the job has other servers.
     """
     job = job or plan.job
     if (job.workers, job.parameter_servers) != (plan.job.workers, plan.job.parameter_servers):
@@ -80,7 +89,7 @@ def replan(
 
 
 def _steady(old: Plan, new: Plan, topology: Topology) -> Plan:
-    """The new plan, with as much of the old one as does nearly as well."""
+    """Return the new plan with as many of the old plan's trees as cost at most STEADY of its rate."""
     candidates = [new]
     served = [tree for tree in old.trees if _still_there(tree, new, topology)]
     if len(served) == len(old.trees):
@@ -110,12 +119,14 @@ def _steady(old: Plan, new: Plan, topology: Topology) -> Plan:
 
 
 def _slow_gathers(plan: Plan) -> tuple[bool, float]:
-    """The less the better; the same for all plans of a job that does not gather."""
+    """Return a sort key by which plans with faster gathers come first; it is the same for all plans of a job that does
+    not gather.
+    """
     return not plan.gathers_beside, -round(plan.gather_speed, 3)
 
 
 def _still_there(tree: Tree, plan: Plan, topology: Topology) -> bool:
-    """Return whether all that the tree uses exists and has something left."""
+    """Return whether all switches and links of the tree exist and have bandwidth left."""
     try:
         replace(plan, trees=(replace(tree, share=1.0),)).check(topology)
     except PlanError:
@@ -125,7 +136,7 @@ def _still_there(tree: Tree, plan: Plan, topology: Topology) -> bool:
 
 
 def difference(old: Plan, new: Plan) -> Difference:
-    """Return the difference of two plans: which trees stay, go and come."""
+    """Return the difference between two plans: the trees that are kept, removed and added."""
     left: dict[tuple[object, ...], list[int]] = {}
     for i, tree in enumerate(old.trees):
         left.setdefault(_structure(tree), []).append(i)

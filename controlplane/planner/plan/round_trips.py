@@ -1,7 +1,7 @@
 """Round trips of chunks that start at once, followed over the links packet by packet.
 
 Links take packets one after the other, in the order in which they come; a switch sends a sum on when the last flow of
-it is there, a root the result. `slots.round_trip` estimates the same from counts, from above and far faster.
+it has come, a root the result. `slots.round_trip` estimates the same from counts, from above and far faster.
 """
 
 from __future__ import annotations
@@ -21,13 +21,23 @@ MOST_FLOWS = 20_000
 
 
 Credit = Callable[[Topology, Edge], float]
-"""Credit of a link: how far (ms) it may be ahead of its rate, the bytes of its token bucket over that rate. Links of a
-network have none; the emulation's do (topologies/links.py)."""
+"""Function that returns the credit of a link: how far (ms) the link may be ahead of its rate, which is the bytes of its
+token bucket over that rate. Links of a network have none; the emulation's do (topologies/links.py).
+"""
 
 
 @dataclass
 class _Chunk:
-    """One chunk of a tree under way. done, last: per point, when its sum was complete, and whose flow came last."""
+    """One chunk of a tree under way.
+
+    Attributes:
+        tree: The tree.
+        missing: By point, how many flows have not come yet.
+        children: The return tree, by node the nodes below it.
+        done: By point, when its sum was complete (ms).
+        last: By point, the source of the flow that came last.
+        answered: When the last result came (ms).
+    """
 
     tree: Tree
     missing: Counter[str]
@@ -40,10 +50,11 @@ class _Chunk:
 def round_trips(
     trees: Sequence[Tree], topology: Topology, packet_bits: int, *, stored: bool = True, credit: Credit | None = None
 ) -> list[list[Level]]:
-    """The levels of each tree's round trip (ms), where one chunk of each starts at once.
+    """Return the levels of each tree's round trip (ms), where one chunk of each starts at once.
 
-    stored: a packet has arrived when its last bit has. False: when a link begins with it (as softswitch has it).
-    credit: the links' token buckets, full at the beginning: as long as one has tokens its packets go at once.
+    With `stored`, a packet has arrived when its last bit has; without, when a link begins with it (as softswitch does).
+    `credit` gives the links' token buckets, which are full at the beginning: as long as a bucket has tokens, its
+    packets go at once.
     """
     if sum(len(tree.assignments) + len(tree.relays) for tree in trees) > MOST_FLOWS:
         return [round_trip(tree, topology, packet_bits) for tree in trees]
@@ -54,7 +65,7 @@ def round_trips(
     events: list[tuple[float, int, int, tuple[str, ...], int]] = []  # time, order, tree, route, where on it
 
     def go(index: int, route: tuple[str, ...], position: int, now: float) -> None:
-        """Go on to the next node of the route; a route of one node ends there."""
+        """Send a packet on to the next node of its route; a route of one node ends there."""
         if len(route) == 1:
             heapq.heappush(events, (now, next(order), index, route, 0))
             return

@@ -1,8 +1,8 @@
 """Hosts that do several things, taken apart into nodes that do one thing each, so that every planner can plan with
 them.
 
-Strategies, their programs and their bounds know servers that work or are a parameter server, and switches that add. A
-host that is worker and parameter server at once, or that adds for others (its `aggregation_mbps`), becomes
+Strategies, their programs and their bounds know servers that are a worker or a parameter server, and switches that add.
+A host that is worker and parameter server at once, or that adds for others (its `aggregation_mbps`), becomes
 
     a worker -----------+
                         +-- a switch inside of the host -- the host's own link -- its access switch
@@ -45,9 +45,16 @@ ADDING = ("aggregation_mbps", "used_aggregation_mbps")
 
 @dataclass(frozen=True)
 class Separated:
-    """topology, job: taken apart. whole: the job as it was. inside: by host that was taken apart and the node that its
-    link leads to, the switch inside of it; taking: the parameter server there, of hosts that are one. parts: by host
-    and node, the part of the host's links that this one is."""
+    """A job's network in which hosts are taken apart.
+
+    Attributes:
+        topology: The network taken apart.
+        job: The job on that network.
+        whole: The job on the real network.
+        inside: By host that was taken apart and the node that its link leads to, the switch inside of it for that link.
+        taking: In the same way, the parameter server for that link, of hosts that are one.
+        parts: In the same way, that link's fraction of the bandwidth of all of the host's links.
+    """
 
     topology: Topology
     job: Job
@@ -58,24 +65,27 @@ class Separated:
 
     @cached_property
     def hosts(self) -> Mapping[str, str]:
-        """The real node of each node that is none itself; those with the longest names first."""
+        """The real host of each node that was made by taking a host apart; nodes with the longest names come first."""
         names = ((n, host) for of in (self.inside, self.taking) for host, own in of.items() for n in own.values())
         return dict(sorted(names, key=lambda pair: -len(pair[0])))
 
     def together(self, plan: Plan) -> Plan:
-        """A plan of the network taken apart as one of the real network, at the same rate."""
+        """Return a plan of the network taken apart as a plan of the real network, at the same rate."""
         return replace(plan, job=self.whole, trees=tuple(map(self._tree, plan.trees)))
 
     def apart(self, plan: Plan) -> Plan | None:
-        """A plan of the real network as one of the network taken apart, at the same rate. None: there is none, as a
-        tree meets its root over several of the host's links."""
+        """Return a plan of the real network as a plan of the network taken apart, at the same rate; None where there is
+        none, as a tree reaches its root over several of the host's links.
+        """
         try:
             return replace(plan, job=self.job, trees=tuple(map(self._tree_apart, plan.trees)))
         except KeyError:
             return None
 
     def split(self, shares: Mapping[str, float] | None) -> dict[str, float] | None:
-        """Shares of the model by parameter server, by the names that these have here."""
+        """Return shares of the model by parameter server, given by their real names, by the names in the network taken
+        apart.
+        """
         if shares is None:
             return None
         found = {}
@@ -85,7 +95,7 @@ class Separated:
         return found
 
     def words(self, text: str) -> str:
-        """A text of the planner about the network taken apart, in the real nodes' names."""
+        """Return a planner's text about the network taken apart with the real nodes' names."""
         for inner, host in self.hosts.items():
             text = text.replace(f"rack {inner}", f"host {host}").replace(inner, host)
         return text
@@ -113,8 +123,9 @@ class Separated:
         return Tree(root, tree.share, Assignments.of(ways), _fed(relays, ways), tuple(edges))
 
     def _tree_apart(self, tree: Tree) -> Tree:
-        """The opposite of `_tree`. A host that adds for others does that in the switch inside of it. Raises KeyError:
-        there is none."""
+        """Return a tree of the real network as one of the network taken apart, the opposite of `_tree`. A host that
+        adds for others does so in the switch inside of it. Raise KeyError where there is no such tree.
+        """
         inside, near = self.inside, self._link_of_root(tree)
         root = self.taking[tree.root][near] if tree.root in self.taking else tree.root
 
@@ -153,8 +164,9 @@ class Separated:
         )
 
     def _link_of_root(self, tree: Tree) -> str:
-        """The node at the other end of the root's one link that the tree uses; "" where its host is no several nodes.
-        Raises KeyError: it uses several."""
+        """Return the node at the other end of the only link of the root that the tree uses; "" where the root's host is
+        not taken apart. Raise KeyError where the tree uses several links.
+        """
         if tree.root not in self.inside:
             return ""
         used = {v for u, v in tree.return_edges if u == tree.root}
@@ -165,8 +177,9 @@ class Separated:
 
 
 def at_home(topology: Topology, tree: Tree) -> Tree:
-    """Return a tree of a network that was taken apart in which the worker on the root's own host goes to the root
-    alone, as it does in the real network: what is planned and rated is then what is carried out."""
+    """Return a tree of a network taken apart in which the worker on the root's own host goes directly to the root, as
+    it does in the real network: what is planned and rated is then what is carried out.
+    """
     own = own_switch(topology, tree.root)
     if own is None:
         return tree
@@ -180,7 +193,7 @@ def at_home(topology: Topology, tree: Tree) -> Tree:
 
 
 def _fed(relays: Sequence[Relay], ways: Sequence[Assignment]) -> tuple[Relay, ...]:
-    """Return the relays of a tree without aggregation points that nothing comes to."""
+    """Return the relays of a tree without those of aggregation points to which no flow comes."""
     while True:
         used = {way.point for way in ways} | {relay.next for relay in relays}
         fed = [relay for relay in relays if relay.node in used]
@@ -190,7 +203,7 @@ def _fed(relays: Sequence[Relay], ways: Sequence[Assignment]) -> tuple[Relay, ..
 
 
 def _pruned(edges: list[tuple[str, str]], workers: Container[str]) -> list[tuple[str, str]]:
-    """A results' tree without branches that end at no worker."""
+    """Return the edges of a return tree without branches that end at no worker."""
     while True:
         above = {u for u, _ in edges}
         kept = [(u, v) for u, v in edges if v in above or v in workers]
@@ -200,10 +213,10 @@ def _pruned(edges: list[tuple[str, str]], workers: Container[str]) -> list[tuple
 
 
 def own_switch(topology: Topology, root: str) -> str | None:
-    """The switch inside of the host of this parameter server, where that host was taken apart.
+    """Return the switch inside of the host of this parameter server, where that host was taken apart; else None.
 
-    No tree of the root is added up there: once host and switch are one again, the root takes in each of the flows, and
-    its intake counts them all.
+    No tree of that root adds there: once host and switch are one again, the root takes in each of the flows, and its
+    intake counts them all.
     """
     near = topology.neighbours(root)
     return near[0] if len(near) == 1 and topology.graph.nodes[near[0]].get(SERVES) == root else None
@@ -218,8 +231,9 @@ def shares_hosts(topology: Topology, job: Job) -> bool:
 
 
 def hosts_in_parts(topology: Topology, job: Job) -> tuple[str, ...]:
-    """The servers that have to be taken apart: those with both roles, those that add for others, and parameter servers
-    with links to several switches."""
+    """Return the servers that have to be taken apart: those with both roles, those that add for others, and parameter
+    servers with links to several switches.
+    """
     return _in_parts(topology, job.both_roles, job.parameter_servers)
 
 
@@ -237,16 +251,18 @@ def _hangs_on_several(topology: Topology, server: str) -> bool:
 
 @lru_cache(maxsize=4)  # the strategy, bounds and reports ask for the same one
 def separated(topology: Topology, job: Job) -> Separated | None:
-    """None where every server has one role and none adds for others. Raises JobError: such a host hangs on a server, or
-    on nothing."""
+    """Return the job's network with hosts taken apart; None where every server has one role and none adds for others.
+    Raise JobError where such a host hangs on a server, or on nothing.
+    """
     found = separated_for(topology, [job])
     return found[0] if found else None
 
 
 def separated_for(topology: Topology, jobs: Sequence[Job]) -> list[Separated]:
-    """Return the jobs of one network, in their order, each with the network in which hosts are taken apart: a host that
-    has to be for one job is taken apart for all of them. The list is empty where no host has to be. Raises JobError: a
-    host that has to be taken apart hangs on a server, or on nothing."""
+    """Return the jobs of one network, in their order, each with the network in which hosts are taken apart: a host for
+    which one job needs it is taken apart for all of them. The list is empty where no host has to be. Raise JobError
+    where a host that has to be taken apart hangs on a server, or on nothing.
+    """
     both_roles = frozenset[str]().union(*(job.both_roles for job in jobs))
     roots = frozenset[str]().union(*(job.parameter_servers for job in jobs))
     apart = _in_parts(topology, both_roles, roots)
@@ -274,8 +290,9 @@ def separated_for(topology: Topology, jobs: Sequence[Job]) -> list[Separated]:
 
 
 def _parts_of_links(topology: Topology, host: str) -> dict[str, float]:
-    """Return, by the node that each of the host's links leads to, the part of what its links take in that comes over
-    it."""
+    """Return, by the node that each of the host's links leads to, that link's fraction of the bandwidth towards the
+    host.
+    """
     rates = {
         near: topology.residual_bandwidth_mbps(near, host) if topology.has_link(near, host) else 0.0
         for near in topology.neighbours(host)
@@ -285,7 +302,7 @@ def _parts_of_links(topology: Topology, host: str) -> dict[str, float]:
 
 
 def _network_apart(topology: Topology, made: Separated, both_roles: Container[str]) -> Topology:
-    """The network with these hosts taken apart (`made` says by which names)."""
+    """Return the network with hosts taken apart, under the names that `made` has for their parts."""
     nodes = {node: dict(topology.graph.nodes[node]) for node in topology.nodes}
     fastest = max((topology.bandwidth_mbps(u, v) for u, v in topology.links), default=0.0)
     links = []

@@ -1,12 +1,12 @@
-"""Windows of a plan's trees: how long a chunk is under way, how many slots a tree gets for that, and where they are.
+"""Windows of a plan's trees: how long a chunk is under way, how many slots a tree gets for that, and where these are.
 
-A chunk that all workers send at once comes back after the round trip: over every link of its way up one packet after
-the other, as many as there are flows of the tree on it (they arrive together), then each partial sum onwards, then the
-result over the links down; with each link's delay, and the hosts' time. A tree asks for as many slots as packets are
-under way at its rate, twice over.
+A chunk that all workers send at once comes back after the round trip. On its way up, every link takes as many packets
+one after the other as the tree has flows on it (they arrive together); then each partial sum goes on, then the result
+over the links down. Each link's delay and the hosts' time count, too. A tree asks for twice as many slots as packets
+are under way at its rate.
 
-The hosts' time is the topology's `host_ms`, or what agents measured (plan/measured.py), or assumed. What they measured
-is the shortest, and a busy host takes longer: slots are given out for HOST_MS at least, as far as memory allows.
+The hosts' time is the topology's `host_ms`, or what agents measured (plan/measured.py), or assumed. A measured time is
+the shortest of many, and a busy host takes longer: slots are given out for at least HOST_MS, as far as memory allows.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from controlplane.planner.topology_checks import HOST_TIMES
 
 DEFAULT_SLOTS, MAXIMUM_SLOTS = 64, 1 << 14
 HOST_MS = 2.0
-"""Assumed of a server whose `host_ms` is not known: batching, scheduling. Slots are given out for it; rates are not
-lowered for it."""
+"""Time that is assumed of a server whose `host_ms` is not known, for batching and scheduling. Slots are given out for
+it; rates are not lowered for it.
+"""
 
 HOSTS = "hosts"
 
@@ -34,7 +35,7 @@ Edge = tuple[str, str]
 
 @dataclass(frozen=True)
 class Level:
-    """A part of a round trip: from `source` to `end` (a node, "workers" or "hosts"), ms."""
+    """A part of a round trip: from `source` to `end` (a node, "workers" or "hosts") in `ms` milliseconds."""
 
     source: str
     end: str
@@ -45,38 +46,43 @@ class Level:
 
 
 def host_ms(topology: Topology, server: str, assumed: float = HOST_MS, least: float = 0.0) -> float:
-    """Return the milliseconds that an agent on the server adds to a round trip; assumed: where it is not known. least:
-    of what was measured."""
+    """Return the milliseconds that an agent on the server adds to a round trip: declared, else measured (but `least` at
+    least), else `assumed`.
+    """
     attributes = topology.graph.nodes[server]
     return float(attributes.get("host_ms", max(least, attributes.get("measured_ms", assumed))))
 
 
 def host_known(topology: Topology, server: str) -> bool:
-    """Whether the server's time is."""
+    """Return whether the server's time is declared or measured."""
     return any(name in topology.graph.nodes[server] for name in HOST_TIMES)
 
 
 def hosts_known(plan: Plan, topology: Topology) -> bool:
-    """Whether the times of all the job's servers are."""
+    """Return whether the times of all the job's servers are declared or measured."""
     return all(host_known(topology, server) for server in (*plan.job.workers, *plan.job.parameter_servers))
 
 
 def with_host_ms(topology: Topology, ms: float) -> Topology:
-    """The topology with this time for every server whose time is not known. Raises TopologyError."""
+    """Return the topology with this time for every server whose time is not known. Raise TopologyError where it is no
+    time.
+    """
     unknown = [server for server in topology.servers if not host_known(topology, server)]
     return topology.replace(nodes={server: {"host_ms": ms} for server in unknown})
 
 
 def hosts_ms(tree: Tree, topology: Topology, assumed: float = HOST_MS, least: float = 0.0) -> float:
-    """Return the milliseconds that the slowest worker and the parameter server of a tree add together; other arguments
-    as of `host_ms`."""
+    """Return the milliseconds that the slowest worker and the parameter server of a tree add together; `assumed` and
+    `least` are those of `host_ms`.
+    """
     slowest = max(host_ms(topology, worker, assumed, least) for worker in tree.assignments.workers)
     return slowest + host_ms(topology, tree.root, assumed, least)
 
 
 def round_trip(tree: Tree, topology: Topology, packet_bits: int, assumed: float = HOST_MS) -> list[Level]:
-    """The levels of a chunk's longest way up and down again; their sum is the round trip in an empty network. assumed:
-    as `host_ms` has it."""
+    """Return the levels of a chunk's longest way up and down again; their sum is the round trip in an empty network.
+    `assumed` is that of `host_ms`.
+    """
     flows, times = tree.crossed(), link_times(topology, packet_bits)
 
     def way(route: Sequence[str]) -> float:
@@ -110,15 +116,16 @@ def round_trip(tree: Tree, topology: Topology, packet_bits: int, assumed: float 
 
 
 def packet_ms(topology: Topology, link: Edge, packet_bits: int) -> float:
-    """A packet's time on a link, without its delay. A host hands its interface what it has (0), at a cable nothing
-    waits."""
+    """Return a packet's time on a link in ms, without its delay; 0 on a link from a host, which hands its interface all
+    it has at once, and at a cable, where nothing waits.
+    """
     if topology.kind(link[0]) == "server" or link[0] in topology.cables:
         return 0.0
     return packet_bits / 1e3 / max(topology.bandwidth_mbps(*link), 1e-3)
 
 
 class LinkTimes(dict[Edge, tuple[float, float]]):
-    """By link, a packet's time on it and the link's delay (ms), each computed when it is first asked for."""
+    """By link, a packet's time on it and the link's delay (both in ms), each computed when it is first asked for."""
 
     def __init__(self, topology: Topology, packet_bits: int) -> None:
         super().__init__()
@@ -135,17 +142,17 @@ def link_times(topology: Topology, packet_bits: int) -> LinkTimes:
 
 
 def total_ms(levels: Iterable[Level]) -> float:
-    """The round trip over all levels."""
+    """Return the round trip over all levels in ms."""
     return sum(level.ms for level in levels)
 
 
 def round_trip_ms(tree: Tree, topology: Topology, packet_bits: int, assumed: float = HOST_MS) -> float:
-    """Return the round trip of a chunk in an empty network, ms."""
+    """Return the round trip of a chunk in an empty network, in ms."""
     return total_ms(round_trip(tree, topology, packet_bits, assumed))
 
 
 def under_way(plan: Plan, topology: Topology, packet_bits: int) -> list[float]:
-    """Packets of each tree that are under way at its rate."""
+    """Return, by tree, the number of packets that are under way at its rate."""
     return [
         plan.tree_rate_mbps(index) * 1e3 * round_trip_ms(tree, topology, packet_bits) / packet_bits
         for index, tree in enumerate(plan.trees)
@@ -155,14 +162,14 @@ def under_way(plan: Plan, topology: Topology, packet_bits: int) -> list[float]:
 def place_slots(
     plan: Plan, topology: Topology, packet_bits: int, free: Mapping[str, Sequence[tuple[int, int]]]
 ) -> tuple[tuple[int, ...], dict[tuple[str, int], int]]:
-    """Slots of each tree, and the first one of each (aggregation point, tree): a multiple of the tree's slots, which
-    Tofino needs.
+    """Return the slots of each tree, and the first one by (aggregation point, tree), which is a multiple of the tree's
+    slots, as Tofino needs it. Raise DoesNotFit where there are too few slots.
 
-    free: ranges of the aggregation points' memory, (first, end). A tree's slots are a power of two that holds what is
-    under way at its rate twice over, 16 to 16384, at least 64 where memory allows. Where a switch has too few, the tree
-    that has most for what it needs gets half. Where gathers run beside reductions, each with half of a tree's slots,
-    trees ask for twice as many. Half of what is free stays so where trees have more than 64: the next
-    plan is installed beside this one. Raises DoesNotFit.
+    `free` has the free ranges (first, end) of the aggregation points' memory. A tree's slots are a power of two, from
+    16 to 16384, which holds twice the packets that are under way at its rate, and at least 64 where memory allows.
+    Where a switch has too few, the tree with the most slots for its need gets half. Where gathers run beside
+    reductions, each with half of a tree's slots, trees ask for twice as many. Half of the free memory stays free where
+    trees have more than 64, since the next plan is installed beside this one.
     """
     needs = under_way(plan, topology, packet_bits)
     slower = [hosts_ms(tree, topology, least=HOST_MS) - hosts_ms(tree, topology) for tree in plan.trees]
@@ -198,7 +205,7 @@ def place_slots(
 
 
 def _into(gaps: Sequence[tuple[int, int]], indices: Sequence[int], sizes: Sequence[int]) -> dict[int, int] | None:
-    """Aligned places in the gaps for trees of these sizes (powers of two); None: there is no room for all.
+    """Return aligned places in the gaps for trees of these sizes (powers of two); None where there is no room for all.
 
     The largest come first, into the first gap that holds them, so that there is at most one gap in front of each.
     """
@@ -213,7 +220,9 @@ def _into(gaps: Sequence[tuple[int, int]], indices: Sequence[int], sizes: Sequen
 
 
 def aligned(free: list[tuple[int, int]], size: int) -> int | None:
-    """The first place for so many slots (a power of two), taken out of the free ranges; None: there is none."""
+    """Return the first place for a number of slots (a power of two), and take it out of the free ranges; None where
+    there is none.
+    """
     for number, (first, end) in enumerate(free):
         base = -(-first // size) * size
         if base + size <= end:

@@ -1,7 +1,7 @@
-"""Survival: the worth of a plan after the loss of one link or switch.
+"""Survival: the rate that a plan has left after the loss of one link or switch.
 
-After a loss the trees that do not need what is gone carry the whole model, each as much as it can: the rates come from
-the master program with the others' columns closed.
+After a loss the trees that do not need the lost part carry the whole model, each as much as it can: the rates come from
+the master program in which the other trees' columns are closed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,15 @@ from controlplane.planner.topology import Topology
 
 @dataclass(frozen=True)
 class Loss:
-    """Loss of a switch, or of a link as "u-v": how many trees need it, the rate that the others have with new shares,
-    and what no plan without it can beat. cut: workers that hang on nothing else."""
+    """The loss of a switch, or of a link.
+
+    Attributes:
+        what: The switch, or the link as "u-v".
+        trees: How many trees need it.
+        rate_mbps: The rate that the other trees have with new shares, in Mbit/s.
+        bound_mbps: A bound of any plan's rate without it.
+        cut: Workers that hang on nothing else.
+    """
 
     what: str
     trees: int
@@ -47,7 +54,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One thing that may be lost: a switch, or the two ends of a link."""
+    """A loss that may happen: of a switch (one node), or of a link (its two ends)."""
 
     nodes: tuple[str, ...]
 
@@ -55,13 +62,13 @@ class Scenario:
         return "-".join(self.nodes)
 
     def needed_by(self, tree: Tree) -> bool:
-        """Return whether the tree is broken without it."""
+        """Return whether the tree is broken by the loss."""
         if len(self.nodes) == 1:
             return self.nodes[0] in _nodes(tree)
         return self.nodes in _links(tree) or self.nodes[::-1] in _links(tree)
 
     def without(self, topology: Topology) -> Topology:
-        """The topology after the loss."""
+        """Return the topology after the loss."""
         if len(self.nodes) == 1:
             return topology.replace(remove_nodes=self.nodes)
         pairs = [pair for pair in (self.nodes, self.nodes[::-1]) if topology.has_link(*pair)]
@@ -78,7 +85,7 @@ def _nodes(tree: Tree) -> frozenset[str]:
 
 
 def scenarios(plan: Plan, topology: Topology) -> list[Scenario]:
-    """Every switch and every link (both directions together) that some tree needs."""
+    """Return the losses of every switch and every link (both directions together) that some tree needs."""
     nodes = {node for tree in plan.trees for node in _nodes(tree)}
     links = {link for tree in plan.trees for link in _links(tree)}
     found = [Scenario((v,)) for v in topology.switches if v in nodes]
@@ -91,7 +98,7 @@ def scenarios(plan: Plan, topology: Topology) -> list[Scenario]:
 
 
 class Pool:
-    """Trees of a plan, and how much those can carry that do not need what is lost."""
+    """The trees of a plan, from which the rate after a loss is computed."""
 
     def __init__(self, plan: Plan, topology: Topology) -> None:
         self.plan, self.topology = plan, topology
@@ -100,19 +107,21 @@ class Pool:
 
     @cached_property
     def scale(self) -> float:
-        """Mbit/s: a bound of the rate, in parts of which rates are computed."""
+        """A bound of the rate in Mbit/s; rates are computed as fractions of it."""
         return bound(self.topology, self.plan.job)
 
     def left(self, scenario: Scenario) -> list[Tree]:
-        """The trees that a loss does not break."""
+        """Return the trees that a loss does not break."""
         return [tree for tree in self.trees if not scenario.needed_by(tree)]
 
     def rate(self, trees: list[Tree]) -> float:
-        """Mbit/s of these trees with the best shares."""
+        """Return the rate of these trees with the best shares, in Mbit/s."""
         return float(self._rates(trees).sum()) * self.scale
 
     def _rates(self, trees: list[Tree]) -> np.ndarray:
-        """Return the rates in units of the scale; trees that are alike count once."""
+        """Return the rates of these trees as fractions of the scale; of equal trees, any one may have all of the
+        rate.
+        """
         if not trees:
             return np.zeros(0)
         master = Master(self.network, self.plan.job, self.scale, None)
@@ -127,7 +136,7 @@ class Pool:
 
 
 def cut_off(job: Job, topology: Topology, scenario: Scenario) -> tuple[str, ...]:
-    """Workers that hang on nothing else than what is lost."""
+    """Return the workers that are connected by nothing but the lost switch or link."""
     if len(scenario.nodes) == 1:
         return tuple(w for w in job.workers if topology.neighbours(w) == scenario.nodes)
     u, v = scenario.nodes
@@ -135,7 +144,7 @@ def cut_off(job: Job, topology: Topology, scenario: Scenario) -> tuple[str, ...]
 
 
 def job_without(job: Job, topology: Topology) -> Job | None:
-    """The job with the parameter servers that still hang on something; None: it has none."""
+    """Return the job with the parameter servers that are still connected; None where there are none."""
     roots = tuple(s for s in job.parameter_servers if s in topology and topology.neighbours(s))
     return replace(job, parameter_servers=roots) if roots else None
 
@@ -160,7 +169,7 @@ def _loss(pool: Pool, scenario: Scenario) -> Loss:
 
 
 def lines(found: list[Loss], rate_mbps: float, most: int = 20) -> Iterator[str]:
-    """A table: those that cost most, then how many cost less."""
+    """Yield a table of the losses that cost most, then how many cost less."""
     yield f"{'lost':<16}{'trees':>6}{'rate Mbit/s':>13}{'of now':>8}{'at most':>10}"
     shown = [loss for loss in found if not loss.cut]
     for loss in shown[:most]:

@@ -1,8 +1,9 @@
-"""Tasks of hosts: a plan's trees between agents that add and pass on (docs/overlay.md).
+"""Tasks of hosts: a plan's trees between agents that add and forward (docs/overlay.md).
 
 A plan's trees lead over switches. An overlay has agents instead, one for each worker; the first of a site's workers
-adds what the site's switch would add. A task says everything that one synchronisation needs: who contributes, who adds,
-who gets the result, over whom, in chunks of which size. Policies make tasks; simulator and agents carry them out.
+adds what the site's switch would add. A task describes one synchronisation completely: which agents contribute, which
+add, which get the result, over which others, in chunks of which size. Policies make tasks; simulator and agents carry
+them out.
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ from controlplane.planner.topology import Topology
 MOST_CONTRIBUTORS = 64
 MOST_VIA = 7
 CHUNK_VALUES = 65_536
-"""Default size of a chunk, float32 values: 256 KB, so that a few are under way on a long link and many make a model."""
+"""Default size of a chunk in float32 values: 256 KB, so that several are under way on a long link and many make a
+model.
+"""
 
 WINDOW_CHUNKS = 32
 ALIGNED_VALUES = 16  # 64 bytes
 
 
 class TaskError(ValueError):
-    """The task is not well formed; names the tree and the agent."""
+    """Error of a task that is not well formed; the message names the tree and the agent."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """`sender` sends to `receiver`, through the agents `via`, which only pass on what they get."""
+    """A connection by which `sender` sends to `receiver`, through the agents `via`, which only forward."""
 
     sender: str
     receiver: str
@@ -46,13 +49,24 @@ class Edge:
 
 @dataclass(frozen=True)
 class SumTree:
-    """One tree: values [first, first + count) of the tensor, added at `root`, and back to the receivers.
+    """One tree of a task: the values [first, first + count) of the tensor are added at `root` and go back to the
+    receivers.
 
-    up: each contributor's (and inner agent's) edge towards the root. down: edges that results take. rate_mbps: what
-    each contributor sends into it at most; 0: no limit. rates_mbps: the same of each contributor, where they differ.
-    state: the way on which the root gets what the last root kept for these values (a task with momentum).
-    routes: over the network's nodes, to each receiver, where the result leaves the root once and switches copy it (L3);
-    they are a tree. label: under which switches do that; 0: the network has not been told yet.
+    Attributes:
+        root: The agent that has the sum in the end.
+        first: First value of the tensor that the tree carries.
+        count: How many values it carries.
+        up: The edge of each contributor and each inner agent towards the root.
+        down: The edges that results take.
+        contributors: Agents whose values are added.
+        receivers: Agents that get the result.
+        rate_mbps: Most Mbit/s that each contributor sends into the tree; 0 for no limit.
+        rates_mbps: The same by contributor, where they differ.
+        state: Where the task has momentum and the root has changed, the edge by which the new root gets what the last
+            one kept for these values.
+        routes: Where switches copy the result (L3), the routes over the network's nodes from the root, which sends it
+            once, to each receiver; they are a tree.
+        label: The label under which switches copy; 0 where the network has not been told yet.
     """
 
     root: str
@@ -75,7 +89,7 @@ class SumTree:
 
     @cached_property
     def nodes(self) -> frozenset[str]:
-        """Everyone that the tree needs, those that only pass on included."""
+        """All agents that the tree needs, those that only forward included."""
         edges = (*self.up, *self.down, *self._moves)
         ends = [n for edge in edges for n in edge.path]
         return frozenset((self.root, *self.contributors, *self.receivers, *ends))
@@ -85,7 +99,7 @@ class SumTree:
         return () if self.state is None else (self.state,)
 
     def without(self, nodes: Collection[str]) -> SumTree:
-        """A multicast (nothing is added on the way) that these receivers get no more of."""
+        """Return the tree of a multicast (nothing is added on the way) without these receivers."""
         return replace(
             self,
             down=tuple(edge for edge in self.down if edge.receiver not in nodes),
@@ -94,11 +108,11 @@ class SumTree:
         )
 
     def rate_of(self, node: str) -> float:
-        """Return the most Mbit/s that this contributor sends; 0: no limit."""
+        """Return the most Mbit/s that this contributor sends; 0 for no limit."""
         return self.rates_mbps[self.contributors.index(node)] if self.rates_mbps else self.rate_mbps
 
     def bits(self, node: str) -> int:
-        """Contributors (by position) whose sum `node` sends up, or as the root has in the end."""
+        """Return the contributors (a bit each, by position) whose sum `node` sends up, or the root has in the end."""
         return self._bits.get(node, 0)
 
     @cached_property
@@ -117,7 +131,9 @@ class SumTree:
         return [edge.sender for edge in self.up if edge.receiver == node]
 
     def check(self, name: str, values: int) -> None:
-        """Raises TaskError: every contributor's values reach the root, every receiver gets the result once."""
+        """Check that every contributor's values reach the root and every receiver gets the result once; raise
+        TaskError, whose message begins with `name`, otherwise.
+        """
         if not 0 <= self.first <= self.first + self.count <= values:
             raise TaskError(f"{name}: values {self.first} .. {self.first + self.count} of {values}")
         if not self.contributors or len(set(self.contributors)) != len(self.contributors):
@@ -169,22 +185,33 @@ Op = Literal["sum", "mean", "mix", "copy", "maximum", "words"]
 class Task:
     """One synchronisation.
 
-    number: unique and rising in an epoch. round: of training, for the log. op: "sum", "mean" (over the tree's
-    contributors), or "mix": each receiver takes the mean of its own values and all that reach it (SelMcast; one tree a
-    sender, nothing is added on the way), or "copy": receivers get the sender's values beside their own, whenever they
-    come (SelMcast, SSP; one tree, straight from its root), or "maximum" of each value, or "words": each two values are
-    the bits of one unsigned number of 64 bits, and these are added (integers of few bits, several in a word; who
-    submits them leaves room, so that no carry leaves a field). momentum: roots keep v = momentum v + sum or mean, and v
-    is the result (a server's optimiser: what an APSP's server has to take along when it moves).
-
-    window: chunks of a tree that a contributor sends ahead of their results; 0: no limit. keep: agents keep what they
-    brought, so that the task can be done again when it is given up. priority: lower goes first where several tasks
-    share a connection. detours: other ways between two agents, for chunks whose direct way has `busy_bound` chunks
-    under way; each takes `detour_length` at a time (NetStorm, VI). lazy: where all of these are taken, too, a chunk
-    waits until one has room; else it takes the direct way. budget: seconds after which a participant that has not got
-    everything discards the task; 0: never. turns: which of each participant's bringings this is, where they have begun
-    to send before (CREW's scatter that does not block); trees begin at whole chunks then. weights: what each
-    participant gave as its weight (samples, say); agents do not multiply by it, they tell their trainers.
+    Attributes:
+        number: A number that is unique and rising in an epoch.
+        values: Values of the tensor.
+        trees: The trees, which together carry all values.
+        op: "sum"; "mean" over the tree's contributors; "mix", where each receiver takes the mean of its own values and
+            all that reach it (SelMcast; one tree a sender, nothing is added on the way); "copy", where receivers get
+            the sender's values beside their own, whenever they come (SelMcast, SSP; one tree, straight from its root);
+            "maximum" of each value; "words", where each two values are the bits of one unsigned number of 64 bits, and
+            these are added (integers of few bits, several in a word; who submits them leaves room, so that no carry
+            leaves a field).
+        round: The round of training, for the log.
+        chunk_values: Values of a chunk.
+        window: Chunks of a tree that a contributor sends ahead of their results; 0 for no limit.
+        keep: Whether agents keep the values that they submitted, so that the task can be repeated when it is given up.
+        priority: Tasks with a lower number go first where several share a connection.
+        detours: Further ways between two agents, for chunks whose direct way has `busy_bound` chunks under way; each
+            takes `detour_length` chunks at a time (NetStorm, VI).
+        busy_bound: See `detours`.
+        detour_length: See `detours`.
+        lazy: Where all detours are busy, too, a chunk waits until a way has room; if not set, it takes the direct way.
+        momentum: Roots keep v = momentum v + sum or mean, and v is the result (a server's optimiser, which an APSP
+            server takes along when it moves).
+        budget: Seconds after which a participant that lacks results discards the task; 0 for never.
+        turns: For each participant, which of its submissions this is, where they have begun to send before the task
+            (CREW's scatter that does not block); trees then begin at whole chunks.
+        weights: The weight that each participant gave (its samples, say); agents do not multiply by it, they tell their
+            trainers.
     """
 
     number: int
@@ -212,21 +239,21 @@ class Task:
 
     @cached_property
     def participants(self) -> tuple[str, ...]:
-        """Agents that bring values or get results, in the order of the trees."""
+        """The agents that contribute values or get results, in the order of the trees."""
         return tuple(dict.fromkeys(n for tree in self.trees for n in (*tree.contributors, *tree.receivers)))
 
     @property
     def submitters(self) -> tuple[str, ...]:
-        """Agents that must have values before the task begins."""
+        """The agents that must have submitted values before the task begins."""
         return self.trees[0].contributors if self.op == "copy" else self.participants
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """Agents that must have everything before the task is done."""
+        """The agents that must have all results before the task is done."""
         return self.trees[0].receivers if self.op == "copy" else self.participants
 
     def hops(self) -> Iterator[tuple[str, str]]:
-        """(agent, the next) of everything that goes over connections, tree by tree; a pair may come again."""
+        """Yield (agent, the next one) for each connection that is used, tree by tree; a pair may come several times."""
         for tree in self.trees:
             for edge in () if tree.routes else (*tree.up, *tree.down):
                 yield from pairwise(edge.path)
@@ -236,26 +263,28 @@ class Task:
         return -(-self.trees[tree].count // self.chunk_values)
 
     def chunk(self, tree: int, number: int) -> tuple[int, int]:
-        """(first value, one past the last) of a chunk in the tensor."""
+        """Return a chunk's range in the tensor: its first value, and one past its last."""
         part = self.trees[tree]
         start = part.first + number * self.chunk_values
         return start, min(start + self.chunk_values, part.first + part.count)
 
     def without(self, nodes: Collection[str]) -> Task:
-        """The same copies, which these receivers get no more of."""
+        """Return the same task, whose copies these receivers no longer get."""
         return replace(self, trees=tuple(tree.without(nodes) for tree in self.trees))
 
     def at_rate(self, mbps: float) -> Task:
-        """The same, sent so fast."""
+        """Return the same task with this limit of every contributor's rate, in Mbit/s."""
         return replace(self, trees=tuple(replace(tree, rate_mbps=mbps) for tree in self.trees))
 
     def weighted(self, weights: Mapping[str, float]) -> Task:
-        """The same, which says what each participant weighs."""
+        """Return the same task with the participants' weights."""
         return replace(self, weights=tuple(weights[node] for node in self.participants))
 
     def with_root(self, tree: int, root: str) -> Task:
-        """The same where another agent adds this tree's values, straight from its contributors and back: the tree
-        carries nothing any more, and a new one at the end does, so that no message means two things."""
+        """Return the same task, in which another agent adds this tree's values, straight from its contributors and
+        back. The tree itself then carries nothing; a new one at the end carries its values, so that no message means
+        two things.
+        """
         old = self.trees[tree]
         new = replace(
             old, root=root,
@@ -265,7 +294,7 @@ class Task:
         return replace(self, trees=(*self.trees[:tree], replace(new, count=0), *self.trees[tree + 1 :], new))
 
     def check(self) -> None:
-        """Raises TaskError."""
+        """Check that the task is well formed; raise TaskError otherwise."""
         if self.values < 1 or self.chunk_values < 1 or self.window < 0:
             raise TaskError(f"task {self.number}: values and chunk_values must be above 0, window at least 0")
         for index, tree in enumerate(self.trees):
@@ -306,7 +335,9 @@ class Task:
 
     @classmethod
     def from_json(cls, source: Mapping[str, Any] | str) -> Task:
-        """Raises TaskError."""
+        """Return the task that `to_json` wrote, as an object or its JSON text. Raise TaskError where a field is missing
+        or unknown.
+        """
         data: Mapping[str, Any] = json.loads(source) if isinstance(source, str) else source
         try:
             trees = tuple(
@@ -335,8 +366,9 @@ def _edges(data: Iterable[Mapping[str, Any]]) -> tuple[Edge, ...]:
 
 
 class Agents:
-    """Agents that stand for the nodes of a topology: a worker for itself, for its site the first worker there, and for
-    a parameter server its site's agent (or itself, where the site has no worker)."""
+    """The agents that stand for the nodes of a topology: a worker for itself, for a site the first worker there, and
+    for a parameter server the agent of its site (or itself, where the site has no worker).
+    """
 
     def __init__(self, plan: Plan, topology: Topology) -> None:
         job = plan.job
@@ -349,20 +381,26 @@ class Agents:
             self.of[server] = self.of[topology.access_switch(server)]
 
     def edge(self, route: tuple[str, ...]) -> Edge | None:
-        """The route between agents; None: inside one. Sites without an agent forward and are not named."""
+        """Return the route as an edge between agents; None where it stays inside one agent. Sites without an agent only
+        forward, and the edge does not name them.
+        """
         path = list(dict.fromkeys(self.of[node] for node in route if node in self.of))
         return Edge(path[0], path[-1], tuple(path[1:-1])) if len(path) > 1 else None
 
 
 @dataclass(frozen=True)
 class Sending:
-    """Settings with which agents send what a plan has them send.
+    """Settings by which agents send a plan's tasks.
 
-    chunk_values: values of a chunk. window: chunks of a tree that may be without a result. headroom: the part of the
-    plan's rate that stays unused. paced: trees keep to their rates; else they are as fast as TCP. detours: chunks may
-    take the plan's (NetStorm's auxiliary paths), but for those over a site without an agent or over more than MOST_VIA.
-    replicated: a multicast of layer L3 leaves its sender once, and switches copy it along the plan's routes, at the
-    plan's rate.
+    Attributes:
+        chunk_values: Values of a chunk.
+        window: Chunks of a tree that may be without a result.
+        headroom: The fraction of the plan's rate that stays unused.
+        paced: Whether trees keep to their rates; else they are as fast as TCP.
+        detours: Whether chunks may take the plan's detours (NetStorm's auxiliary paths), but for those over a site
+            without an agent or over more than MOST_VIA agents.
+        replicated: Whether a multicast of layer L3 leaves its sender once, and switches copy it along the plan's routes
+            at the plan's rate.
     """
 
     chunk_values: int = CHUNK_VALUES
@@ -386,11 +424,11 @@ def task_of(
     op: Op = "mean",
     way: Sending = AS_PLANNED,
 ) -> Task:
-    """One synchronisation of `values` float32 values with the plan.
+    """Return the task of one synchronisation of `values` float32 values with the plan. Raise PlanError where the plan
+    has no trees and no multicasts.
 
     Trees carry contiguous parts by their shares. Where a tree adds nothing on the way (a star) its results go back to
-    each worker on its own, as over TCP, along the way that its values came. Raises PlanError when the plan has no trees
-    and no multicasts.
+    each worker on its own, as over TCP, along the way by which its values came.
     """
     agents = Agents(plan, topology)
     if plan.multicasts:
@@ -433,8 +471,9 @@ def _detours(plan: Plan, agents: Agents) -> tuple[Edge, ...]:
 
 
 def _aligned(values: float) -> int:
-    """Trees begin at cache lines. At whole chunks, small trees would get chunks more or less than their shares, and the
-    plan's links would not be full at once."""
+    """Round a position in the tensor to a cache line, where trees begin. If they began at whole chunks, small trees
+    would get more or fewer chunks than their shares, and the plan's links would not be full at once.
+    """
     return round(values / ALIGNED_VALUES) * ALIGNED_VALUES
 
 

@@ -1,10 +1,10 @@
-"""Weakened links: what a plan keeps of its rate when one link loses a part of its capacity, since it is a member of a
-trunk, a lane of an optic, or was measured slower than it was declared.
+"""Weakened links: the rate that a plan keeps when one link loses a part of its capacity, because a cable of a trunk or
+a lane of an optic fails, or it was measured slower than it was declared.
 
-Every tree still works then. With the shares as they are, the rate falls until the link carries what it can; with new
-shares (which the controller gives once it has seen it) the same trees may carry more. Each link is a limit of its own,
-so the worst of any one link's losses costs, with the shares as they are, what all links' losses at once would cost. The
-plan that keeps most is therefore the one that is best on links that have all lost that part (`with_headroom`).
+Every tree still works then. With the shares as they are, the rate falls until the link carries its load; with new
+shares (which the controller gives once it has noticed) the same trees may carry more. Each link is a limit of its own,
+so with the shares as they are, the worst loss of any one link costs as much as all links' losses at once. The plan that
+keeps most is therefore the one that is best on links that have all lost that part (`with_headroom`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ ROUNDING = 1e-9
 SHOWN = 20  # lines of the table
 
 Ends = tuple[str, str]
-"""A link, both directions of it: its nodes in alphabetical order."""
+"""A link in both directions: its nodes in alphabetical order."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Rate that is left when the link whose loss costs most loses a part of its capacity. loses: that part, 0 to 1.
-    link: "u-v", "" where no link's loss costs anything. part: of the plan's rate, 0 to 1."""
+    """The rate that is left when the link whose loss costs most loses a part of its capacity.
+
+    Attributes:
+        loses: The part of its capacity that the link loses, from 0 to 1.
+        link: The link as "u-v"; "" where no link's loss costs anything.
+        rate_mbps: The rate that is left, in Mbit/s.
+        part: The same as a fraction of the plan's rate.
+    """
 
     loses: float
     link: str
@@ -46,8 +52,15 @@ class Kept:
 
 @dataclass(frozen=True)
 class Weakened:
-    """A link ("u-v") that has lost a part of its capacity: how many trees cross it, the rate with the shares as they
-    are, that of the same trees with new shares, and what no plan can beat then."""
+    """A link ("u-v") that has lost a part of its capacity.
+
+    Attributes:
+        link: Its name.
+        trees: How many trees cross it.
+        unchanged_mbps: The rate with the shares as they are, in Mbit/s.
+        rate_mbps: The rate of the same trees with new shares.
+        bound_mbps: A bound of any plan's rate then.
+    """
 
     link: str
     trees: int
@@ -60,17 +73,19 @@ class Weakened:
 
 
 def kept(plan: Plan, topology: Topology, rate_mbps: float, loses: float) -> Kept:
-    """Return what is left with the shares as they are. rate_mbps: the plan's, from the evaluator."""
+    """Return the rate that is left with the shares as they are, where `rate_mbps` is the plan's rate from the
+    evaluator.
+    """
     return _worst(_rates(plan, topology, rate_mbps, loses).items(), rate_mbps, loses)
 
 
 def kept_with_new_shares(found: list[Weakened], rate_mbps: float, loses: float) -> Kept:
-    """Return what is left once the trees have new shares. found: of `weakened`."""
+    """Return the rate that is left once the trees have new shares, from the list that `weakened` returned."""
     return _worst(((item.link, item.rate_mbps) for item in found), rate_mbps, loses)
 
 
 def weakened(plan: Plan, topology: Topology, rate_mbps: float, loses: float) -> list[Weakened]:
-    """Return every link that costs rate when it alone loses this part of its capacity, what costs most first."""
+    """Return every link that costs rate when it alone loses this part of its capacity, those that cost most first."""
     trees = Counter(
         ends for tree in plan.trees for ends in {_ends(*pair) for pair in (*tree.crossed(), *tree.return_edges)}
     )
@@ -88,18 +103,21 @@ def weakened(plan: Plan, topology: Topology, rate_mbps: float, loses: float) -> 
 
 
 def with_headroom(topology: Topology, part: float) -> Topology:
-    """Return the network in which every link has this part of its capacity less."""
+    """Return the network in which every link has lost this part of its capacity."""
     return _with_less(topology, part, topology.links)
 
 
 def on_whole_links(plan: Plan, topology: Topology) -> Plan:
-    """Return a plan that was made with headroom with the rate that it has on the links as they are; what was proven
-    with headroom is no bound there."""
+    """Return a plan that was made with headroom with the rate that it has on the links as they are; a rate that was
+    proven with headroom is no bound there.
+    """
     return replace(plan, rate_mbps=evaluate(plan, topology).rate_mbps, proven_mbps=None)
 
 
 def lines(found: list[Weakened], rate_mbps: float, now: Kept) -> Iterator[str]:
-    """Return lines that say what is kept, and a table of the links that cost most. now: with the shares as they are."""
+    """Yield lines that say which rate is kept, and a table of the links that cost most; `now` is what is kept with the
+    shares as they are.
+    """
     again = kept_with_new_shares(found, rate_mbps, now.loses)
     yield f"kept        when any one link loses {100 * now.loses:g} %: {now}; with new shares {again}"
     if not found:
@@ -116,7 +134,7 @@ def lines(found: list[Weakened], rate_mbps: float, now: Kept) -> Iterator[str]:
 
 
 def _worst(rates: Iterable[tuple[Ends | str, float]], rate_mbps: float, loses: float) -> Kept:
-    """The least of these rates by link; of several the first by name."""
+    """Return the least of these rates with its link; of several, the first link by name."""
     named = [(mbps, ends if isinstance(ends, str) else "-".join(ends)) for ends, mbps in rates]
     least = min(named, default=(rate_mbps, ""))[0]
     if not least < rate_mbps * (1 - ROUNDING):
@@ -135,7 +153,9 @@ def _rates(plan: Plan, topology: Topology, rate_mbps: float, loses: float) -> di
 
 
 def _with_less(topology: Topology, part: float, links: Iterable[Ends]) -> Topology:
-    """Links that are there in one direction only lose it there."""
+    """Return the topology in which these links have lost this part of their bandwidth; links that do not exist are left
+    out.
+    """
     there = [(u, v) for u, v in links if topology.has_link(u, v)]
     less = {(u, v): {"bandwidth_mbps": topology.bandwidth_mbps(u, v) * (1 - part)} for u, v in there}
     return topology.replace(links=less)

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class SimulationError(ValueError):
-    """A wrong call (unknown resource, negative size, time in the past), or a run that can never end."""
+    """Error of a wrong call (unknown resource, negative size, time in the past), or of a run that can never end."""
 
 
 def ids_of(values: ArrayLike) -> NDArray[np.int32]:
@@ -26,14 +26,14 @@ def address(array: NDArray[np.generic]) -> int:
 
 
 def existing(what: str, number: int, count: int) -> int:
-    """Return the number of a resource or flow, of which there are `count`. Raises SimulationError."""
+    """Return the number of a resource or flow (`what`). Raise SimulationError where it is not below `count`."""
     if not 0 <= number < count:
         raise SimulationError(f"{what} {number} does not exist, there are {count}")
     return number
 
 
 def existing_many(flows: ArrayLike, count: int) -> NDArray[np.int32]:
-    """Return the numbers of flows, of which there are `count`. Raises SimulationError."""
+    """Return the numbers of flows as an array. Raise SimulationError where one is not below `count`."""
     ids = ids_of(flows)
     if len(ids) and not (ids.min() >= 0 and ids.max() < count):
         raise SimulationError("a flow does not exist")
@@ -43,7 +43,7 @@ def existing_many(flows: ArrayLike, count: int) -> NDArray[np.int32]:
 def refused(
     code: int, path: Sequence[int], groups: Sequence[int], sizes: Sequence[float], resources: int
 ) -> MemoryError | SimulationError:
-    """Return the error for a code below 0 with which C has refused new flows. resources: how many there are."""
+    """Return the error for a code below 0 with which C has refused new flows; there are `resources` resources."""
     if code == -1:
         return MemoryError("no memory for flows")
     return SimulationError(

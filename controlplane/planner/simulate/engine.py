@@ -1,8 +1,12 @@
 """The simulator: flows on resources, timers, and callbacks that decide what happens next.
 
-Flow level: no packets, no congestion control; a flow's rate is what the sharing rule gives it at every instant.
+It is at flow level: there are no packets and no congestion control; a flow has at every instant the rate that the
+sharing rule gives it.
+
 - "fair": per-flow max-min, strict priorities between classes (a lower number goes first);
-- "fcfs": in each class, and between classes, whoever came first takes what its resources have left, then the next.
+- "fcfs": in each class, and between classes, the flow that came first takes what its resources have left, then the
+  next one.
+
 Time is in seconds, rates in Mbit/s, sizes in Mbit. The same calls give the same events in the same order.
 """
 
@@ -33,7 +37,9 @@ _ONE_ID, _TWO_IDS, _ONE_REAL = ctypes.c_int32 * 1, ctypes.c_int32 * 2, ctypes.c_
 
 
 class Simulator:
-    """Resources 0 .. n-1 with capacities in Mbit/s (infinity: no limit; 0: out of order)."""
+    """A simulated network: resources 0 .. n-1 with capacities in Mbit/s (infinity: no limit; 0: out of order), and
+    flows on them.
+    """
 
     def __init__(self, capacities: ArrayLike, sharing: Sharing = "fair") -> None:
         values = reals_of(capacities).ravel()
@@ -63,18 +69,18 @@ class Simulator:
 
     @property
     def active(self) -> int:
-        """Flows that are not finished (with or without bandwidth)."""
+        """The number of flows that are not finished (with or without bandwidth)."""
         return self._lib.fs_active(self._sim)
 
     @property
     def flows(self) -> int:
-        """All flows so far, also promised ones."""
+        """The number of all flows so far, promised ones included."""
         return self._n_flows
 
     # --- time ---
 
     def at(self, time: float, callback: Callable[[], None]) -> None:
-        """Calls back at `time`; calls for the same time in the order in which they were asked for."""
+        """Call back at `time`; callbacks for the same time come in the order in which they were asked for."""
         if not time >= self.now:
             raise SimulationError(f"time {time} is not after now ({self.now})")
         heapq.heappush(self._timers, (time, self._n_timers, callback))
@@ -100,7 +106,9 @@ class Simulator:
     # --- flows ---
 
     def groups(self, count: int, callback: Callable[[int], None] | None) -> range:
-        """`count` new groups; callback(group) comes each time that a group's last flow (or hold) is gone."""
+        """Make `count` new groups and return their numbers; `callback(group)` is called each time that a group's last
+        flow (or hold) is gone.
+        """
         first = self._lib.fs_groups(self._sim, count, callback is not None)
         if first < 0:
             raise MemoryError("no memory for groups")
@@ -108,12 +116,12 @@ class Simulator:
         return range(first, first + count)
 
     def on_done(self, group: int, callback: Callable[[int], None] | None) -> None:
-        """Another callback for the group."""
+        """Replace the callback of the group."""
         self._callbacks[group] = callback
         self._lib.fs_watch(self._sim, group, callback is not None)
 
     def hold(self, group: int) -> None:
-        """The group is not done before a `release`: more flows are to come."""
+        """Keep the group from being done before a `release`, as more flows are to come."""
         self._lib.fs_hold(self._sim, group)
 
     def release(self, group: int) -> None:
@@ -129,9 +137,11 @@ class Simulator:
         group: int | None = None,
         coefficients: Sequence[float] | None = None,
     ) -> int:
-        """One flow: `size` Mbit over all resources of `path` at one rate (an L3 multicast: those of all its branches).
+        """Start one flow and return its number: `size` Mbit over all resources of `path` at one rate (an L3 multicast
+        takes those of all its branches).
 
-        coefficients: how much of each resource a unit of rate takes (1). callback, or the group it belongs to.
+        `coefficients` say how much of each resource a unit of rate takes (default 1). A flow has a callback for its
+        end, or belongs to a group.
         """
         if group is None:
             group = self.groups(1, None if callback is None else lambda _: callback())[0]
@@ -167,10 +177,11 @@ class Simulator:
         priority: int = 0,
         after: ArrayLike | None = None,
     ) -> range:
-        """Flows over one resource each, in the given order.
+        """Start flows over one resource each, in the given order, and return their numbers.
 
-        after: flow k is only promised. It counts for its group at once, and arrives at its resource at the instant when
-        group after[k] is done (the next time), without a callback. What one group sets off stands together.
+        With `after`, flow k is only promised. It counts for its group at once, and arrives at its resource at the
+        instant when group after[k] is next done, without a callback. Flows that wait for the same group stand together
+        in the arrays.
         """
         size, path, group = reals_of(sizes), ids_of(resources), ids_of(groups)
         if not len(size) == len(path) == len(group):
@@ -197,18 +208,18 @@ class Simulator:
         return range(first, first + len(size))
 
     def remaining(self, flow: int) -> float:
-        """Mbit still to send; 0 when finished."""
+        """Return the Mbit that a flow has still to send; 0 when it is finished."""
         return self._lib.fs_remaining(self._sim, existing("flow", flow, self._n_flows))
 
     def remaining_many(self, flows: ArrayLike) -> NDArray[np.float64]:
-        """Mbit still to send of each; -1 for finished ones."""
+        """Return the Mbit that each flow has still to send; -1 for finished ones."""
         ids = existing_many(flows, self._n_flows)
         result = np.empty(len(ids))
         self._lib.fs_remaining_many(self._sim, len(ids), address(ids), address(result))
         return result
 
     def set_groups(self, flows: ArrayLike, groups: ArrayLike) -> None:
-        """Unfinished flows count for other groups, one each; the old ones are not called back for that."""
+        """Move unfinished flows to other groups, one for each flow; the old groups are not called back for that."""
         ids, new = existing_many(flows, self._n_flows), ids_of(groups)
         if len(ids) != len(new):
             raise SimulationError(f"{len(ids)} flows, but {len(new)} groups")
@@ -217,17 +228,17 @@ class Simulator:
         self._lib.fs_set_group_many(self._sim, len(ids), address(ids), address(new))
 
     def rate(self, flow: int) -> float:
-        """Mbit/s now; 0 when finished or waiting."""
+        """Return a flow's present rate in Mbit/s; 0 when it is finished or waiting."""
         return self._lib.fs_rate(self._sim, existing("flow", flow, self._n_flows))
 
     def set_remaining(self, flow: int, size: float) -> None:
-        """Changes what an unfinished flow has yet to send; 0 ends it (and counts as done for its group)."""
+        """Change the Mbit that an unfinished flow has still to send; 0 ends it (and counts as done for its group)."""
         if not (size >= 0 and math.isfinite(size)):
             raise SimulationError(f"a size must be finite and >= 0, got {size}")
         self._lib.fs_set_remaining(self._sim, existing("flow", flow, self._n_flows), size)
 
     def set_remaining_many(self, flows: ArrayLike, sizes: ArrayLike) -> None:
-        """`set_remaining` of each, in their order."""
+        """Do for each flow what `set_remaining` does, in their order."""
         ids, left = existing_many(flows, self._n_flows), reals_of(sizes)
         if len(ids) != len(left):
             raise SimulationError(f"{len(ids)} flows, but {len(left)} sizes")
@@ -236,7 +247,7 @@ class Simulator:
         self._lib.fs_set_remaining_many(self._sim, len(ids), address(ids), address(left))
 
     def set_path(self, flow: int, path: Sequence[int]) -> None:
-        """Moves an unfinished flow to other resources (a multicast loses receivers, a route changes)."""
+        """Move an unfinished flow to other resources (a multicast loses receivers, a route changes)."""
         ids = ids_of(path)
         if len(set(path)) != len(ids):
             raise SimulationError(f"a resource is named twice in {list(path)}")
@@ -251,13 +262,13 @@ class Simulator:
     # --- running ---
 
     def stop(self) -> None:
-        """Ends `run` after the present callback."""
+        """End `run` after the present callback."""
         self._stopped = True
 
     def run(self, until: float = math.inf) -> float:
-        """Runs to `until`, or until nothing is left. Returns now.
+        """Run to `until`, or until nothing is left, and return the time then.
 
-        Raises SimulationError when flows wait for bandwidth that nothing will ever give them (only without `until`).
+        Raise SimulationError where flows wait for bandwidth that nothing will ever give them (only without `until`).
         """
         self._stopped = False
         step, take = self._lib.fs_step, self._lib.fs_take_done

@@ -15,7 +15,7 @@ OPTIONS = ("-std=c11", "-O2", "-ffp-contract=off", "-Wall", "-Wextra")
 
 @cache
 def library() -> ctypes.CDLL:
-    """The compiled library with its functions' types. Raises BuildError."""
+    """Return the compiled library with its functions' types. Raise BuildError where it cannot be compiled."""
     lib = load(SOURCE, options=OPTIONS)
     handle, number, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_double
     numbers, reals = ctypes.c_void_p, ctypes.c_void_p

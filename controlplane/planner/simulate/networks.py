@@ -1,7 +1,7 @@
 """Resources of simulated networks: overlays (one directed link per pair), a non-blocking switch, the links of a
 topology.
 
-Also changes over time: capacities that follow a trace, outages of links and nodes.
+Changes over time are here, too: capacities that follow a trace, outages of links and nodes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from controlplane.planner.topology import Topology
 
 
 class Overlay:
-    """n nodes, each pair with its own directed link: resource i * n + j for i -> j; i -> i has no limit."""
+    """An overlay of n nodes, each pair with its own directed link: resource i * n + j leads from i to j; i -> i has no
+    limit.
+    """
 
     def __init__(self, bandwidth_mbps: ArrayLike) -> None:
-        """bandwidth_mbps: (n, n); the diagonal is not looked at."""
+        """Make an overlay from an (n, n) array of bandwidths in Mbit/s, whose diagonal is ignored."""
         matrix = np.array(bandwidth_mbps, dtype=float)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
             raise SimulationError(f"an overlay needs a square matrix of bandwidths, got shape {matrix.shape}")
@@ -37,13 +39,13 @@ class Overlay:
         return source * self.n + destination
 
     def node(self, node: int) -> list[int]:
-        """All links from and to the node: what its outage takes away."""
+        """Return all links from and to the node, which its outage takes away."""
         others = [k for k in range(self.n) if k != node]
         return [*(self.link(node, k) for k in others), *(self.link(k, node) for k in others)]
 
 
 class BigSwitch:
-    """A non-blocking switch: resource i is node i's way into it (upload), n + j the way out of it to node j."""
+    """A non-blocking switch: resource i is node i's link into it (upload), n + j its link to node j (download)."""
 
     def __init__(self, upload_mbps: Sequence[float], download_mbps: Sequence[float]) -> None:
         if len(upload_mbps) != len(download_mbps):
@@ -55,7 +57,7 @@ class BigSwitch:
         return [source, self.n + destination]
 
     def multicast(self, source: int, destinations: Iterable[int]) -> list[int]:
-        """L3: the sender's upload once, each receiver's download."""
+        """Return the resources of an L3 multicast: the sender's upload once, and each receiver's download."""
         return [source, *(self.n + j for j in destinations)]
 
     def node(self, node: int) -> list[int]:
@@ -64,7 +66,7 @@ class BigSwitch:
 
 
 class LinkNetwork:
-    """The directed links of a topology, with what others leave of them."""
+    """The directed links of a topology, with their residual bandwidth."""
 
     def __init__(self, topology: Topology) -> None:
         self.index = {link: i for i, link in enumerate(topology.links)}
@@ -77,7 +79,7 @@ class LinkNetwork:
             raise SimulationError(f"link {u} -> {v} does not exist") from None
 
     def node(self, name: str) -> list[int]:
-        """All links from and to the node: what its outage takes away."""
+        """Return all links from and to the node, which its outage takes away."""
         found = [k for link, k in self.index.items() if name in link]
         if not found:
             raise SimulationError(f"node {name} does not exist or has no links")
@@ -88,14 +90,15 @@ class LinkNetwork:
 
 
 def follow(simulator: Simulator, resource: int, trace: Iterable[tuple[float, float]]) -> None:
-    """The resource's capacity follows (time s, Mbit/s) steps."""
+    """Let the resource's capacity follow steps (time in s, Mbit/s)."""
     for time, mbps in trace:
         simulator.at(time, lambda mbps=mbps: simulator.set_capacity(resource, mbps))  # type: ignore[misc]
 
 
 def outage(simulator: Simulator, resources: Sequence[int], start: float, end: float, capacities: ArrayLike) -> None:
-    """Let the resources carry nothing from start to end (s); flows on them wait. capacities: what they have
-    after that."""
+    """Let the resources carry nothing from `start` to `end` (s), while flows on them wait; after that they have their
+    entry of `capacities`, an array over all resources.
+    """
     if not end > start:
         raise SimulationError(f"an outage must end after it starts, got {start} to {end} s")
     after = np.asarray(capacities, float)

@@ -1,4 +1,4 @@
-"""Simulated training with a plan on its topology: rounds of computing and of synchronising what was computed."""
+"""Simulated training with a plan on its topology: rounds of computing and of synchronising the gradients."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from controlplane.planner.topology import Topology
 
 
 class PlanNetwork:
-    """Directed links, what switches can add, what parameter servers take in; as the evaluator counts them.
-
-    paces: rates that trees keep, Mbit/s.
+    """Resources of a plan's network: directed links, switches (and hosts) that add, parameter servers that take in, as
+    the evaluator counts them. `paces` adds a resource for each tree, of the Mbit/s to which the tree keeps.
     """
 
     def __init__(self, topology: Topology, paces: Sequence[float] = ()) -> None:
@@ -45,7 +44,9 @@ class PlanNetwork:
             raise SimulationError(f"link {u} -> {v} does not exist") from None
 
     def node(self, name: str) -> list[int]:
-        """All links of the node, both ways, and what it adds or takes in: what an outage of the node takes away."""
+        """Return all links of the node in both directions, and its adding and taking in, all of which its outage takes
+        away.
+        """
         own = [of[name] for of in (self.adders, self.takers) if name in of]
         if not own:
             raise SimulationError(f"node {name} does not exist")
@@ -65,11 +66,15 @@ Prepare = Callable[[Simulator, PlanNetwork], None]
 class Flows:
     """Settings for how a plan's flows move in the simulator.
 
-    stored False: every tree (and L3 multicast) is one fluid, moving on all its links at once (chunks much smaller than
-    the model), from the moment when all workers are ready; trees send at no more than their part of the plan's rate, as
-    the agents do (paced False: they share resources max-min, as TCP would). True: each flow of a tree starts when all
-    that it carries has come, and results go down hop by hop. A multicast waits for its sender only, and has no pace.
-    sharing: of what flows compete for. pace: the part of the plan's rates at which trees send.
+    Attributes:
+        stored: If not set, every tree (and L3 multicast) is one fluid that moves on all its links at once (chunks much
+            smaller than the model), from the moment when all workers are ready. If set, each flow of a tree starts when
+            all that it carries has arrived, and results go down hop by hop. A multicast waits for its sender only, and
+            has no pace.
+        sharing: The rule by which flows share resources.
+        pace: The fraction of the plan's rates at which trees send.
+        paced: Whether trees of fluid send at no more than their part of the plan's rate, as agents do; else they share
+            resources max-min, as TCP would.
     """
 
     stored: bool = False
@@ -84,7 +89,9 @@ FLUID = Flows()
 def synchronisation_seconds(
     plan: Plan, topology: Topology, *, stored: bool = False, sharing: Sharing = "fair", paced: bool = True
 ) -> float:
-    """Seconds to synchronise the job's whole model once, of workers that are all ready. Options as for `Flows`."""
+    """Return the seconds to synchronise the job's whole model once, for workers that are all ready. Options are those
+    of `Flows`.
+    """
     return run_plan(plan, topology, flows=Flows(stored, sharing, paced=paced))[0]
 
 
@@ -97,17 +104,17 @@ def run_plan(
     prepare: Prepare | None = None,
     flows: Flows = FLUID,
 ) -> list[float]:
-    """Bulk-synchronous training; returns when each round ends, s.
+    """Simulate bulk-synchronous training, and return the times (s) at which rounds end, which is when all workers have
+    all results.
 
-    compute(worker) -> seconds of its next step (0). A round ends when all workers have all results. prepare(simulator,
-    network) may have capacities change (`follow`, `outage`), or set off whatever else there is to be on the network.
+    `compute(worker)` returns the seconds of a worker's next step (default 0). `prepare(simulator, network)` may have
+    capacities change (`follow`, `outage`), or start further traffic.
 
-    Where the topology does not count results on its links (`results_on_links`), they take no time there.
+    Where the topology does not count results on its links (`results_on_links`), they take no time there. Where the
+    packets' size is known (values_per_packet of the switches), trees carry packets with headers, padding and exponents,
+    send at the plan's rates times the pace and wait for round trips, as plan/cost.py has it (not with `stored`).
 
-    Where the packets' size is known (values_per_packet of the switches), trees carry packets with headers, padding and
-    exponents, send at the plan's rates times the pace and wait for round trips, as plan/cost.py has it (not stored).
-
-    Raises SimulationError when the plan uses what has no capacity and will never have any.
+    Raise SimulationError where the plan uses a resource that has no capacity and will never have any.
     """
     if rounds < 1:
         raise SimulationError(f"there must be at least one round, got {rounds}")
@@ -142,7 +149,7 @@ def run_plan(
 
 
 class _Run:
-    """One round after the other of a plan."""
+    """A plan's rounds, one after the other."""
 
     def __init__(self, plan: Plan, simulator: Simulator, network: PlanNetwork, stored: bool, cost: Cost | None) -> None:
         self.plan, self.simulator, self.network, self.stored = plan, simulator, network, stored
@@ -225,7 +232,9 @@ class _Run:
                 self._climb(index, point)
 
     def _downwards(self, edges: Sequence[tuple[str, str]], root: str, size: float, *, free: bool = False) -> None:
-        """Along the tree of edges from the root, hop by hop, each when all of it has come; at once where it is free."""
+        """Send along the tree of edges from the root, hop by hop, each hop when all of it has arrived; at once where it
+        is free.
+        """
         children: dict[str, list[str]] = {}
         for above, below in edges:
             children.setdefault(above, []).append(below)
