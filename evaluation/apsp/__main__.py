@@ -3,7 +3,7 @@
 import sys
 from functools import partial
 
-from evaluation.apsp import figures, over_time
+from evaluation.apsp import figures
 from evaluation.wan.panels import panels
 from evaluation.wan.report import Figure, main, plot
 
@@ -19,12 +19,6 @@ FIGURES = {
     "fig6": Figure(figures.fig6, "routings over the least bandwidth", "least_mbps", "seconds", SCHEME, 2, LINES),
     "laws": Figure(figures.laws, "other readings of bandwidth by distance", "law", "less_than_random_%", ("delay",), 5,
                    panels("network", label="% less time than a random server", as_bars=True)),
-    "directions": Figure(figures.directions, "links' directions apart or shared", "network", "apsp",
-                         ("delay", "directions"), 3),
-    "theorem2": Figure(figures.theorem2, "the proven factor of the rounding, and the worst seen", "network",
-                       "worst_rounding", ("delay",), 3),
-    "over-time": Figure(over_time.over_time, "bandwidths that change: seconds where the server follows, or stays",
-                        "network", "seconds", SCHEME, 3, panels(label="seconds of a synchronisation", as_bars=True)),
     "scaling": Figure(figures.scaling, "computation over the number of nodes", "n", "seconds", ("algorithm",), 1,
                       partial(plot, label="CPU seconds", log=True)),
 }  # fmt: skip

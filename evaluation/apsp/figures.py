@@ -167,64 +167,6 @@ def laws(trials: int) -> list[Row]:
     return rows
 
 
-def _directions(item: tuple[str, apsp.Delay, apsp.Directions, int]) -> dict[str, float]:
-    name, delay, directions, seed = item
-    graph = by_distance(name, seed=seed)
-    routed = [apsp.place(graph, 1.0, seed=seed, roots=[r], delay=delay, directions=directions) for r in graph.nodes]
-    exact = apsp.place_exactly(graph, 1.0, delay=delay, directions=directions, time_limit=5.0)
-    times = {place.root: place.time for place in routed}
-    connected = [times[root] for root in apsp.most_connected(graph)]
-    return {"random": float(np.mean(list(times.values()))), "most_connected": float(np.mean(connected)),
-            "apsp": min(times.values()), "exact": exact.time}  # fmt: skip
-
-
-def directions(trials: int) -> list[Row]:
-    """Return seconds per epoch of ResNet152 under both readings of the paper's undirected links.
-
-    Either each direction has its own bandwidth, or both directions share it.
-    """
-    cases: list[tuple[str, apsp.Delay, apsp.Directions]] = [
-        (*place, reading) for place in PLACES for reading in ("separate", "shared")
-    ]
-    found = spread(_directions, [(*case, seed) for case in cases for seed in range(trials)])
-    rows = []
-    for k, (name, delay, reading) in enumerate(cases):
-        runs = found[k * trials : (k + 1) * trials]
-        mean = {key: float(np.mean([run[key] for run in runs])) * MODELS["ResNet152"] for key in runs[0]}
-        less = {f"less_than_{key}_%": 100 * (1 - mean["apsp"] / mean[key]) for key in ("random", "most_connected")}
-        rows.append({"network": name, "delay": delay, "directions": reading, **mean, **less, "seeds": trials})
-    return rows
-
-
-def _rounded(item: tuple[str, apsp.Delay, int]) -> tuple[float, float, float]:
-    """Return (alpha, Theorem 2's factor, the largest rounded time over Problem 4's time) for the best root's paths."""
-    name, delay, seed = item
-    graph = by_distance(name, seed=seed)
-    root = apsp.place(graph, 1.0, seed=seed, delay=delay).root
-    choices = apsp.paths_to(graph, root)
-    shares, least = apsp.relaxed(graph, choices, delay)
-    factor, alpha = apsp.rounding_factor(graph, choices, shares, least, delay)
-    drawn = [apsp.rounding(choices, shares, np.random.default_rng(k)) for k in range(ROUNDINGS)]
-    times = [apsp.epoch_time(graph, paths, 1.0, delay) for paths in drawn]
-    return alpha, factor, max(times) / (2 * least)
-
-
-ROUNDINGS = 50
-
-
-def theorem2(trials: int) -> list[Row]:
-    """Return rows with the approximation factor that Theorem 2 guarantees, and the worst one seen in roundings."""
-    found = spread(_rounded, [(*place, seed) for place in PLACES for seed in range(trials)])
-    rows = []
-    for k, (name, delay) in enumerate(PLACES):
-        own = np.array(found[k * trials : (k + 1) * trials])
-        rows.append(
-            {"network": name, "delay": delay, "alpha": float(own[:, 0].mean()), "factor": float(own[:, 1].mean()),
-             "worst_rounding": float(own[:, 2].max()), "roundings": ROUNDINGS * trials, "seeds": trials}
-        )  # fmt: skip
-    return rows
-
-
 def scaling(trials: int) -> list[Row]:
     """Return CPU seconds over the number of nodes (rings with n chords): Algorithm 2, and the exact optimum."""
     rows = []

@@ -1,4 +1,4 @@
-"""The command `python -m evaluation.crew run | fig3 | fig4 .. fig11 | speed | complexity | sensitivity | headline`."""
+"""The command `python -m evaluation.crew run | fig3 | fig4 .. fig11 | speed | headline`."""
 
 import sys
 
@@ -22,10 +22,6 @@ FIGURES = {
                     draw=panels("workload", "p", label="seconds of a reduce")),
     "speed": Figure(benchmark.speed, "the simulator: CPU seconds of a 60-worker, 50-second run", "workload", "cpu_s",
                     ("schedule",), 3, panels(as_bars=True)),
-    "complexity": Figure(benchmark.complexity, "CPU milliseconds of LP (2), Algorithms 1 and 2 over n", "n", "ms",
-                         ("algorithm",), 3, panels(log=True)),
-    "sensitivity": Figure(benchmark.sensitivity, "CREW's gain on N2 by compute times and delays", "compute", "over A2A",
-                          ("delay_s",), 5, panels("p", metrics=("over A2A", "over OPR"))),
 }  # fmt: skip
 
 if sys.argv[1:2] == ["run"]:  # `run` trains over an emulated network and needs root, unlike the figures.

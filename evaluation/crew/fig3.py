@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict
-from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,7 +21,6 @@ import numpy as np
 
 from evaluation.crew.accuracy import COMPUTE_SECONDS, Run, Trained, trained
 from evaluation.wan.report import Row, table
-from evaluation.wan.runs import spread
 
 PAPERS_X = (0.5, 1.0, 2.0, 4.0)
 IMAGES = {"iid": True, "non-iid": False}
@@ -53,10 +51,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--at-once", type=int, default=4, help="runs at the same time (half a core each at x = 1)")
     parser.add_argument("--read", action="store_true", help="run nothing, show the results in the folder")
-    parser.add_argument(
-        "--alone", choices=("random", "queue"),
-        help="train in one thread without a network, with groups drawn at random or by CREW's queue",
-    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the table's rows as JSON")
     parser.add_argument("--plot", metavar="FILE", help="also draw (png, pdf or svg, by the name)")
     return parser
@@ -73,8 +67,6 @@ def main(argv: Sequence[str]) -> int:
         parser.error("--trials and --at-once must be at least 1, --x and --compute at least 0, --target in (0, 1]")
     if not all(1 <= p <= 8 for p in arguments.p):
         parser.error("--p must be 1 .. 8, as there are 8 workers")
-    if arguments.alone == "random" and any(8 % p for p in arguments.p):
-        parser.error("--alone random deals all 8 workers into groups: --p must divide 8")
     runs = [
         Run(IMAGES[images], p, x, seed, arguments.target, arguments.seconds, compute)
         for images, p, compute, x, seed in product(
@@ -82,10 +74,6 @@ def main(argv: Sequence[str]) -> int:
         )
     ]
     runs.sort(key=lambda run: (run.alike, run.p, -run.x))  # The longest runs begin first.
-    if arguments.alone:
-        rows = spread(partial(_alone, arguments.alone), runs)
-        print(json.dumps(rows, indent=1) if arguments.json else table(rows))
-        return 0
     failed = 0
     if not arguments.read:
         arguments.folder.mkdir(parents=True, exist_ok=True)
@@ -103,18 +91,6 @@ def main(argv: Sequence[str]) -> int:
     if len(found) < len(runs):
         print(f"{len(runs) - len(found)} of {len(runs)} runs are not there", file=sys.stderr)
     return int(failed > 0)
-
-
-def _alone(groups: str, run: Run) -> Row:
-    from evaluation.crew.alone import GROUPS, rounds_to
-
-    rounds = rounds_to(run, GROUPS[groups](run))
-    reached = [each for each in rounds if each is not None]
-    return {
-        "images": "IID" if run.alike else "non-IID", "p": run.p, "compute_s": run.compute_s, "x_s": run.x,
-        "seed": run.seed, "rounds": _mean(rounds), "low": min(reached, default=0), "high": max(reached, default=0),
-        "not_reached": len(rounds) - len(reached),
-    }  # fmt: skip
 
 
 def _name(run: Run) -> str:

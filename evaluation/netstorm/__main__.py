@@ -23,9 +23,6 @@ FIGURES = {
                      panels(label="seconds of an iteration", as_bars=True)),
     "fig19b": Figure(figures.fig19b, "cluster sizes", "nodes", "throughput", (), 2,
                      panels(label="samples per second, 5 nodes = 1")),
-    "delays": Figure(figures.delays, "trees by delays both ways, or up only", "counts", "over_star", NETWORK, 2, BARS),
-    "tcp": Figure(figures.tcp, "the systems where connections have the paper's 30 ms and 0.02 % loss, and without",
-                  "system", "over_star", ("links",), 2, panels("network", label=SPEED, as_bars=True)),
     "fig20": Figure(figures.fig20, "hyperparameters", "value", "over_star", (), 1, panels("parameter", label=SPEED)),
 }  # fmt: skip
 

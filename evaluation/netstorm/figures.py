@@ -231,37 +231,6 @@ def fig20(trials: int) -> list[Row]:
     return _rows(trials, settings, networks=(True,))
 
 
-def delays(trials: int) -> list[Row]:
-    """Return rows for both readings of the paper's undirected links, if each direction has a bandwidth of its own.
-
-    Trees are chosen by the delays up and down, or up only.
-    """
-    settings = [Setting({"counts": counts}, Setup(counts=counts)) for counts in ("both", "up")]
-    return _rows(trials, settings)
-
-
-def tcp(trials: int) -> list[Row]:
-    """Return the systems on links with the paper's round trip of 30 ms and loss of 0.02 %, and on links with only a
-    rate.
-
-    There a connection reaches 34 Mbit/s over one link, 17 over two. connections: between two nodes.
-    """
-    rows = []
-    lossy = {"rtt_ms": 30.0, "loss": 2e-4}
-    for links, connections, limits in (("rates only", 1, {}), *(("30 ms, 0.02 %", k, lossy) for k in (1, 2, 4))):
-        star = replace(STAR, connections=connections, **limits)  # type: ignore[arg-type]
-        settings = [
-            Setting(
-                {"links": links, "connections": connections, "system": name},
-                replace(SYSTEMS[name], connections=connections, **limits),  # type: ignore[arg-type]
-                star,
-            )
-            for name in ("MXNET", "MLNET", "TSEngine", "NetStorm-std", "NetStorm")
-        ]
-        rows += _rows(trials, settings)
-    return rows
-
-
 def headline(trials: int) -> list[Claim]:
     """Return the claims, against MXNET as it is: tensors whole, the worst place for its server ("up to")."""
     stars = {"tensors whole": whole(STAR), "in chunks": STAR}

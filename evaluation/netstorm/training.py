@@ -25,7 +25,6 @@ from controlplane.planner.strategies.wan.netstorm.policy import NetStorm, NetSto
 from controlplane.planner.strategies.wan.policy import Measured
 from overlay.core.measurement import PROBE_CHUNKS, ThroughputEstimator
 from overlay.core.path_selector import free_path
-from overlay.core.tcp import mathis_mbps
 
 ALEXNET_PARAMETERS = 61.0  # million
 MBIT = 32.0  # per million float32 parameters
@@ -43,9 +42,6 @@ class Setup:
     as in Table II would leave out every chunk of its CHUNK_SIZE 1, so ours is 0.5. lazy: a sender assigns a chunk when
     a path has room; else at once, as the text says. update_rate: the policy replans every `update` s if some link's
     known throughput has changed by more than this fraction since the last time (0: by anything, the paper's value).
-    counts: the delays by which trees are chosen, up and down (both) or up only: the paper's links have one weight.
-    rtt_ms, loss: of each link; above 0, two nodes use TCP connections (`connections`; one in the authors' PS-LITE),
-    each no faster than Mathis's law allows over their route.
     """
 
     topology: str = "FAPT"
@@ -64,23 +60,14 @@ class Setup:
     update_rate: float = 0.0
     compute: float = 0.5
     lazy: bool = True
-    counts: netstorm.Counts = "both"
-    rtt_ms: float = 0.0
-    loss: float = 0.0
-    connections: int = 1
 
     def __post_init__(self) -> None:
         topologies, awareness = ("STAR", "BKT", "MST", "FAPT"), ("none", "passive", "full")
         for value, known in ((self.topology, topologies), (self.awareness, awareness)):
             if value not in known:
                 raise ValueError(f"unknown {value!r}; known: {', '.join(known)}")
-        if self.update_rate < 0 or self.rtt_ms < 0 or not 0 <= self.loss < 1 or (self.rtt_ms > 0) != (self.loss > 0):
-            raise ValueError("update_rate must be >= 0; rtt_ms and loss (below 1) both 0 or both above 0")
-
-
-def tcp_mbps(hops: int, rtt_ms: float, loss: float) -> float:
-    """Return the rate of a connection over so many links, with an MSS of 1460 bytes."""
-    return mathis_mbps(rtt_ms * hops / 1000, 1 - (1 - loss) ** hops, 1460)
+        if self.update_rate < 0:
+            raise ValueError("update_rate must be >= 0")
 
 
 PRIMARY: Path = ()
@@ -125,7 +112,6 @@ class Training:
                 topology=setup.topology,
                 roots=setup.roots,
                 root=root,
-                counts=setup.counts,
                 aware=setup.awareness != "none",
                 auxiliary=False,
                 update=0.0,
@@ -136,13 +122,6 @@ class Training:
         capacities = [data["mbps"] for _, _, data in graph.edges(data=True)]
         # Overlay links that are no links of the network use the routes with the fewest hops.
         self.routes = dict(nx.all_pairs_shortest_path(graph))
-        self.connections: dict[tuple[Node, Node], int] = {}
-        if setup.rtt_ms > 0:
-            for u, routes in self.routes.items():
-                for v, route in routes.items():
-                    if u != v:
-                        self.connections[u, v] = len(capacities)
-                        capacities.append(tcp_mbps(len(route) - 1, setup.rtt_ms, setup.loss) * setup.connections)
         self.sim = Simulator(capacities, "fcfs")
         self.change, self.interval = change, interval
         self.senders: dict[tuple[Node, Node], _Sender] = {}
@@ -181,9 +160,6 @@ class Training:
         self.sim.after(self.interval, self._vary)
 
     # --- moving chunks ---
-
-    def _connection(self, u: Node, v: Node) -> list[int]:
-        return [self.connections[u, v]] if self.connections else []
 
     def _send(self, u: Node, v: Node, size: float, arrived: Callable[[], None]) -> None:
         sender = self.senders.get((u, v))
@@ -231,7 +207,7 @@ class Training:
                 self._measure(u, v, size, stamp)
             arrived()
 
-        self.sim.send(size, [self.links[link] for link in pairwise(route)] + self._connection(u, v), done)
+        self.sim.send(size, [self.links[link] for link in pairwise(route)], done)
 
     def _hop(self, path: Path, size: float, arrived: Callable[[], None]) -> None:
         """Send a chunk along its path, which its first node fixed; the nodes only forward it."""
@@ -244,7 +220,7 @@ class Training:
             self._measure(u, v, size, stamp)
             self._hop(path[1:], size, arrived)
 
-        self.sim.send(size, [self.links[u, v], *self._connection(u, v)], done)
+        self.sim.send(size, [self.links[u, v]], done)
 
     # --- iterations ---
 

@@ -1,8 +1,8 @@
-"""The command `python -m evaluation.selmcast run | fig4 .. fig13 | unequal | complexity | headline`."""
+"""The command `python -m evaluation.selmcast run | fig4 .. fig13 | headline`."""
 
 import sys
 
-from evaluation.selmcast import figures, rounds
+from evaluation.selmcast import figures
 from evaluation.wan.panels import panels
 from evaluation.wan.report import Figure, main
 
@@ -22,12 +22,6 @@ FIGURES = {
     "fig11": Figure(figures.fig11, "SSP over eta", "eta", "scale", SCHEME, 3, SSP),
     "fig12": Figure(figures.fig12, "SSP over the volume", "volume", "scale", SCHEME, 3, SSP),
     "fig13": Figure(figures.fig13, "SSP with changing bandwidths, over gamma", "gamma", "scale", SCHEME, 3, SSP),
-    "unequal": Figure(figures.unequal, "unequal volumes: Algorithm 1 over the MILP's optimum", "n", "completion",
-                      ("layer",), 10, panels(label="completion over the optimum's")),
-    "rounds": Figure(rounds.rounds, "BSP, round after round: completion, and every pair within k + 1 rounds", "k",
-                     "completion", SCHEME, 3, panels(metrics=("completion", "oldest"), as_bars=True)),
-    "complexity": Figure(figures.complexity, "CPU milliseconds of a selection over n", "n", "ms", ("algorithm",), 5,
-                         panels(log=True)),
 }  # fmt: skip
 
 if sys.argv[1:2] == ["run"]:  # `run` trains over an emulated network and needs root, unlike the figures.

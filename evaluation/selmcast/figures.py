@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -114,91 +113,6 @@ def fig5(trials: int) -> list[Row]:
 
 def fig6(trials: int) -> list[Row]:
     return [row for n in (50, 100, 150, 200) for row in bsp({"n": n}, n, 0.3, "L3", trials=trials, ratio=1 / (0.3 * n))]
-
-
-def complexity(trials: int) -> list[Row]:
-    """Return CPU milliseconds of one selection over n, and the growth since the last n as an exponent of n.
-
-    They are the median over seeds of the least of three. Algorithm 2 has half of the workers' multicasts half done.
-    """
-    rows: list[Row] = []
-    before: dict[str, tuple[int, float]] = {}
-    for n in (50, 100, 200, 400, 800):
-        spent: dict[str, list[float]] = {}
-        for seed in range(trials):
-            for layer in ("L3", "L7"):
-                task = draw(n, 0.3, layer, reading="printed", seed=seed)
-                work: dict[str, Callable[[], object]] = {
-                    f"Algorithm 1, {layer}": partial(selmcast.select, task),
-                    f"Algorithm 2, {layer}": partial(selmcast.select_ssp, task, _under_way(task, seed)),
-                    f"Orpheus, {layer}": lambda task=task: _choose("Orpheus", task, 0),  # type: ignore[misc]
-                }
-                if n <= 200:
-                    work[f"optimum by flow, {layer}"] = partial(selmcast.optimal_equal, task)
-                for name, call in work.items():
-                    spent.setdefault(name, []).append(min(_milliseconds(call) for _ in range(3)))
-        for name, values in spent.items():
-            ms = float(np.median(values))
-            last = before.get(name)
-            grown = np.log(ms / last[1]) / np.log(n / last[0]) if last else float("nan")
-            rows.append({"algorithm": name, "n": n, "ms": ms, "exponent": float(grown)})
-            before[name] = (n, ms)
-    return sorted(rows, key=lambda row: row["algorithm"])
-
-
-def _milliseconds(call: Callable[[], object]) -> float:
-    begin = time.process_time()
-    call()
-    return 1000 * (time.process_time() - begin)
-
-
-def _under_way(task: selmcast.Instance, seed: int) -> selmcast.Ongoing:
-    """Return a state where half of the workers send to random receivers, with a random part left, and worker 0 is
-    ready.
-    """
-    rng = np.random.default_rng([seed, task.n, 3])
-    x = selmcast.orpheus(task, rng, range(task.n // 2))
-    x[0] = np.arange(task.n) > 0
-    left = rng.uniform(0, 1, task.n)
-    left[0] = 1
-    return selmcast.Ongoing(x, x * (left * task.volumes)[:, None], np.zeros(task.n), range(task.n // 2))
-
-
-def _gap(case: tuple[selmcast.Layer, int, int]) -> tuple[float, float, float, float]:
-    """Compare Algorithm 1 with the optimum for unequal volumes.
-
-    Returns (completion, receivers over the optimum's, CPU s of the optimum, whether it is proven).
-    """
-    layer, n, seed = case
-    task = draw(n, 0.3, layer, reading="printed", seed=seed)
-    volumes = 1 + 0.5 * np.random.default_rng([seed, n, 4]).uniform(-1, 1, n)
-    task = replace(task, volumes=volumes)
-    x = selmcast.select(task)
-    begin = time.process_time()
-    try:
-        best, proven = selmcast.optimal_milp(task), 1.0
-    except selmcast.Unproven as limit:
-        best, proven = limit.selection, 0.0
-    seconds = time.process_time() - begin
-    return selmcast.completion(x, task) / selmcast.completion(best, task), float(x.sum() / best.sum()), seconds, proven
-
-
-def unequal(trials: int) -> list[Row]:
-    """Return Algorithm 1 over the optimum of model (12) by lexicographic MILP, volumes uniform in [0.5, 1.5] of the
-    mean.
-
-    completion: the mean over the seeds. worst: the instance that is furthest off. proven: number of seeds for which the
-    solver proved its optimum.
-    """
-    settings = list(product(("L3", "L7"), (4, 6, 8, 10)))
-    results = spread(_gap, [(layer, n, seed) for layer, n in settings for seed in range(trials)])  # type: ignore[arg-type]
-    rows = []
-    for k, (layer, n) in enumerate(settings):
-        own = np.array(results[k * trials : (k + 1) * trials])
-        row: Row = {"layer": layer, "n": n, "completion": own[:, 0].mean(), "worst": own[:, 0].max()}
-        rows.append({**row, "receivers": own[:, 1].mean(), "milp_cpu_s": own[:, 2].mean(),
-                     "proven": int(own[:, 3].sum()), "seeds": trials})  # fmt: skip
-    return rows
 
 
 # --- SSP ---

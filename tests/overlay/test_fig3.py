@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,47 @@ from torch import nn
 
 from evaluation.crew import fig3
 from evaluation.crew.accuracy import WORKERS, Run, Trained, trained
-from evaluation.crew.alone import Workers, at_random, by_queue
-from evaluation.wan.learning import Lesson, beginning
+from evaluation.wan.learning import Lesson, accuracy, beginning, images, shares
 from overlay import OverlayError
+
+Group = tuple[int, ...]
+
+
+class Workers:
+    """The workers, like the sites of evaluation/wan/learning.py, but in one thread and without a network. accuracies:
+    of each after each of its rounds.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.lesson = Lesson(alike=run.alike, seed=run.seed)
+        self.parts = shares(images().train_labels, WORKERS, alike=run.alike, seed=run.seed)
+        self.models = [beginning(self.lesson) for _ in range(WORKERS)]
+        self.optimizers = [
+            torch.optim.SGD(model.parameters(), lr=self.lesson.rate, momentum=self.lesson.momentum)
+            for model in self.models
+        ]
+        self.generators = [torch.Generator().manual_seed(1000 * run.seed + k) for k in range(WORKERS)]
+        self.accuracies: list[list[float]] = [[] for _ in range(WORKERS)]
+
+    def meet(self, group: Group) -> None:
+        """Run a round on each worker of the group, and average their models."""
+        data = images()
+        for k in group:
+            for _ in range(self.lesson.steps):
+                own = self.parts[k]
+                chosen = own[torch.randint(len(own), (self.lesson.batch,), generator=self.generators[k])]
+                self.optimizers[k].zero_grad()
+                logits = self.models[k](data.train_images[chosen])
+                nn.functional.cross_entropy(logits, data.train_labels[chosen]).backward()
+                self.optimizers[k].step()
+        with torch.no_grad():
+            for alike in zip(*(self.models[k].parameters() for k in group), strict=True):
+                mean = torch.stack(list(alike)).mean(0)
+                for parameter in alike:
+                    parameter.copy_(mean)
+        found = accuracy(self.models[group[0]], data)
+        for k in group:
+            self.accuracies[k].append(found)
 
 
 def test_sites_in_threads_begin_with_the_same_model():
@@ -48,7 +85,7 @@ def test_training_on_sockets_is_determined_by_its_groups():
         pytest.skip("this machine is so busy that agents took the coordinator for gone, and went on alone")
     assert None not in result.rounds
     assert all(len(group) == 2 for group in result.groups)
-    workers = Workers(result.run)  # The workers are in one thread, without any network.
+    workers = Workers(result.run)
     for group in result.groups:
         workers.meet(group)
     for own, expected in zip(result.accuracies, workers.accuracies, strict=True):
@@ -64,12 +101,6 @@ def test_a_run_without_one_of_its_workers_is_none(monkeypatch: pytest.MonkeyPatc
 
 PAIRS = ((0, 1), (2, 3), (0, 1), (0, 2), (1, 3), (2, 3), (1, 3))
 """The third group is the last group of both its members; the first two groups have none before them."""
-
-
-def test_groups_of_the_queue_repeat_where_tasks_are_long_and_random_ones_do_not():
-    share = {x: fig3.again(islice(by_queue(Run(False, 2, x, 0)), 400)) for x in (0.5, 4.0)}
-    assert share[0.5] < 0.4 and share[4.0] > 0.6
-    assert fig3.again(islice(at_random(Run(False, 2, 4.0, 0)), 400)) < 0.25
 
 
 def made_up(run: Run, rounds: int) -> Trained:

@@ -15,7 +15,7 @@ from evaluation.apsp import figures as apsp
 from evaluation.netstorm import figures as netstorm
 from evaluation.wan.report import claim
 
-NETSTORM = ("fig13", "fig14", "fig15", "fig16", "fig17", "fig18", "fig19a", "fig19b", "fig20", "delays")
+NETSTORM = ("fig13", "fig14", "fig15", "fig16", "fig17", "fig18", "fig19a", "fig19b", "fig20")
 APSP = ("table3", "fig4", "fig5", "fig6", "laws")
 Speeds = dict[str, float]
 

@@ -12,7 +12,6 @@ import torch
 
 from controlplane.planner.strategies.wan.policy import Changed, FollowNetwork, Ready, Start
 from controlplane.planner.wan_networks import netstorm_draw
-from evaluation.selmcast.rounds import one as one_bsp
 from evaluation.wan.learning import Lesson, learn, shares
 from evaluation.wan.through import Load
 from evaluation.wan.through import measure as through
@@ -107,9 +106,3 @@ def test_a_sites_traffic_is_counted_over_its_cpu_seconds():
     row = through(Load(20_000, rounds=1, connections=2), 4096, 4)
     assert row["in_and_out_gbit_per_cpu_s"] == pytest.approx(2 * row["in_gbit_per_cpu_s"])
     assert row["in_gbit_per_cpu_s"] > 0 and row["leaf_cpu_s"] > 0
-
-
-def test_every_pair_of_selmcasts_rounds_meets_within_k_and_one():
-    rows = {(row["scheme"], row["k"]): row for row in (one_bsp(("SelMcast", k, 1)) for k in (4, None))}
-    assert rows["SelMcast", 4]["oldest"] <= 5 and rows["SelMcast", 4]["pairs_met_%"] == 100
-    assert rows["SelMcast", "none"]["completion"] < rows["SelMcast", 4]["completion"], "what is forced takes time"

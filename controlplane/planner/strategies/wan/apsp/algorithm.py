@@ -5,9 +5,7 @@ All n - 1 other nodes send D to the server at once, each over one path; a flow o
 |p| D / b in the paper's reading (every hop stores and forwards), D / b when hops are pipelined (`fluid`). An epoch is
 that twice, up and down.
 
-The paper's links are undirected, with one bandwidth. Of directed ones there are two readings (`Directions`):
-"separate", the default: each direction has its bandwidth to itself (full duplex); "shared": flows in both directions of
-a link share its time. All flows go up at once and then down, so they differ only where flows meet on a link.
+The paper's links are undirected, with one bandwidth. Here each direction has its bandwidth to itself (full duplex).
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ from controlplane.planner.strategies.wan.errors import WanError
 Node = Any  # whatever the nodes of the graph are: int or str
 Path = tuple[Node, ...]
 Delay = Literal["stored", "fluid"]
-Directions = Literal["separate", "shared"]
 MOST_PATHS = 400
 GAP = 1e-4
 """Relative gap to the optimum at which the solver may stop."""
@@ -100,40 +97,24 @@ def _shortest(graph: nx.DiGraph, node: Node, root: Node, most: int) -> list[Path
         raise WanError(f"node {node} cannot reach {root}") from None
 
 
-def _places(graph: nx.DiGraph, directions: Directions) -> dict[tuple[Node, Node], int]:
-    """Return the capacity that each directed link is a part of: its own, or (shared) that of the link of both
-    directions."""
-    if directions not in ("separate", "shared"):
-        raise WanError(f"directions must be separate or shared, got {directions!r}")
-    places: dict[tuple[Node, Node], int] = {}
-    for u, v in graph.edges:
-        back = places.get((v, u)) if directions == "shared" else None
-        places[u, v] = len(places) if back is None else back
-    return places
-
-
 def epoch_time(
     graph: nx.DiGraph,
     paths: Mapping[Node, Path],
     volume: float,
     delay: Delay = "stored",
-    directions: Directions = "separate",
 ) -> float:
     """Problem 2 with fixed paths: all flows end together, so m = min_e B_e / sum of |p| D over e's flows. Seconds."""
-    places = _places(graph, directions)
-    busy: dict[int, float] = {}
+    busy: dict[tuple[Node, Node], float] = {}
     for path in paths.values():
         for link in pairwise(path):
             seconds = _weight(path, delay) * volume / graph.edges[link]["mbps"]
-            busy[places[link]] = busy.get(places[link], 0.0) + seconds
+            busy[link] = busy.get(link, 0.0) + seconds
     return 2 * max(busy.values(), default=0.0)
 
 
-def _choice(
-    graph: nx.DiGraph, choices: Mapping[Node, Sequence[Path]], delay: Delay, directions: Directions
-) -> PathChoice:
+def _choice(graph: nx.DiGraph, choices: Mapping[Node, Sequence[Path]], delay: Delay) -> PathChoice:
     """A column per path; seconds per Mbit of volume."""
-    links = _places(graph, directions)
+    links = {link: k for k, link in enumerate(graph.edges)}
     rows, columns, values = [], [], []
     flow: list[int] = []
     for owner, paths in enumerate(choices.values()):
@@ -151,37 +132,9 @@ def relaxed(
     graph: nx.DiGraph,
     choices: Mapping[Node, Sequence[Path]],
     delay: Delay = "stored",
-    directions: Directions = "separate",
 ) -> tuple[list[np.ndarray], float]:
     """Problem 4: (share of each path per flow, seconds one way per Mbit)."""
-    return _choice(graph, choices, delay, directions).relaxed() if choices else ([], 0.0)
-
-
-def rounding_factor(  # noqa: PLR0917
-    graph: nx.DiGraph,
-    choices: Mapping[Node, Sequence[Path]],
-    shares: Sequence[np.ndarray],
-    least: float,
-    delay: Delay = "stored",
-    n: int | None = None,
-) -> tuple[float, float]:
-    """Theorem 2: (its factor, alpha): with probability 1 - 1 / n^2 or more no link is busy for longer after rounding
-    than the factor times what Problem 4 has.
-
-    alpha of (13) is the least B_e / (m |p| D) over the paths that may be drawn (the print leaves m out, as in (12)).
-    shares, least: of `relaxed`. n: the nodes, "a variable related to the network structure". Without flows:
-    (1, inf).
-    """
-    longest = 0.0
-    for paths, share in zip(choices.values(), shares, strict=True):
-        for path, part in zip(paths, share, strict=True):
-            if part > 0:
-                slowest = min(graph.edges[link]["mbps"] for link in pairwise(path))
-                longest = max(longest, _weight(path, delay) / slowest)
-    if not longest:
-        return 1.0, math.inf
-    alpha, log = least / longest, math.log(len(graph) if n is None else n)
-    return (2 * log + 2 * math.sqrt(log**2 + 2 * alpha * log)) / alpha + 1, alpha
+    return _choice(graph, choices, delay).relaxed() if choices else ([], 0.0)
 
 
 def rounding(
@@ -204,10 +157,9 @@ def _placement(  # noqa: PLR0917
     paths: dict[Node, Path],
     volume: float,
     delay: Delay,
-    directions: Directions,
     bound: float,
 ) -> Placement:
-    time = epoch_time(graph, paths, volume, delay, directions)
+    time = epoch_time(graph, paths, volume, delay)
     rates = {node: 2 * _weight(path, delay) * volume / time for node, path in paths.items()}
     return Placement(root, paths, rates, time, bound)
 
@@ -220,7 +172,6 @@ def place(
     roots: Sequence[Node] | None = None,
     sources: Sequence[Node] | None = None,
     delay: Delay = "stored",
-    directions: Directions = "separate",
     most_paths: int = MOST_PATHS,
 ) -> Placement:
     """Algorithm 2 over all nodes (or `roots`): LP, randomized rounding, bandwidths, the best root. volume in Mbit.
@@ -232,9 +183,9 @@ def place(
     best: Placement | None = None
     for root in network.nodes if roots is None else roots:
         choices = paths_to(network, root, most_paths, sources)
-        shares, least = relaxed(network, choices, delay, directions)
+        shares, least = relaxed(network, choices, delay)
         chosen = rounding(choices, shares, rng)
-        found = _placement(network, root, chosen, volume, delay, directions, 2 * least * volume)
+        found = _placement(network, root, chosen, volume, delay, 2 * least * volume)
         if best is None or found.time < best.time:
             best = found
     if best is None:
@@ -249,7 +200,6 @@ def place_exactly(
     roots: Sequence[Node] | None = None,
     sources: Sequence[Node] | None = None,
     delay: Delay = "stored",
-    directions: Directions = "separate",
     most_paths: int = MOST_PATHS,
     time_limit: float = 30.0,
 ) -> Placement:
@@ -272,7 +222,7 @@ def place_exactly(
     prepared = []
     for root in candidates:
         choices = paths_to(network, root, most_paths, sources)
-        choice = _choice(network, choices, delay, directions)
+        choice = _choice(network, choices, delay)
         shares, least = choice.relaxed()
         if unit:
             least = unit * math.ceil(least / unit - 1e-6)
@@ -291,7 +241,7 @@ def place_exactly(
             best_time, best_root, best_choices, best_columns = choice.busy(columns), root, choices, columns
     flat = [path for paths in best_choices.values() for path in paths]
     paths = {node: flat[c] for node, c in zip(best_choices, best_columns.tolist(), strict=True)}
-    placement = _placement(network, best_root, paths, volume, delay, directions, 0.0)
+    placement = _placement(network, best_root, paths, volume, delay, 0.0)
     return replace(placement, bound=float(min(2 * bound * volume, placement.time)))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import networkx as nx
 
 from controlplane.planner.plan.task import Edge, SumTree, Task
-from controlplane.planner.strategies.wan.apsp.algorithm import Delay, Directions, Placement, place, place_exactly
+from controlplane.planner.strategies.wan.apsp.algorithm import Delay, Placement, place, place_exactly
 from controlplane.planner.strategies.wan.policy import (
     BROKEN_MBPS,
     Changed,
@@ -25,7 +25,7 @@ MOST_PATHS = 60
 
 @dataclass(frozen=True)
 class ApspSettings:
-    """seed, delay, directions: of `place`. exact: places the server at the optimum, instead of by rounding. change: the
+    """seed, delay: of `place`. exact: places the server at the optimum, instead of by rounding. change: the
     server is placed again when some link's rate has changed by more than this part; None: never. momentum: of the
     server's optimiser. paced: flows keep to the bandwidths of the placement, less the part `headroom`. chunk_values,
     window: of tasks.
@@ -33,7 +33,6 @@ class ApspSettings:
 
     seed: int = 0
     delay: Delay = "stored"
-    directions: Directions = "separate"
     exact: bool = False
     change: float | None = 0.1
     momentum: float = 0.0
@@ -75,7 +74,6 @@ class Apsp(Rounds):
                 1.0,
                 roots=roots,
                 delay=self.settings.delay,
-                directions=self.settings.directions,
                 most_paths=MOST_PATHS,
                 time_limit=10.0,
             )
@@ -85,7 +83,6 @@ class Apsp(Rounds):
             seed=self.settings.seed,
             roots=roots,
             delay=self.settings.delay,
-            directions=self.settings.directions,
             most_paths=MOST_PATHS,
         )
 

@@ -1,15 +1,13 @@
 """NetStorm's decisions: fastest aggregation path trees, several roots, auxiliary paths; and its baselines' trees.
 
-A network is a directed graph with "mbps" on its links. The paper's links are undirected, with one weight; of directed
-ones there are two readings (`Counts`). "both", the default: sums climb a tree and results come back down, so a link
-counts with the seconds per Mbit of both directions. "up": only the direction in which sums climb counts.
+A network is a directed graph with "mbps" on its links. The paper's links are undirected, with one weight; here a link
+counts with the seconds per Mbit of both directions, because sums climb a tree and results come back down.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import networkx as nx
 import numpy as np
@@ -19,8 +17,6 @@ from scipy.sparse.csgraph import dijkstra
 
 from controlplane.planner.strategies.wan.apsp.algorithm import Node, Path, usable
 from controlplane.planner.strategies.wan.errors import WanError
-
-Counts = Literal["both", "up"]
 
 
 @dataclass(frozen=True)
@@ -41,11 +37,9 @@ class AggregationTree:
         return result
 
 
-def _delays(graph: nx.DiGraph, counts: Counts) -> tuple[list[Node], NDArray[np.float64]]:
-    """(nodes, s per Mbit from a child to its parent as `counts` says; infinite without bandwidth both ways). [child,
-    parent], shape (n, n)."""
-    if counts not in ("both", "up"):
-        raise WanError(f"counts must be both or up, got {counts!r}")
+def _delays(graph: nx.DiGraph) -> tuple[list[Node], NDArray[np.float64]]:
+    """(nodes, s per Mbit from a child to its parent and back; infinite without bandwidth both ways). [child, parent],
+    shape (n, n)."""
     network = usable(graph)
     nodes = list(network.nodes)
     index = {node: k for k, node in enumerate(nodes)}
@@ -53,20 +47,16 @@ def _delays(graph: nx.DiGraph, counts: Counts) -> tuple[list[Node], NDArray[np.f
     for u, v, data in network.edges(data=True):
         if u != v:
             one_way[index[u], index[v]] = 1 / data["mbps"]
-    both = one_way + one_way.T
-    return nodes, both if counts == "both" else np.where(np.isfinite(both), one_way, np.inf)
+    return nodes, one_way + one_way.T
 
 
-def fastest_trees(
-    graph: nx.DiGraph, roots: Sequence[Node], counts: Counts = "both"
-) -> list[tuple[AggregationTree, float]]:
+def fastest_trees(graph: nx.DiGraph, roots: Sequence[Node]) -> list[tuple[AggregationTree, float]]:
     """FAPT of each root by Dijkstra, and w of Theorem 1: the largest sum of delays of a path from a leaf (s per Mbit).
 
     Shortest paths are exact here (delays are positive and add up), so no enumeration of simple paths is needed. Ties:
     the first in the order of nodes. O(n^2) per root. Raises WanError, naming the node that cannot reach a root.
     """
-    nodes, climb = _delays(graph, counts)
-    delay = climb.T  # [parent, child]: Dijkstra walks from the root outwards
+    nodes, delay = _delays(graph)  # symmetric, so that Dijkstra may walk from the root outwards
     index = {node: k for k, node in enumerate(nodes)}
     unknown = [root for root in roots if root not in index]
     if unknown:
@@ -85,35 +75,35 @@ def fastest_trees(
     return found
 
 
-def fastest_tree(graph: nx.DiGraph, root: Node, counts: Counts = "both") -> tuple[AggregationTree, float]:
+def fastest_tree(graph: nx.DiGraph, root: Node) -> tuple[AggregationTree, float]:
     """`fastest_trees` of one root."""
-    return fastest_trees(graph, [root], counts)[0]
+    return fastest_trees(graph, [root])[0]
 
 
-def qualities(graph: nx.DiGraph, counts: Counts = "both") -> dict[Node, float]:
+def qualities(graph: nx.DiGraph) -> dict[Node, float]:
     """q_i = 1 / w(T_i). Infinite for a network of one node."""
-    found = fastest_trees(graph, list(graph.nodes), counts)
+    found = fastest_trees(graph, list(graph.nodes))
     return {tree.root: 1 / worst if worst > 0 else float("inf") for tree, worst in found}
 
 
-def choose_roots(graph: nx.DiGraph, count: int, counts: Counts = "both") -> tuple[Node, ...]:
+def choose_roots(graph: nx.DiGraph, count: int) -> tuple[Node, ...]:
     """The `count` nodes of highest quality (Algorithm 1, first run). Scores tie on undirected links: they are rounded
     to nine digits, then the order of nodes decides."""
     if not 1 <= count <= len(graph):
         raise WanError(f"there can be 1 to {len(graph)} roots, got {count}")
-    scores = qualities(graph, counts)
+    scores = qualities(graph)
     order = {node: k for k, node in enumerate(graph.nodes)}
     return tuple(sorted(graph.nodes, key=lambda v: (-float(f"{scores[v]:.9g}"), order[v]))[:count])
 
 
-def multi_root(graph: nx.DiGraph, roots: Sequence[Node], counts: Counts = "both") -> tuple[AggregationTree, ...]:
+def multi_root(graph: nx.DiGraph, roots: Sequence[Node]) -> tuple[AggregationTree, ...]:
     """Algorithm 2 with fixed roots, shares in proportion to the quality scores.
 
     The print loops over V without R, which would leave roots out of each other's trees: V without the tree's own root.
     """
     if not roots:
         raise WanError("no roots were given")
-    found = fastest_trees(graph, roots, counts)
+    found = fastest_trees(graph, roots)
     if len(graph) == 1:
         return (found[0][0],)
     total = sum(1 / worst for _, worst in found)

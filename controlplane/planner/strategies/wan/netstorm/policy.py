@@ -12,7 +12,6 @@ from controlplane.planner.plan.task import Edge, SumTree, Task
 from controlplane.planner.strategies.wan.apsp.algorithm import Node
 from controlplane.planner.strategies.wan.netstorm.algorithm import (
     AggregationTree,
-    Counts,
     auxiliary_paths,
     balanced_tree,
     choose_roots,
@@ -30,7 +29,7 @@ TOPOLOGIES = ("FAPT", "MST", "BKT", "STAR")
 class NetStormSettings:
     """topology: FAPT (NetStorm), or a baseline with one root: MST (TSEngine), BKT (MLNET), STAR (MXNET). roots: how
     many FAPT has; None: all agents. root: that of a baseline, and of FAPT with one root (default: the first agent, and
-    the best one). counts: which delays choose roots and trees, up and down ("both") or up only.
+    the best one).
 
     aware: throughputs are measured (Eq. (17), overlay/core/measurement.py), and trees are decided every `update`
     seconds (UPDATE_TIME) when a throughput has changed by more than the part `update_rate`. auxiliary: chunks may take
@@ -42,7 +41,6 @@ class NetStormSettings:
     topology: str = "FAPT"
     roots: int | None = None
     root: Node | None = None
-    counts: Counts = "both"
     aware: bool = True
     auxiliary: bool = True
     update: float = 5.0
@@ -62,7 +60,7 @@ class NetStormSettings:
         if self.root is not None and (self.topology != "FAPT" or self.roots == 1):
             return (self.root,)
         if self.topology == "FAPT":
-            return choose_roots(graph, self.roots or len(graph), self.counts)
+            return choose_roots(graph, self.roots or len(graph))
         return (next(iter(graph)),)
 
 
@@ -129,7 +127,7 @@ class NetStorm(Rounds):
             return (balanced_tree(self.decided, self.roots[0]),)
         if self.settings.topology == "MST":
             return (widest_tree(self.decided, self.roots[0]),)
-        return multi_root(self.decided, self.roots, self.settings.counts)
+        return multi_root(self.decided, self.roots)
 
     def _detours(self) -> tuple[Edge, ...]:
         if not self.settings.auxiliary:

@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix, lil_matrix
 from scipy.sparse.csgraph import maximum_flow
 
-from controlplane.planner.strategies.solver import Program, SolverError
 from controlplane.planner.strategies.wan.errors import WanError
 
 Layer = Literal["L3", "L7"]
@@ -186,10 +185,10 @@ def optimal_equal(task: Instance) -> Bools:
     possible is a maximum flow; t* is the least of the values (k volumes over some bandwidth) that is.
 
     Senders' degree vectors form a polymatroid, so the second objective extends a solution of the first by augmenting
-    paths, which never take a receiver from anybody. Raises WanError for unequal volumes (use `optimal_milp`).
+    paths, which never take a receiver from anybody. Raises WanError for unequal volumes.
     """
     if np.ptp(task.volumes) > 0:
-        raise WanError("volumes differ: the flow formulation does not hold, use optimal_milp")
+        raise WanError("volumes differ: the flow formulation does not hold")
     n, size = task.n, float(task.volumes[0])
     base = task.must
     need = np.maximum(task.receivers - base.sum(axis=1), 0)
@@ -233,87 +232,6 @@ def optimal_equal(task: Instance) -> Bools:
     added = found & ~base
     _, best = _flow(task, found, up - added.sum(axis=1), down - added.sum(axis=0))
     return best
-
-
-class Unproven(WanError):
-    """The limit of time came before the proof. selection: the best that was found, its time and receivers feasible;
-    bound: what is proven of the least time, s."""
-
-    def __init__(self, text: str, selection: Bools, bound: float) -> None:
-        super().__init__(text)
-        self.selection, self.bound = selection, bound
-
-
-def _model(task: Instance, pairs: Sequence[tuple[int, int]], scale: float) -> Program:
-    """Model (12): a column for each pair (who sends to whom), and the time t, divided by `scale`, as the last one."""
-    n = task.n
-    index = {pair: k for k, pair in enumerate(pairs)}
-    total = len(pairs)
-    program = Program("SelMcast's model (12)", gap=1e-9)
-    program.add_columns(np.zeros(total), [float(task.must[pair]) for pair in pairs], 1.0, whole=np.ones(total))
-    program.add_columns([1.0])  # t
-
-    def add(entries: list[tuple[int, float]], at_least: float) -> None:
-        program.add_row([column for column, _ in entries], [value for _, value in entries], at_least)
-
-    for i in range(n):
-        add([(index[i, j], 1.0) for j in range(n) if j != i], float(task.receivers[i]))
-        if task.layer == "L7":
-            row = [(index[i, j], -1.0) for j in range(n) if j != i]
-            add([(total, task.upload[i] * scale / task.volumes[i]), *row], 0)
-        elif task.receivers[i] > 0 or task.must[i].any():
-            add([(total, task.upload[i] * scale / task.volumes[i])], 1.0)
-        else:
-            for j in range(n):
-                if j != i:
-                    add([(total, task.upload[i] * scale / task.volumes[i]), (index[i, j], -1.0)], 0)
-        largest = float(task.volumes.max())
-        column = [(index[k, i], -task.volumes[k] / largest) for k in range(n) if k != i]
-        add([(total, task.download[i] * scale / largest), *column], 0)
-    return program
-
-
-def optimal_milp(task: Instance, time_limit: float = 60.0) -> Bools:
-    """Model (12) by lexicographic optimisation: the least t, then the most receivers at that t.
-
-    Raises Unproven when the limit (s, for each of the two) comes before the proof of either, WanError when it comes
-    before any solution.
-    """
-    n = task.n
-    if not task.download.any():
-        return task.must.copy()  # an instance in which nobody receives, and nobody has to
-    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
-    total = len(pairs)
-    scale = float(task.volumes.max() / task.download[task.download > 0].max())  # HiGHS's tolerances are absolute
-    program = _model(task, pairs, scale)
-
-    def selection(values: Reals) -> Bools:
-        x = np.zeros((n, n), bool)
-        for pair, value in zip(pairs, values, strict=False):
-            x[pair] = value > 0.5
-        return x
-
-    try:
-        fastest = program.solve(time_limit)
-    except SolverError as error:
-        raise WanError(str(error)) from None
-    x = selection(fastest.values)
-    if not fastest.optimal:
-        bound = max(0.0, fastest.bound) * scale
-        text = f"the least time is not proven within {time_limit:g} s: {completion(x, task):.4g} s found"
-        raise Unproven(f"{text}, {bound:.4g} s proven", x, bound)
-    # The time of the selection itself: what the solver has of t is within its tolerance only.
-    program.set_bounds(total, 0.0, completion(x, task) / scale * TOLERANCE)
-    program.set_costs(np.append(-np.ones(total), 0.0))
-    try:
-        most = program.solve(time_limit)
-    except SolverError as error:
-        raise Unproven(f"the most receivers at the least time are not known: {error}", x, completion(x, task)) from None
-    x = selection(most.values)
-    if not most.optimal:
-        text = f"the most receivers at the least time are not proven within {time_limit:g} s: {x.sum()} found"
-        raise Unproven(f"{text}, {-most.bound:.4g} possible", x, completion(x, task))
-    return x
 
 
 # --- SSP ---
