@@ -353,4 +353,5 @@ def _outlasts_results(task: Task, node: str) -> bool:
     continued."""
     if task.op == "copy":  # the sender's trainer continues before all of the copy has left
         return node == task.trees[0].root
-    return task.op == "mix" or task.keep
+    adds_only = any(node in tree.contributors and node not in tree.receivers for tree in task.trees)
+    return task.op == "mix" or task.keep or adds_only

@@ -139,10 +139,14 @@ class Neighbours:
                 inbound.close()
             await asyncio.sleep(REVERSE_SECONDS)
 
-    def divert(self, task: int) -> None:
-        """The trainer of a task gets its tensor back: no message that is still arriving may be received into it."""
+    def divert(self, task: int, tensor: Values | None) -> None:
+        """The trainer of a task gets its tensor back: no message that is still arriving may be received into it, and
+        what is still to be sent of it is copied."""
         for each in list(self.inbound):
             each.divert(task)
+        if tensor is not None:
+            for peer in self.peers.values():
+                peer.detach(task, tensor)
 
     # --- connections to others ---
 

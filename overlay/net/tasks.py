@@ -154,7 +154,7 @@ class Tasks:
             self._tell(type="failed", task=number, reason=str(error))
             return None
         # A message of the old trees that is arriving must not be received into memory that the new ones use.
-        self._neighbours.divert(number)
+        self._neighbours.divert(number, execution.tensor)
         self._counters["mended"] += 1
         execution.mend(task)
         return execution
@@ -184,7 +184,8 @@ class Tasks:
         self._newest = max(self._newest, number)
         execution = self.running.get(number)
         alone = execution is not None and execution.task.keep and self._submissions.may_go_alone
-        self._neighbours.divert(number)  # before the tensor is restored: nothing that is arriving may get into it
+        # Before the tensor is restored, since nothing that is arriving may get into it then.
+        self._neighbours.divert(number, None if execution is None else execution.tensor)
         if execution is not None:
             execution.restore()
         self._forget(number)
@@ -282,12 +283,12 @@ class Tasks:
         """The execution has every result that this agent gets."""
         task = execution.task
         seconds = self._loop.time() - execution.began
+        if task.op == "copy" and task.trees[0].root == self._node:
+            return  # its trainer continues when the policy says so (`release`)
+        self._neighbours.divert(task.number, execution.tensor)
         if task.op == "copy":
-            sender = task.trees[0].root
-            if sender == self._node:
-                return  # its trainer continues when the policy says so (`release`)
             assert execution.tensor is not None
-            self._copied(sender, task.number, execution.tensor)
+            self._copied(task.trees[0].root, task.number, execution.tensor)
         if task.number in self._let_go:
             return  # nobody here has the result
         self._tell(type="finished", task=task.number, seconds=seconds)

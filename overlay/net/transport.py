@@ -328,6 +328,13 @@ class Peer:
                 line.transport.write(data)
             sent()
 
+    def detach(self, task: int, tensor: Values) -> None:
+        """Messages of this task that wait and whose values are in this tensor get a copy of these: the tensor is its
+        trainer's again."""
+        for k, (priority, order, header, values, sent, wanted, dropped) in enumerate(self._queue):
+            if header.task == task and np.may_share_memory(values, tensor):
+                self._queue[k] = priority, order, header, values.copy(), sent, wanted, dropped
+
     def adapt(self, most: int) -> None:
         """Opens more connections, up to `most`, where the present ones lose so many packets that they cannot fill the
         link: each loss halves a connection's window."""

@@ -1,0 +1,52 @@
+"""What an agent still has to send of a round is that round's, whatever its trainer does with its tensor meanwhile."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from controlplane.planner.plan.task import Edge, SumTree, Task
+from controlplane.planner.strategies.wan.policy import Rounds
+from overlay.core.message import Header, Kind, Values
+from overlay.net.dispatcher import Dispatcher
+from tests.overlay.test_agents import running
+
+NODES = ("leaf", "site", "root")
+CHUNK, CHUNKS = 1 << 18, 24
+"""A connection of loopback holds fewer than half of these bytes when its receiver reads nothing."""
+
+
+class Relayed(Rounds):
+    """The leaf gets its results by way of the site, and adds nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(NODES)
+
+    def task(self, number: int, values: int, now: float) -> Task:
+        down = Edge("root", "site"), Edge("site", "leaf")
+        tree = SumTree("root", 0, values, (Edge("site", "root"),), down, ("site", "root"), NODES)
+        return Task(number, values, (tree,), chunk_values=CHUNK)
+
+
+def test_a_trainer_that_goes_on_changes_nothing_that_waits_for_a_slow_neighbour(monkeypatch):
+    go, buffer_for = threading.Event(), Dispatcher.buffer_for
+
+    def slow(self: Dispatcher, header: Header) -> Values:
+        if header.kind == Kind.DOWN and threading.current_thread().name == "overlay leaf":
+            assert go.wait(60)
+        return buffer_for(self, header)
+
+    monkeypatch.setattr(Dispatcher, "buffer_for", slow)
+    with running(Relayed()) as (_, agents):
+        own = {name: np.arange(CHUNK * CHUNKS, dtype=np.float32) % 4093 + k for k, name in enumerate(NODES)}
+        wanted = (own["site"] + own["root"]) * np.float32(0.5)
+        ends = {name: agents[name].synchronise_async(own[name]) for name in NODES}
+        try:
+            ends["site"].result(60)
+            np.testing.assert_array_equal(own["site"], wanted)
+            own["site"][:] = np.nan  # its trainer goes on
+        finally:
+            go.set()
+        ends["leaf"].result(60)
+        np.testing.assert_array_equal(own["leaf"], wanted)
