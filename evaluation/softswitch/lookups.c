@@ -26,22 +26,3 @@ uint64_t run(process *function, void *device, const uint8_t *frames, uint32_t n,
         }
     return done;
 }
-
-/* The same for `ns` of the wall clock. The 32-bit number at `offset` of each frame grows by one with each turn. */
-uint64_t run_until(process *function, void *device, uint8_t *frames, uint32_t n, uint32_t len, uint64_t ns,
-                   uint32_t offset) {
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    uint64_t begin = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec, passed = 0, done = 0;
-    for (; passed < ns; passed = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec - begin) {
-        for (uint32_t i = 0; i < n; i++, done++) {
-            uint8_t *frame = frames + (size_t)i * len, *out = NULL;
-            for (uint32_t at = offset + 4; at-- > offset && !++frame[at];) {
-            }
-            function(device, 1, frame, len, &out);
-            free(out);
-        }
-        clock_gettime(CLOCK_MONOTONIC, &ts);
-    }
-    return done;
-}

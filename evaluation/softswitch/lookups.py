@@ -18,7 +18,7 @@ SOURCE = Path(__file__).with_name("lookups.c")
 def library() -> ctypes.CDLL:
     """Return ``lookups.c``, compiled."""
     loaded = ctypes.CDLL(str(compiled(SOURCE, "-shared", "-fPIC")))
-    loaded.run.restype = loaded.run_until.restype = ctypes.c_uint64
+    loaded.run.restype = ctypes.c_uint64
     return loaded
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -26,14 +24,10 @@ from controlplane.planner.strategies.wan.policy import FollowPlan, Policy
 from controlplane.planner.strategies.wan.tree_packing.strategy import wan
 from controlplane.planner.topology import Topology
 from controlplane.planner.wan_networks import overlay
-from evaluation.wan.apart import HEAD as HEAD_APART
-from evaluation.wan.apart import Sampler, taken_apart
-from evaluation.wan.apart import line_of as line_of_parts
 from evaluation.wan.bars import measured_beside_simulated
 from evaluation.wan.networks import whole_job
 from evaluation.wan.trials import HERE
 from overlay.__main__ import amount
-from overlay.core.framing import segment_bytes
 from overlay.core.systems import maker, planned
 from overlay.core.tcp import MOST_CONNECTIONS, Connections
 from overlay.net.coordinator import Coordinator
@@ -85,49 +79,17 @@ class Site(Wan):
     """An emulated WAN that runs one policy after the other."""
 
     def run(
-        self, policy: Policy, values: int, rounds: int, connections: Connections, *, apart: bool = False
+        self, policy: Policy, values: int, rounds: int, connections: Connections
     ) -> tuple[list[float], float, float]:
-        """Return (seconds of each round, largest error of any agent's mean, idle fraction of the CPU).
-
-        apart: also report where the time of each round went.
-        """
+        """Return (seconds of each round, largest error of any agent's mean, idle fraction of the CPU)."""
         seconds: list[float] = []
-        ended: list[tuple[Task, float]] = []
-
-        def finished(task: Task, s: float) -> None:
-            seconds.append(s)
-            ended.append((task, time.monotonic()))
-
-        with ExitStack() as stack:
-            sampler = stack.enter_context(Sampler(self.emulation)) if apart else None
-            found = self._run(policy, values, rounds, connections, finished)
-        for (task, end), s in zip(ended, seconds, strict=True):
-            if sampler is not None:
-                self._say_parts(task, (end - s, end), sampler)
-        return seconds, *found
-
-    def _say_parts(self, task: Task, span: tuple[float, float], sampler: Sampler) -> None:
-        links = [(u, v) for u, v in self.topology.links if self.topology.kind(u) == self.topology.kind(v) == "switch"]
-        mbps = {(u, v): self.topology.bandwidth_mbps(u, v) for u, v in links}
-        say(HEAD_APART)
-        for parts in taken_apart(task, span, sampler.samples, mbps, segment_bytes(self.mtu)):
-            say(line_of_parts(parts))
-
-    def _run(
-        self,
-        policy: Policy,
-        values: int,
-        rounds: int,
-        connections: Connections,
-        finished: Callable[[Task, float], None],
-    ) -> tuple[float, float]:
         seeds = [str(k) for k in range(len(policy.nodes))]
         zygote = Zygote(self.emulation, [HERE])
         coordinator = Coordinator(
             policy,
             self.emulation.controller_host,
             log=lambda line: None,
-            finished=finished,
+            finished=partial(_append, seconds),
             probe_values=PROBE_VALUES if isinstance(policy, NetStorm) else None,
         )
         with zygote, coordinator:
@@ -152,7 +114,7 @@ class Site(Wan):
                     raise RuntimeError(f"the agent in {node} ended with {found['status']}: {said}")
                 errors.append(max(line["error"] for line in lines[:-1]))
             idle = load.stop().idle
-        return max(errors), idle
+        return seconds, max(errors), idle
 
 
 def measure(arguments: argparse.Namespace) -> list[Measured]:
@@ -191,7 +153,7 @@ def measure(arguments: argparse.Namespace) -> list[Measured]:
                         ),
                         probe_values=PROBE_VALUES if name in ADAPTIVE else None,
                     ).run(arguments.rounds)  # fmt: skip
-                seconds, error, idle = site.run(make(), values, arguments.rounds, connections, apart=arguments.apart)
+                seconds, error, idle = site.run(make(), values, arguments.rounds, connections)
                 found.append(
                     Measured(
                         network,
@@ -271,7 +233,6 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--mtu", type=int, default=MTU, help=f"bytes of an IP packet on links (default {MTU})")
-    parser.add_argument("--apart", action="store_true", help="report where the time went on the bottleneck links")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--plot", type=Path, metavar="PNG")
     arguments = parser.parse_args(argv)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from evaluation.hosts.checks import NativeCheck
 from p4src.protocol import Flag, HostFlag, exponents_per_packet
+from tests.hosts.native_check import NativeCheck
 from worker_agent.checkword import MARK, Check
 from worker_agent.fixedpoint import BIAS
 

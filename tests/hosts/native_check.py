@@ -1,21 +1,17 @@
-"""The engines' check word (worker_agent/native/check.h) for Python tests, and its cost.
-
-python -m evaluation.hosts.checks
-"""
+"""The engines' check word (worker_agent/native/check.h) for Python."""
 
 from __future__ import annotations
 
 import ctypes
 import weakref
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.common.native_build import load
-from evaluation.hosts.numbers import best_seconds
 from worker_agent.native_engine import NATIVE
 
 Wire = NDArray[np.int32]
@@ -23,7 +19,7 @@ Wire = NDArray[np.int32]
 
 @cache
 def _library() -> ctypes.CDLL:
-    library = load(Path(__file__).resolve().parent / "native" / "check.c", include=[NATIVE])
+    library = load(Path(__file__).resolve().with_suffix(".c"), include=[NATIVE])
     library.checks_make.restype = ctypes.c_void_p
     for name in ("prime", "result", "seal", "question", "exponent"):
         getattr(library, f"checks_{name}").restype = ctypes.c_uint32
@@ -105,32 +101,3 @@ class NativeCheck:
         pointer = ctypes.c_void_p(words.ctypes.data)
         _library().checks_seal_exponents(self._made, pointer, first, tree, ctypes.c_uint64(sequence))
         return [int(word) for word in words[: 2 * count].byteswap()]
-
-
-def nanoseconds(values: int = 256, chunks: int = 20_000, workers: int = 4, repeat: int = 40) -> tuple[float, float]:
-    """Return the nanoseconds of a worker's own code per packet, without check words and with them.
-
-    It is CPU time, measured in turns, the best of each. Arrays are larger than the caches. Exponents, conversions,
-    copies and the array's memory are included, system calls are not.
-    """
-    check = NativeCheck(bytes(range(16)), workers, values)
-    x = np.random.default_rng(1).standard_normal((chunks + 16) * values, dtype=np.float32)
-    out = np.zeros_like(x)
-    pointers = ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(out.ctypes.data), ctypes.c_uint64(chunks)
-    best = [float("inf")] * 2
-    for _ in range(repeat):
-        for checked in range(2):
-            seconds = best_seconds(partial(_library().checks_worker, check._made, *pointers, checked), 1)
-            best[checked] = min(best[checked], seconds)
-    return best[0] / chunks * 1e9, best[1] / chunks * 1e9
-
-
-def main() -> None:
-    """Print the cost for packets of both sizes."""
-    for size in (64, 256):
-        without, checked = nanoseconds(size)
-        print(f"{size} values: {without:.0f} ns a packet without check words, {checked:.0f} ns with them")
-
-
-if __name__ == "__main__":
-    main()

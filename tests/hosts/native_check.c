@@ -1,7 +1,6 @@
-/* Doors to worker_agent/native/check.h for tests and measurements (evaluation/hosts/checks.py). */
+/* Doors to worker_agent/native/check.h for tests (native_check.py). */
 #include "checked_numbers.h"
 #include "checked_stream.h"
-#include "unchecked.h"
 
 struct check *checks_make(const uint8_t *key, uint32_t workers, uint32_t values) {
     return check_make(key, workers, values);
@@ -87,55 +86,4 @@ int checks_streamed(const struct check *k, const uint32_t *wire, uint32_t *to) {
 void checks_seal_exponents(const struct check *k, uint32_t *wire, uint32_t first, uint32_t tree, uint64_t sequence) {
     struct check_recent recent = {0};
     check_seal_exponents(k, check_number(k, &recent, tree, INART_FLAG_MAXIMUM, sequence), first, wire);
-}
-
-#define TOGETHER 62 /* packets of a super-frame */
-#define AHEAD 4096  /* bytes, as a worker asks for its array */
-
-/* The exponents of a group of chunks, in a packet and back. */
-static uint32_t exponents_there_and_back(const struct check *k, uint32_t chunk, uint32_t *wire, int checked) {
-    uint32_t number = chunk * 2654435761u, n = INART_EXPONENT_WORDS(k->values), sum = 0;
-    for (uint32_t j = 0; j < n; j++) wire[j] = INART_EXPONENT_BIAS + (chunk + j) % 8;
-    if (checked) {
-        check_seal_exponents(k, number, 0, wire);
-        if (!check_maximum_right(k, wire, number)) return 1;
-    } else
-        unchecked_exponents(k, 0, wire);
-    for (uint32_t j = 0; j < n; j++) sum += __builtin_bswap32(wire[j]) >> CHECK_CODE_BITS;
-    return sum;
-}
-
-/* What a worker does with its array for `chunks` packets, all but system calls: finds their exponents, which go in
- * packets of their own, writes them, decodes answers and streams them out; with their check words or without. Packets
- * are copied twice, as the kernel copies them. What it returns means nothing; it keeps the compiler from leaving
- * anything out. */
-uint32_t checks_worker(const struct check *k, const float *x, float *out, uint64_t chunks, int checked) {
-    static uint32_t frames[3][TOGETHER * (INART_MAX_VALUES + 16)] __attribute__((aligned(64)));
-    struct check_recent to = {0}, from = {0};
-    float scratch[INART_MAX_VALUES];
-    const size_t n = INART_DATA_VALUES(k->values), size = k->values + 16;
-    uint32_t right = 0;
-    for (uint64_t c = 0; c < chunks; c++) {
-        const float *values = x + c * n;
-        if (c % (INART_EXPONENT_WORDS(k->values) * 8 / 9) == 0)
-            right += exponents_there_and_back(k, (uint32_t)c, frames[0] + size, checked);
-        uint32_t *wire = frames[0] + c % TOGETHER * size, *answer = frames[2] + c % TOGETHER * size;
-        int32_t exponent = inart_exponent(values, n);
-        for (size_t i = 0; i < n * sizeof *values; i += 64) __builtin_prefetch((const uint8_t *)values + AHEAD + i);
-        if (checked) {
-            uint64_t sum = checked_quantise(k, values, n, exponent, wire);
-            wire[n] = __builtin_bswap32(check_whole(k, sum, k->worker[0], check_number(k, &to, 1, 0, c)));
-            sum = checked_dequantise(k, answer, n, exponent, 1.0f, scratch);
-            right += check_result_right(k, answer, sum, k->worker[0], check_number(k, &from, 1, 0, c), 0);
-        } else {
-            unchecked_quantise(k, values, n, exponent, wire);
-            unchecked_dequantise(k, answer, n, exponent, 1.0f, scratch);
-        }
-        inart_stream(out + c * n, scratch, n * sizeof *out);
-        if (c % TOGETHER == TOGETHER - 1) {
-            memcpy(frames[1], frames[0], TOGETHER * size * sizeof(uint32_t));
-            memcpy(frames[2], frames[1], TOGETHER * size * sizeof(uint32_t));
-        }
-    }
-    return right;
 }
