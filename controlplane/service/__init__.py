@@ -1,1 +1,1 @@
-"""The running controller: membership of agents, jobs, failures, replanning, updates of switches."""
+"""The running controller: membership of agents, jobs, failures, replanning, and updates of switches."""

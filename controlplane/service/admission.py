@@ -1,5 +1,5 @@
-"""Admission of jobs: what a job would get beside jobs that keep what they have, or with fair shares for all. Pure: only
-plans are made, and nothing runs."""
+"""Admission of jobs: what a job would get beside jobs that keep what they have, or with fair shares for all. Pure: it
+only makes plans, and nothing runs."""
 
 from __future__ import annotations
 
@@ -28,22 +28,28 @@ from controlplane.service.settled import MOST, STEADY, unsettled
 
 NEAR = 0.9
 LEAST_AT_FIRST = 0.25
-"""Fraction of its fair share that a new job gets at first, beside jobs that keep their plans, until the next step."""
+"""Lowest fraction of its fair share with which a new job may begin beside jobs that keep their plans until the next
+step."""
 LEAST_SHARE = 1e-3
-"""Lowest fraction of the rate that a job would have alone: a job that would get less is not admitted."""
+"""Lowest fraction of the rate that a job would have alone. A job that would get less is not admitted."""
 LEAST_OF_A_QUOTA = 0.01
-"""Lowest fraction of its quota that a tenant's jobs have together where its other jobs use all of the quota and cannot
-change."""
+"""Lowest fraction of its quota that a tenant's jobs have together, where other jobs of the tenant use all of the quota
+and cannot change."""
 MOST_COMPARED = 64
-"""Workers of a job up to which admission looks whether hosts alone would be faster: it takes a fifth of a second."""
+"""Most workers of a job for which admission computes whether hosts alone would be faster, which takes a fifth of a
+second."""
 
 
 @dataclass(frozen=True)
 class Admission:
-    """The rate that a job would get beside those that run. others: the rates of these before and after, Mbit/s.
+    """The rate that a job would get beside those that run.
 
-    plans: the others', where all are planned together. note: which way is faster than this plan, for whoever adds the
-    job; empty: none that was looked at.
+    Attributes:
+        plan: the job's plan, with that rate.
+        bottleneck: what limits the rate.
+        others: by name of each running job, its rate before and after, Mbit/s.
+        plans: the new plans of running jobs, where all are planned together.
+        note: which other way is faster than this plan, for whoever adds the job; "" where none was found.
     """
 
     plan: Plan
@@ -54,14 +60,15 @@ class Admission:
 
 
 class AdmissionControl:
-    """Says what a job would get on one network, as the network is when this is asked.
+    """Says what a job would get on one network, as the network is at the moment of the question.
 
     Args:
-        steady, most: jobs that share keep their plans while their rates are within this part of the fair ones, and at
-            most so many change over in one step.
+        steady: jobs that share keep their plans while their rates are within this part of the fair ones.
+        most: at most so many jobs migrate in one step.
         log: gets one line for each guarantee that cannot be kept.
 
-    steps: that have been taken so far on the way to fair rates, while there are more to take; 0: there are none.
+    The attribute `steps` counts the steps on the way to fair rates so far, while there are more to take; otherwise it
+    is 0.
     """
 
     def __init__(
@@ -73,8 +80,8 @@ class AdmissionControl:
     def admit(
         self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL, job_id: int | None = None
     ) -> Admission:
-        """The plan for a job on what the others leave. job_id: its number, where switches may hold entries of it
-        already. Raises JobsError, Infeasible, DoesNotFit: what is short."""
+        """Return the plan for a job on what the others leave. `job_id` is its number, where switches may hold entries
+        of it already. Raise JobsError, Infeasible or DoesNotFit where something is short, which the message names."""
         self.state.jobs.check_name(job.name)
         self.state.check_reach(job)
         self.state.tenants.check(terms)
@@ -98,8 +105,8 @@ class AdmissionControl:
         return replace(admission, note=note)
 
     def admission(self, plan: Plan, job_id: int | None = None, terms: Terms = USUAL) -> Admission:
-        """Return what a plan would get on what the other jobs leave, and whether that is anything. Raises the errors of
-        `admit`."""
+        """Return what a plan would get on what the other jobs leave. Raise the errors of `admit`, also where that is
+        nothing."""
         self.state.jobs.check_name(plan.job.name)
         self.state.tenants.check(terms)
         if plan.multicasts:
@@ -128,7 +135,7 @@ class AdmissionControl:
         return Admission(plan, bottleneck, others)
 
     def _most_of(self, terms: Terms, rate: float) -> float:
-        """Return how much of a rate the quota of the job's tenant leaves. Raises JobsError: nothing."""
+        """Return how much of a rate the quota of the job's tenant leaves; raise JobsError where it leaves nothing."""
         left = self.state.tenants.rate_left(terms.tenant)
         if left < LEAST_SHARE * rate:
             raise JobsError(
@@ -140,8 +147,8 @@ class AdmissionControl:
     def shared(
         self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL, fixed: Collection[str] = ()
     ) -> Admission:
-        """Plans for a job and all that run, together: weighted max-min fair, after what is guaranteed and by priority.
-        fixed: jobs that keep what they have. Raises Infeasible, JobsError."""
+        """Return plans for a job and all running ones together: weighted max-min fair, after what is guaranteed, and by
+        priority. The jobs in `fixed` keep what they have. Raise Infeasible or JobsError where that is not possible."""
         self.state.jobs.check_name(job.name)
         self.state.check_reach(job)
         self.state.tenants.check(terms)
@@ -154,7 +161,7 @@ class AdmissionControl:
 
     def together(self, staying: Sequence[RunningJob], wanted: Sequence[Reservation]) -> Plan:
         """Return the plan of the first of these reservations' jobs when it shares the network with the other
-        reservations' jobs and with running ones. Raises Infeasible: what is guaranteed to all of them does not fit."""
+        reservations' jobs and with running ones. Raise Infeasible where the guarantees of all of them do not fit."""
         state = self.state.now
         demands = [self._demand(job, state) for job in staying if not self.state.cut_off(job)]
         for one in wanted:
@@ -179,9 +186,12 @@ class AdmissionControl:
     def fair_plans(
         self, running: Sequence[RunningJob], more: Sequence[Demand] = (), fixed: Collection[str] = ()
     ) -> tuple[dict[str, Plan], list[Plan]]:
-        """Fair plans: of the running jobs, those that are to change now, and of all of `more`. Who is cut off waits
-        with what it has: its dead switch is no way for anybody; so does a job that is about to be over, which cannot
-        change over. Raises as `_share`."""
+        """Return fair plans: by name, those of the running jobs that are to change now, and those of all jobs in
+        `more`.
+
+        A job that is cut off keeps its plan and waits, since its dead switch is of no use to anybody. So does a job
+        that is about to end, which cannot migrate. Raise the errors of `_share`.
+        """
         cut = {job.name for job in running if self.state.cut_off(job) or job.leaving}
         running, fixed = [job for job in running if job.name not in cut], {*fixed, *cut}
         made = self._share(running, more, fixed)
@@ -218,8 +228,8 @@ class AdmissionControl:
     def _share(
         self, jobs: Sequence[RunningJob], more: Sequence[Demand] = (), fixed: Collection[str] = ()
     ) -> list[Plan]:
-        """Divide what there is among all jobs. With `more`, every guarantee holds, or Infeasible is raised; else each
-        job gets as much of its guarantee as there is."""
+        """Divide what there is among all jobs. With `more`, every guarantee holds, or Infeasible is raised; without,
+        each job gets as much of its guarantee as there is."""
         with self.state.lock:
             state = self.state.now
         kept = [job.plan for job in self.state.jobs if job.name in fixed]
@@ -242,8 +252,8 @@ class AdmissionControl:
         return share(state, demands, strict=bool(more), short=self._log, limits=limits)
 
     def _demand(self, job: RunningJob, state: Topology) -> Demand:
-        """A running job as it can go on in this state of the network: with the parameter servers that are left, and
-        trees of which nothing is gone."""
+        """Return the demand of a running job as it can go on in this state of the network: with the parameter servers
+        that are left, and with trees that use nothing that is gone."""
         plan = job.plan
         state = without(state, job.without)
         there = job.updater.job.among(state)
@@ -256,8 +266,8 @@ class AdmissionControl:
 
 
 def _faster_way(plan: Plan, state: Topology) -> str:
-    """Return which way the hosts alone, with switches that only forward, would be faster than the plan, at the sizes of
-    the job's tensors where it names them; "": none."""
+    """Return a sentence that says which way of the hosts alone, over switches that only forward, would be faster than
+    the plan, at the sizes of the job's tensors where it names them; "" where none is."""
     for row in faster_than(plan, state, plan.rate_mbps, MOST_COMPARED)[:1]:
         return (
             f"{row.strategy}, without switches that add, would be faster: {row.rate_mbps:.4g} instead of "
@@ -267,7 +277,7 @@ def _faster_way(plan: Plan, state: Topology) -> str:
 
 
 def used(plan: Plan, kind: str, topology: Topology) -> set[str]:
-    """Resources of this kind that a plan uses, as `evaluate` names them."""
+    """Return the resources of this kind that a plan uses, by the names that `evaluate` gives them."""
     links, switches, roots = unit_loads(plan, topology.results_on_links)
     return {f"{u}->{v}" for u, v in links} if kind in ("link", "nic") else {*switches, *roots}
 

@@ -1,4 +1,4 @@
-"""Several jobs change their plans at once; one that is late holds nobody up."""
+"""Migrates several jobs to new plans at once, so that a job that is late delays no other."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from controlplane.service.update import PREPARE_SECONDS, Update
 from controlplane.targets.base import TargetError
 
 LATE_SECONDS = PREPARE_SECONDS + 15.0
-"""A job that has neither changed over nor failed by then counts as failed."""
+"""Seconds after which a job that has neither migrated nor failed counts as failed."""
 DRAIN_SECONDS = 5.0
-"""Longest wait, in s, until nothing of the old versions is left. What is left then takes up room on switches and does
-no other harm."""
+"""Longest wait, in seconds, until nothing of the old versions is left. What is left then takes up room on switches and
+does no other harm."""
 
 Work = Callable[[Callable[[], None]], Update]
-"""Changes a job's plan; calls its argument as soon as the job has changed over."""
+"""A function that changes a job's plan. It calls its argument as soon as the job has migrated."""
 
 
 class Late(UpdateError):
-    """Some jobs did not change over, and keep what they have. why: by name."""
+    """Some jobs did not migrate, and keep what they have; `why` says by name why."""
 
     def __init__(self, why: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"job {name}: {words}" for name, words in why.items()))
@@ -51,8 +51,8 @@ class _Change(threading.Thread):
 def change_over(
     works: Mapping[str, Work], drain: float = DRAIN_SECONDS
 ) -> tuple[dict[str, Update | None], dict[str, str]]:
-    """Do them all at once; those that have changed over (None: what is old is not all gone within `drain` seconds), and
-    why others have not."""
+    """Do all of these at once. Return, by name, the updates of the jobs that have migrated (None where something of the
+    old version is left after `drain` seconds), and why the others have not."""
     changes = {name: _Change(name, work) for name, work in works.items()}
     for change in changes.values():
         change.start()

@@ -56,15 +56,14 @@ MOST_WORDS = 1500
 DENIED_SECONDS = 60.0
 MOST_DENIED = 1000
 LEAST_SHOWN = 0.01
-"""Part of a link from which other traffic on it is shown."""
+"""Part of a link from which on other traffic on the link is shown."""
 
 Bound = tuple[grpc.Server, int]
 
 
 def listen(address: str, tls: Tls | None = None, *more: tuple[str, Tls | None]) -> Bound:
-    """A server that has its port, but answers nobody yet; and the port. more: further addresses.
-
-    Raises ControllerError."""
+    """Return a server that has bound its port but answers nobody yet, and the port. `more` are further addresses. Raise
+    ControllerError where one cannot be bound."""
     try:
         return bind(address, tls, *more)
     except NotFree as error:
@@ -75,9 +74,9 @@ class Controller:
     """The gRPC server of a network's jobs.
 
     Args:
-        network: operators add jobs to it and remove them.
-        log: gets one line per event. An `EventLog`: status has its events.
-        access: whom it knows; default: everybody who reaches it may do everything.
+        network: the network to which operators add jobs, and from which they remove them.
+        log: gets one line per event. Where it is an `EventLog`, `status` shows its events.
+        access: who may do what; without it, everybody who reaches the server may do everything.
     """
 
     def __init__(
@@ -98,12 +97,12 @@ class Controller:
 
     @property
     def roster(self) -> Roster:
-        """The only job's."""
+        """The roster of the only job."""
         return self.jobs.get().roster
 
     def start(self, address: str | Bound, tls: Tls | None = None) -> int:
-        """Serve on "host:port" (port 0: any free one), or what `listen` bound; returns the port. Raises
-        ControllerError."""
+        """Serve on "host:port" (port 0 is any free one), or on what `listen` has bound, and return the port. Raise
+        ControllerError where the address cannot be bound."""
         self._server, port = listen(address, tls) if isinstance(address, str) else address
         add_to_server(self, self._server, self._guard)
         add_HealthServicer_to_server(self._health, self._server)
@@ -114,7 +113,7 @@ class Controller:
         return port
 
     def _log_denied(self, line: str) -> None:
-        """Log a denied request, at most once in a while, so that no one can push all else out of the log."""
+        """Log a denied request, at most once in DENIED_SECONDS, so that nobody can push all else out of the log."""
         now = time.monotonic()
         if now - self._denied.get(line, -DENIED_SECONDS) >= DENIED_SECONDS:
             if len(self._denied) >= MOST_DENIED:
@@ -143,7 +142,7 @@ class Controller:
     # -- agents (inart.proto) ---------------------------------------------------------------------------------------
 
     def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> Iterator[pb.Event]:
-        """An agent's events, until it leaves or is refused; the end of the stream tells that it is gone."""
+        """Yield an agent's events until it leaves or is refused. The stream's end tells that the agent is gone."""
         caller = self.access.caller(context)
         if caller is not None:
             if request.node and request.node != caller.name:
@@ -178,7 +177,8 @@ class Controller:
             yield event
 
     def _wait_for_job(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> Iterator[str]:
-        """Yield what an agent waits for until its job is there, or the agent is gone. Raises Refused."""
+        """Yield what an agent waits for, until its job is there or the agent is gone. Raise Refused if none can
+        come."""
         said = ""
         while context.is_active() and not self._stopping.is_set():
             try:
@@ -194,14 +194,14 @@ class Controller:
             self.jobs.wait_for(request, WAIT_SECONDS)
 
     def leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
-        """An agent says that it is done, or why it goes, before its stream ends."""
+        """Take note that an agent is done, or why it goes, before its stream ends."""
         self._check_agent(request.agent, context)
         for job in self.jobs:
             job.roster.announce_leave(request.agent, request.failure)
         return pb.LeaveReply()
 
     def report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
-        """An agent's statistics."""
+        """Take an agent's statistics."""
         caller = self.access.caller(context)
         if caller is not None and request.node != caller.name:
             self._deny(context, f"{caller} may not report for {request.node}")
@@ -210,14 +210,14 @@ class Controller:
         return pb.ReportReply()
 
     def report_update(self, request: pb.UpdateReport, context: grpc.ServicerContext) -> pb.UpdateReportReply:
-        """Return how far an agent is with a change of plan."""
+        """Take note of how far an agent is with a change of plan."""
         self._check_agent(request.agent, context)
         for job in self.jobs:
             job.roster.report_update(request)
         return pb.UpdateReportReply()
 
     def _check_agent(self, agent: str, context: grpc.ServicerContext) -> None:
-        """An agent speaks for its own process only."""
+        """Check that an agent speaks for its own process only; end the call otherwise."""
         caller = self.access.caller(context)
         if caller is not None:
             nodes = {
@@ -234,7 +234,7 @@ class Controller:
     # -- operators --------------------------------------------------------------------------------------------------
 
     def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
-        """Return the status of one job and of the network. Aborts the call if there is no such job."""
+        """Return the status of one job and of the network. End the call with an error where there is no such job."""
         try:
             job = self.jobs.get(request.job) if request.job or len(self.jobs) == 1 else None
         except JobsError as error:
@@ -261,7 +261,7 @@ class Controller:
         return reply
 
     def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply:
-        """Do what `Network.replan` does. Aborts the call with its error."""
+        """Do what `Network.replan` does. End the call with its error where it fails."""
         try:
             with self._ordered("replan", request, context):
                 update = self.network.replan(
@@ -285,7 +285,7 @@ class Controller:
         return reply
 
     def add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
-        """Admit, plan and run a job (dry run: say what it would get). Aborts with the reason where it cannot be."""
+        """Admit, plan and run a job, or say what it would get (dry run). End the call with the reason if it fails."""
         try:
             return self._add_job(request, context)
         except (JobsError, TargetError, UpdateError, ValueError) as error:
@@ -324,7 +324,7 @@ class Controller:
             return reply
 
     def reload(self, request: pb.ReloadRequest, context: grpc.ServicerContext) -> pb.ReloadReply:
-        """Take what the topology and the switches file say now. Aborts with the reason where that cannot be."""
+        """Take the topology's and the switches' files as they are now. End the call with the reason if that fails."""
         try:
             with self._ordered("topology reload", request, context):
                 if self.network.read_again is None:
@@ -336,7 +336,7 @@ class Controller:
         return reload_reply(done)
 
     def remove_job(self, request: pb.RemoveJobRequest, context: grpc.ServicerContext) -> pb.RemoveJobReply:
-        """Do what `Network.remove` does; with `share` the others are then planned together. Aborts with its error."""
+        """Do what `Network.remove` does; with `share`, replan the others then. End the call with its error."""
         try:
             network = self.network
             if not request.name:
@@ -362,18 +362,18 @@ class Controller:
         return ordered(self.network.recorder, self.access, what, request, context)
 
     def renew(self, request: pb.RenewRequest, context: grpc.ServicerContext) -> pb.RenewReply:
-        """Do what `renewed` does."""
+        """Return the caller's next certificate (`renewed`)."""
         return renewed(self.access, context, self._log)
 
     def log(self, request: pb.LogRequest, context: grpc.ServicerContext) -> pb.LogReply:
-        """A page of the record."""
+        """Return a page of the record of what was done."""
         page = self.network.recorder.read(request.after, request.since, request.job, request.most)
         records = [pb.LogRecord(**vars(one) | {"data": json.dumps(one.data)}) for one in page.entries]
         return pb.LogReply(records=records, next=page.next, more=page.more)
 
 
 def renewed(access: Access, context: grpc.ServicerContext, log: Callable[[str], None]) -> pb.RenewReply:
-    """Return the caller's next certificate, of the role and name that its present one shows."""
+    """Return the caller's next certificate, for the role and name that its present one shows."""
     caller = access.caller(context)
     if access.issuer is None or caller is None or "x509_pem_cert" not in context.auth_context():
         context.abort(
@@ -387,7 +387,7 @@ def renewed(access: Access, context: grpc.ServicerContext, log: Callable[[str], 
 
 
 def _refuse(context: grpc.ServicerContext, error: Exception) -> NoReturn:
-    """End the call with the error's words."""
+    """End the call with the message of the error."""
     wrong = isinstance(error, ValueError)
     code = grpc.StatusCode.INVALID_ARGUMENT if wrong else grpc.StatusCode.FAILED_PRECONDITION
     context.abort(code, _short(error))
@@ -395,13 +395,13 @@ def _refuse(context: grpc.ServicerContext, error: Exception) -> NoReturn:
 
 
 def _short(words: object) -> str:
-    """Return so much of a text as fits into gRPC's 8 KiB of headers, since an error may quote a request."""
+    """Return as much of a text as fits into gRPC's 8 KiB of headers, since an error may quote a request."""
     text = str(words)
     return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]} ..."
 
 
 def job_statuses(network: Network) -> list[pb.JobStatus]:
-    """Each job in a line, with what it could not have more of, and its share there."""
+    """Return a line for each job, with its bottleneck and the job's share there."""
     jobs = list(network.jobs)
     loads = [Loads.of(job.plan, network.topology) for job in jobs]
     used = Used(network.topology, loads)
@@ -409,7 +409,7 @@ def job_statuses(network: Network) -> list[pb.JobStatus]:
 
 
 def job_status(job: RunningJob, bottleneck: str) -> pb.JobStatus:
-    """A job in a line."""
+    """Return a line about a job."""
     plan, roster = job.plan, job.roster
     joined = roster.members()
     missing = [node for node in roster.configs if node not in joined]
@@ -430,7 +430,8 @@ def job_status(job: RunningJob, bottleneck: str) -> pb.JobStatus:
 
 
 def tenant_of(access: Access, context: grpc.ServicerContext) -> str:
-    """Return the tenant that has sent a request: it adds and removes only jobs of its own; "": none."""
+    """Return the tenant that has sent a request, who adds and removes only jobs of its own; "" where nobody of a tenant
+    has."""
     caller = access.caller(context)
     return caller.name if caller is not None and caller.role == "tenant" else ""
 
@@ -441,7 +442,7 @@ def tenant_status(held: Holding) -> pb.TenantStatus:
 
 
 def other_traffic(network: Network) -> list[pb.OtherTraffic]:
-    """Return what others take of the links, where that was measured and is something."""
+    """Return what other traffic takes of the links, where that was measured and is at least LEAST_SHOWN of the link."""
     state, topology = network.state, network.topology
     return [
         pb.OtherTraffic(
@@ -470,7 +471,7 @@ def reload_reply(done: Reloaded) -> pb.ReloadReply:
 
 
 def admission_reply(admission: Admission) -> pb.AddJobReply:
-    """Return the answer to `job add`, but for what was installed."""
+    """Return the answer to `job add`, still without what was installed."""
     plan = admission.plan
     return pb.AddJobReply(
         name=plan.job.name,

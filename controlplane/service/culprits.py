@@ -1,4 +1,5 @@
-"""Watches what the check refuses: names who changes packets, and keeps a switch or link off that is proven to."""
+"""Watches for sums that agents' checks refuse: names who changes packets, and disables a switch or link that is proven
+to."""
 
 from __future__ import annotations
 
@@ -16,22 +17,29 @@ from controlplane.service.suspicion import Group, Key, Way, in_words, named, poi
 from controlplane.service.versions import Version
 
 WINDOW_SECONDS = 10.0
-"""Seconds after which a failure says nothing any more."""
+"""Seconds after which a failed check is no longer considered."""
 SETTLE_SECONDS = 3.0
-"""Agents report every second, not at the same moment: failures are judged when all have had time to report theirs."""
+"""Seconds after the first failed check until failures are judged: agents report every second, at different moments, and
+all need time to report theirs."""
 AT_LEAST = 3
-"""Failures in the window, before anybody is named."""
+"""Failed checks in the window before anything is named."""
 UNCLEAR_AT_LEAST = 20
-"""Failures in the window, before a switch that adds is named although a link on the way of its sums alone is not
-cleared, and before it is said that several may have done it."""
+"""Failed checks in the window before an adding switch is named although a link that only its sums cross is not cleared,
+and before the log says that it may be one of several."""
 AGAIN_SECONDS = 60.0
-"""The same is not said again within this time."""
+"""Seconds within which the same line is not logged again."""
 
 
 @dataclass
 class _Seen:
-    """Observations of one job: the plan that runs, since when, its ways, and what failed with it: when, which flow, how
-    often."""
+    """Observations of one job under one plan (or two, during a change).
+
+    Attributes:
+        versions: the versions of the plan that ran.
+        since: when they began to, in seconds.
+        ways: the way of each flow; empty during a change of plan.
+        failures: the checks that failed: when, of which flow, and how many.
+    """
 
     versions: tuple[Version, ...]
     since: float
@@ -41,10 +49,7 @@ class _Seen:
 
 @dataclass
 class Culprits:
-    """Looks at what agents report, from one thread.
-
-    log: gets one line when somebody is named.
-    """
+    """Looks at what agents' checks refuse, from one thread. `log` gets one line when something is named."""
 
     network: Network
     log: Callable[[str], None] = lambda line: None
@@ -53,7 +58,7 @@ class Culprits:
     _said: dict[str, float] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Take what was reported since the last look, and name who did it when that is clear."""
+        """Take what was reported since the last look, and name the culprit when it is clear."""
         now = time.monotonic()
         jobs = list(self.network.jobs)
         for job in jobs:
@@ -132,7 +137,7 @@ class Culprits:
         self.network.changed()  # it stays out when the controller starts again
 
     def _needed(self, name: str) -> str:
-        """Return why some job cannot be led around this switch, link or host; "": every job can."""
+        """Return why some job cannot be rerouted around this switch, link or host; "" where every job can."""
         state = self.network.state
         for job in self.network.jobs:
             nodes = [node for node in job.servers if node not in job.without]

@@ -1,4 +1,4 @@
-"""Carries out what the core decides about one job's agents: words to their streams, timers, epochs, the log."""
+"""Carries out what the core decides about one job's agents: messages to their streams, timers, epochs, the log."""
 
 from __future__ import annotations
 
@@ -27,13 +27,19 @@ class Effects:
     """Owns the state of one job's agents. Whoever reads or changes anything here holds `lock`.
 
     Args:
-        labels: what agents are told in the place of the configurations' label numbers (None: the numbers).
+        labels: what agents are told in the place of the configurations' label numbers; None where they get the numbers.
         log: gets one line per event.
-        plan_without: called (node, reason) with the lock held when a node was lost and the job runs on; may not wait.
+        plan_without: called (node, reason) with the lock held when a node was lost and the job runs on; it must not
+            wait.
 
-    state: to be set before the first event. news: is notified after every event. configs: by node, those of the plan
-    that runs. offered: those of a change of plan that is under way. members: agents' streams, by the number of their
-    connection. rounds: of their reports. failures: why changes of plan failed, by epoch, until somebody has taken note.
+    Attributes:
+        state: the core's state, to be set before the first event.
+        news: a condition that is notified after every event.
+        configs: by node, the configurations of the running plan.
+        offered: by node, those of a change of plan that is under way.
+        members: agents' streams, by the number of their connection.
+        rounds: the rounds of the agents' reports.
+        failures: by epoch, why its change of plan failed, until somebody has read it.
     """
 
     def __init__(
@@ -67,13 +73,13 @@ class Effects:
         )
 
     def as_told(self, config: AgentConfig) -> AgentConfig:
-        """A configuration with labels as they are on the wire."""
+        """Return a configuration with the labels that are on the wire."""
         return config if self._labels is None else self._labels.configuration(config)
 
     def take(self, event: Event) -> tuple[actions.Action, ...]:
-        """Decide on an event, and carry out all that follows from it; what that was.
+        """Decide on an event, carry out all actions that follow, and return them.
 
-        Raises what storing an epoch raises; the core has been told that it failed.
+        Raise what storing an epoch raises; the core has then been told that it failed.
         """
         done: list[actions.Action] = []
         problem: Exception | None = None
@@ -139,8 +145,8 @@ class Effects:
             del self.members[connection]
 
     def _told(self, node: str, epoch: int) -> AgentConfig:
-        """Return the configuration that a node's agent is told to work with in an epoch: of a change of plan, or of the
-        plan that runs."""
+        """Return the configuration with which a node's agent is told to work in an epoch: that of a change of plan, or
+        that of the running plan."""
         handover = self.state.handover
         configs = self.offered if handover is not None and handover.epoch == epoch else self.configs
         return replace(self.as_told(configs[node]), epoch=epoch, key=self._epochs.key(epoch))

@@ -1,4 +1,4 @@
-"""Waiting for the signal that ends a process."""
+"""A wait for the signal that ends a process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 
 class EndSignal:
-    """SIGINT or SIGTERM, from now on; only in the main thread. hangup: called for each SIGHUP before that, may wait.
+    """Catches SIGINT or SIGTERM from now on; it works in the main thread only. `hangup` is called for each SIGHUP
+    before that, and may wait.
 
-    Not an Event that a handler sets: Python runs handlers between two instructions of the main thread, so one for a
-    signal that comes just before a wait without end begins would never run, and one that comes while the main thread
-    holds the Event's lock would wait for it for ever. The descriptor is written to at once.
+    A signal handler that sets an Event would not do: Python runs handlers between two instructions of the main thread.
+    One for a signal that comes just before a wait without end would never run, and one that comes while the main thread
+    holds the Event's lock would wait for it for ever. A descriptor is written to at once.
     """
 
     def __init__(self, hangup: Callable[[], None] | None = None) -> None:
@@ -24,7 +25,7 @@ class EndSignal:
             signal.signal(number, lambda *_: None)
 
     def wait(self) -> None:
-        """Return once there was one. The next one ends the process as it does any other."""
+        """Return once such a signal has come. The next one ends the process as it would any other."""
         while os.read(self._reader, 1) == bytes([signal.SIGHUP]) and self._hangup is not None:
             self._hangup()
         signal.set_wakeup_fd(-1)

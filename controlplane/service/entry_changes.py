@@ -1,4 +1,4 @@
-"""Changes of switch entries that an order would make, entry by entry: for dry runs."""
+"""Changes of switch entries that an order would make, for dry runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import Change, Operation, difference, empty
 
 MOST_SENT = 20_000
-"""Changes in one answer: a gRPC message has at most 4 MiB. The counts beside them are of all."""
+"""Most changes in one answer, since a gRPC message has at most 4 MiB. The counts beside them cover all changes."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class EntryChange:
 
 
 def between(before: Mapping[str, RuleSet], after: Mapping[str, RuleSet]) -> tuple[EntryChange, ...]:
-    """Return what changes on which switch; a switch without rules has none."""
+    """Return what changes on which switch. A switch that is missing in a mapping has no rules."""
     return tuple(
         EntryChange(switch, change)
         for switch in sorted({*before, *after})
@@ -31,13 +31,13 @@ def between(before: Mapping[str, RuleSet], after: Mapping[str, RuleSet]) -> tupl
 
 
 def counts(changes: Iterable[EntryChange]) -> tuple[int, int]:
-    """Return how many entries are written (new, or changed), and how many are taken off."""
+    """Return how many entries are written (new or changed), and how many are deleted."""
     off = [one.change.operation is Operation.DELETE for one in changes]
     return off.count(False), off.count(True)
 
 
 def messages(changes: Iterable[EntryChange]) -> list[pb.EntryChange]:
-    """Return the changes as they are sent."""
+    """Return the changes as messages of the protocol."""
     return [
         pb.EntryChange(switch=one.switch, operation=one.change.operation.value, entry=str(one.change.item))
         for one, _ in zip(changes, range(MOST_SENT), strict=False)

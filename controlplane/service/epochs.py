@@ -1,5 +1,5 @@
-"""Epoch numbers: 32 bits, strictly increasing over the life of an installation, also across controller restarts; and
-the secret of the installation, from which the key of each epoch and the labels on the wire come."""
+"""Epoch numbers: 32 bits, strictly increasing over the life of an installation, also across restarts of the controller;
+and the secret of the installation, from which the key of each epoch and the labels on the wire are derived."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def default_file() -> Path:
 
 
 class EpochStore:
-    """Hands out epochs: max(last + 1, seconds since 1970). The file has the last one.
+    """Hands out epochs: max(last + 1, seconds since 1970). Its file has the last one.
 
-    The clock alone would do as long as it never goes back and epochs are more than a second apart; the file alone as
-    long as it is never lost. Both together need neither. Several controllers may share the file.
+    The clock alone would be enough as long as it never goes back and epochs are more than a second apart; the file
+    alone, as long as it is never lost. Together they need neither. Several controllers may share the file.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or default_file()
 
     def next(self) -> int:
-        """A new epoch, stored before it is handed out. Raises OSError when the file cannot be written."""
+        """Return a new epoch, which is stored before. Raise OSError where the file cannot be written."""
         return self._advance(lambda last: max(last + 1, int(time.time())))
 
     def check(self) -> None:
-        """Raises OSError when the file could not be written, or holds something else."""
+        """Check that the file can be written and holds an epoch; raise OSError otherwise."""
         try:
             self._advance(lambda last: last)
             self._secret()
@@ -49,17 +49,17 @@ class EpochStore:
             raise OSError(words) from None
 
     def adopt(self, epoch: int) -> None:
-        """An epoch that agents already run: later ones are larger."""
+        """Take note of an epoch that agents already run, so that later ones are larger."""
         self._advance(lambda last: max(last, epoch))
 
     def key(self, epoch: int) -> str:
-        """The key of an epoch, with which its agents check all sums: 32 hexadecimal digits, the same after a restart of
-        the controller. Raises OSError when the secret can neither be read nor kept."""
+        """Return the key of an epoch, with which its agents check all sums: 32 hexadecimal digits, the same after a
+        restart of the controller. Raise OSError where the secret can neither be read nor stored."""
         return self._derived("epoch", epoch, 16)
 
     def labels(self) -> SecretLabels:
-        """The labels that switches and agents are given in the place of the numbers that rules have: the same after a
-        restart of the controller. Raises OSError when the secret can neither be read nor kept."""
+        """Return the labels that switches and agents get in the place of the numbers that rules have: the same after a
+        restart of the controller. Raise OSError where the secret can neither be read nor stored."""
         return SecretLabels(bytes.fromhex(self._derived("labels", 0, 32)))
 
     def _derived(self, purpose: str, number: int, size: int) -> str:
@@ -67,7 +67,8 @@ class EpochStore:
         return hashlib.blake2b(text, digest_size=size, key=self._secret()).hexdigest()
 
     def _secret(self) -> bytes:
-        """Drawn once and kept beside the last epoch, in a file that only this user can read."""
+        """Return the secret, which is drawn once and kept beside the last epoch, in a file that only this user can
+        read."""
         path = self.path.with_name(f"{self.path.name}.secret")
         path.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
@@ -83,7 +84,7 @@ class EpochStore:
         return secret
 
     def _within(self, epoch: int) -> int:
-        """The epoch, if there may be such a one. Raises OSError."""
+        """Return the epoch, if it fits into 32 bits; raise OSError otherwise."""
         if epoch > LAST_EPOCH:
             raise OSError(f"{self.path}: epoch {epoch} does not fit in 32 bits: is the clock right?")
         return epoch

@@ -15,14 +15,14 @@ KEPT = 1000
 
 @dataclass(frozen=True)
 class LogEvent:
-    """time: seconds since 1970."""
+    """A line of the log, and its time in seconds since 1970."""
 
     time: float
     text: str
 
 
 class EventLog:
-    """The last events. Called with a line, like any `log`; hands it on. Thread-safe."""
+    """The last events. It is called with a line, like any `log`, and hands it on. Thread-safe."""
 
     def __init__(self, log: Callable[[str], None] = lambda line: None) -> None:
         self._log = log
@@ -40,10 +40,10 @@ class EventLog:
         self._record(line)
 
     def record_in(self, record: Callable[[str], None]) -> None:
-        """Also pass lines to `record` from now on."""
+        """Pass lines to `record`, too, from now on."""
         self._record = record
 
     def last(self, count: int = KEPT) -> list[LogEvent]:
-        """The latest ones, in order."""
+        """Return the latest events, in order."""
         with self._lock:
             return list(self._kept)[-count:]

@@ -1,5 +1,5 @@
-"""Carries out what is decided about failures (core/parts.py, core/mending.py): jobs are led around what is gone, go on
-without agents that are lost, and take back."""
+"""Carries out what is decided about failures (core/parts.py, core/mending.py): reroutes jobs around what is gone,
+migrates them to plans without lost agents, and uses again what is back."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Failover:
     """Handles the failures of one network, whoever finds them. Thread-safe.
 
     Args:
-        answers: counts what was done, by what it was.
+        answers: counts what was done, by kind.
         log: gets one line per event.
 
-    record: gets every change of what is kept off: the event, what is off from now on and why, and what is used again.
+    The attribute `record` is a function that gets every change of what is disabled: the event, what is disabled from
+    now on and why, and what is used again.
     """
 
     def __init__(
@@ -42,8 +43,8 @@ class Failover:
     # -- switches and links -----------------------------------------------------------------------------------------
 
     def take(self, event: parts.Event) -> bool:
-        """Decide on what has happened to switches and links, and do what follows; whether every job was led around
-        what is off, where that was to be done."""
+        """Decide on an event about switches and links, and carry out the actions that follow. Return whether every job
+        was rerouted around what is disabled, where that was to be done."""
         every = True
         with self.state.lock:
             before = self.state.off
@@ -67,11 +68,12 @@ class Failover:
         return every
 
     def lose(self, causes: Mapping[str, str], why: Why) -> bool:
-        """Something has failed: what runs is led around it, and then planned again. causes: what was seen, by name."""
+        """Disable what has failed: running jobs are rerouted around it, and then replanned. `causes` says by name what
+        was seen."""
         return self.take(parts.Failed(causes, why))
 
     def restore(self, names: Sequence[str], words: str) -> bool:
-        """Something is back and is used again."""
+        """Use again what is back."""
         return self.take(parts.Mended(tuple(names), words))
 
     def needs(self) -> tuple[Need, ...]:
@@ -79,12 +81,12 @@ class Failover:
         return tuple(Need(job.servers, frozenset(job.without)) for job in self.state.jobs)
 
     def look(self) -> None:
-        """Some time has passed."""
+        """Tell the core that some time has passed."""
         if self.state.parts.off or self.state.parts.trust.probation:
             self.take(parts.Looked(self.needs()))
 
     def lead_around(self) -> bool:
-        """Lead every job around what is kept off; whether that was done wherever it was needed."""
+        """Reroute every job around what is disabled. Return whether that was done wherever it was needed."""
         every = True
         for job in self.state.jobs:
             began, before = time.monotonic(), job.plan.rate_mbps
@@ -107,15 +109,15 @@ class Failover:
     # -- agents -----------------------------------------------------------------------------------------------------
 
     def agent_lost(self, job: RunningJob, node: str, reason: str) -> None:
-        """A parameter server, or a worker that the job can do without. Does not wait."""
+        """Handle the loss of a parameter server, or of a worker that the job can do without. Does not wait."""
         self._take_soon(job, mending.AgentLost(node, reason))
 
     def _take_soon(self, job: RunningJob, event: mending.Event) -> None:
         threading.Thread(target=self._take, args=(job, event), name=f"mend-{job.name}", daemon=True).start()
 
     def _take(self, job: RunningJob, event: mending.Event) -> None:
-        """Decide on what has happened about a lost agent, and do what follows: its part is given to the others, and
-        what was under way is done again; or the job stops."""
+        """Decide on an event about a lost agent, and carry out the actions that follow: others take over its part, and
+        operations under way are started again; or the job stops."""
         for action in job.decide_on_loss(event, self._facts(job), time.monotonic()):
             match action:
                 case Say(line, warn):
@@ -170,7 +172,7 @@ class Failover:
         return mending.PlanFound()
 
     def take_back(self, job: RunningJob, nodes: Sequence[str], why: str, instead_of: Sequence[str] = ()) -> None:
-        """Parameter servers that were lost are used again, instead of these."""
+        """Use parameter servers again that were lost, in the place of those in `instead_of`."""
         job.use_again(nodes)
         job.do_without(instead_of, Why.LOST)
         self._log(f"job {job.name}: {', '.join(nodes)} can be used again: {why}")
@@ -178,7 +180,7 @@ class Failover:
 
 
 def moved(before: Plan, update: Update, seconds: float) -> str:
-    """Return words that say what it took to go on without agents that were lost."""
+    """Return words that say what it took to go on without lost agents."""
     after = update.plan
     words = []
     for root in before.job.parameter_servers:

@@ -1,9 +1,9 @@
-"""The watch over a network: the controller's own reactions when something fails, and when it is back.
+"""The watch over a network: what the controller does by itself when something fails, and when it is back.
 
-A switch that does not answer, and a link behind which nothing arrives any more, are kept off: every job is led around
-them in place (plan/repair.py), so that what is under way goes on, and is then planned again for what is left. A switch
-that did not answer and has been back for some time is used again; what was found silent is tried again after some time,
-which doubles each time that it is silent still, or when an operator says so.
+A switch that does not answer, and a link behind which nothing arrives any more, are disabled: every job is rerouted
+around them in place (planner/plan/repair.py), so that operations under way go on, and is then replanned for what is
+left. A switch that did not answer is used again when it has been back for some time. What was found silent is tried
+again after some time, which doubles each time that it is silent again, or when an operator says so.
 """
 
 from __future__ import annotations
@@ -32,28 +32,32 @@ from controlplane.targets.base import Counters, TargetError
 from controlplane.targets.fabric import everywhere
 
 STALLED_SECONDS = 0.3
-"""Seconds for which a tree may make no progress before its packets are followed. Agents report at once when one makes
-none."""
+"""Seconds for which a tree may make no progress before its packets are followed. Agents report at once when a tree
+makes no progress."""
 FOLLOW_SECONDS = 0.15
 FOLLOW_SLOWLY_SECONDS = 2.0
-"""Seconds between two looks at the counters after some time (FOLLOW_SECONDS at first): a worker may be late for long.
-"""
+"""Longest time between two looks at the counters, in seconds; it begins at FOLLOW_SECONDS and grows, since a worker may
+be late for long."""
 FOLLOWED_AT_MOST_SECONDS = 4.0
 LOOK_SECONDS = 0.1
 SENT_AT_LEAST = 2
-"""Packets, of all flows together, that must have gone into a link, of which none came out, before it counts as lost.
-(Each flow sends again what it lacks ever more seldom, and a link has many.)"""
+"""Packets, of all flows together, that must have gone into a link without any coming out, before the link counts as
+lost. Each flow resends what it lacks less and less often, and a link has many flows."""
 
 
 @dataclass
 class Followed:
-    """A job whose packets are being followed: when entries had been looked at, and what they had counted then.
+    """A job whose packets are being followed.
 
     Switches are not read all at the same time. So what came out of links is counted from the first look on, and what
-    went in from the second, which follows at once: nothing that counts as gone in had come out before.
+    went in from the second, which follows at once: no packet that counts as gone in has come out before.
 
-    took: how long the last look took, seconds. A machine on which switches answer late may be as late with packets.
-    began: when it was first looked at; what the job waits for, it has waited for since before that.
+    Attributes:
+        versions: the versions of the plan whose packets are followed.
+        looks: for each look, when it ended and what the entries had counted then.
+        took: seconds that the last look took. A machine on which switches answer late may be as late with packets.
+        began: when the job was first looked at, in seconds. What it waits for, it has waited for since before that.
+        pause: seconds until the next look.
     """
 
     versions: tuple[Version, ...]
@@ -65,10 +69,7 @@ class Followed:
 
 @dataclass
 class Watch:
-    """Watches a network from a thread, from `start` to `close`.
-
-    log: gets one line per event.
-    """
+    """Watches a network from a thread, from `start` to `close`. `log` gets one line per event."""
 
     network: Network
     log: Callable[[str], None] = lambda line: None
@@ -91,7 +92,7 @@ class Watch:
         self._thread.close()
 
     def look(self) -> None:
-        """Look at everything once, as the thread does every LOOK_SECONDS."""
+        """Look at everything once, which the thread does every LOOK_SECONDS."""
         self.look_at_switches()
         self.look_at_links()
         self.look_at_trees()
@@ -115,8 +116,8 @@ class Watch:
                 keepers[name].wake()
 
     def look_at_links(self) -> None:
-        """Tell the core which links of hosts that have several are up, as their agents report it. A link is named as
-        ports are: by the switch that it leads to, and the port there."""
+        """Tell the core which links are up of hosts that have several, as their agents report it. A link has the name
+        that ports have: the switch that it leads to, and the port there."""
         topology = self.network.topology
         states: dict[str, dict[int, bool]] = {}
         for job in self.network.jobs:
@@ -133,7 +134,7 @@ class Watch:
             self.network.failover.take(PortsSeen(states))
 
     def look_at_trees(self) -> None:
-        """Follow the packets of jobs that have stalled, by the counters of switches, to where they are lost."""
+        """Follow the packets of stalled jobs, by the counters of switches, to the place where they are lost."""
         for job in self.network.jobs:
             since = job.roster.stalled(STALLED_SECONDS)
             if since is None:
@@ -175,8 +176,8 @@ class Watch:
             followed.looks = looks
 
     def look_at_lost_agents(self) -> None:
-        """A parameter server that was lost, has joined again and has stayed is used again. A worker is not: it has not
-        what the others have, and an operator says when the job shall begin anew."""
+        """Use again each lost parameter server that has joined again and has stayed. A worker is not used again by
+        itself: it lacks what the others have, and an operator says when the job begins anew."""
         for job in self.network.jobs:
             job.roster.look_for_hanging()
             if not job.without:
@@ -196,7 +197,7 @@ class Watch:
                 self.network.failover.take_back(job, back, "the job waits", instead_of=missing)
 
     def _count(self, switches: Iterable[str]) -> dict[Entry, int]:
-        """Return the counts of these switches' entries; a switch that does not answer has none."""
+        """Return what these switches' entries have counted; entries of a switch that does not answer are missing."""
         return packets(self._read(switches))
 
     def _read(self, switches: Iterable[str]) -> dict[str, tuple[float, Counters]]:
@@ -217,11 +218,17 @@ def dead_links(
     between: Mapping[Entry, int] | None = None,
     since: Mapping[Entry, int] | None = None,
 ) -> set[str]:
-    """Links into which packets went and out of which none came, by what the entries counted meanwhile: packets of any
-    flows, and none of any flow, as a queue may hold one flow's packets back for long.
+    """Return the links into which packets went, and out of which none came.
 
-    between: counted before `after`, by the time that a packet may be under way: what went in until then counts.
-    since: counted after `before`: what went in from then on counts (default: from `before` on).
+    This is judged by what the entries counted: packets of any flows went in, and none of any flow came out, as a queue
+    may hold one flow's packets back for long.
+
+    Args:
+        hops: the flows' ways over links.
+        before, after: what the entries had counted at the first look and at the last.
+        between: what they had counted some time before `after`, longer than a packet may be under way: only packets
+            that went in until then count.
+        since: what they had counted some time after `before`: only packets that went in from then on count.
     """
     sent, begin = after if between is None else between, before if since is None else since
     # A switch that has begun to count anew says nothing.
@@ -248,8 +255,8 @@ def silent(
     between: Mapping[Entry, int] | None = None,
     since: Mapping[Entry, int] | None = None,
 ) -> set[str]:
-    """Return the links of `dead_links`; where packets went into a switch over several links and it counted none, the
-    switch."""
+    """Return the links of `dead_links`. Where packets went into a switch over several links and it counted none, return
+    the switch instead of these links."""
     dead = dead_links(hops, before, after, between, since)
     into: dict[str, set[str]] = {}
     for hop in hops:

@@ -17,14 +17,14 @@ READERS = 8
 
 @dataclass
 class Flow:
-    """Bytes that were counted, ever, and the rate between the last two readings, Mbit/s."""
+    """Bytes of other traffic on a link that were counted so far, and the rate between the last two readings, Mbit/s."""
 
     total: int = 0
     mbps: float = 0.0
 
 
 Passed = Mapping[str, tuple[float, Traffic]]
-"""By switch, when its ports were read (seconds of a clock that never goes back), and what had passed them."""
+"""By switch, when its ports were read (in seconds, of a clock that never goes back), and what had passed them."""
 
 
 class OtherFlows:
@@ -35,7 +35,8 @@ class OtherFlows:
         self._flows: dict[Link, Flow] = {}
 
     def advance(self, passed: Passed, topology: Topology, of_jobs: Callable[[Link], float]) -> dict[Link, Flow]:
-        """Return the flows of the links that are measured now. of_jobs: Mbit/s of aggregation traffic on a link."""
+        """Return the flows of the links that are measured now. `of_jobs` returns the Mbit/s of aggregation traffic on a
+        link."""
         flows: dict[Link, Flow] = {}
         for switch, (when, now) in passed.items():
             begin, before = self._before.get(switch, (when, now))

@@ -10,9 +10,9 @@ from controlplane.service.room import deployment_of, part
 
 
 def foreseen(network: Network, admission: Admission, terms: Terms) -> tuple[EntryChange, ...]:
-    """Return what adding a job as admitted would write, also for the jobs that make room for it.
+    """Return the entries that adding a job as admitted would write, also those for the jobs that make room for it.
 
-    Raises DoesNotFit, PlanError, UpdateError, JobsError: it could not be added.
+    Raise DoesNotFit, PlanError, UpdateError or JobsError where the job cannot be added.
     """
     made: list[EntryChange] = []
     for job in network.jobs:

@@ -1,4 +1,4 @@
-"""A job as a request gives it."""
+"""Reads the job, its terms and its reservation from a request."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from controlplane.service.reservations import Reservations
 
 
 def parse_given_job(text: str, network: Network, hosts: Sequence[pb.Host] = ()) -> Job:
-    """A job from a request: JSON, or words, for which servers that no job uses are taken as long as there are enough.
-    hosts: the machines that are its workers.
+    """Return the job of a request, which is JSON or words. For words, servers that no job uses are taken as long as
+    there are enough. `hosts` are the machines that are its workers.
 
-    Raises JobError, TopologyError.
+    Raise JobError or TopologyError where the request does not describe a job of this network.
     """
     workers = [host.name if network.has_server(host.name, ()) else network.server_at(host.addresses) for host in hosts]
     for host, node in zip(hosts, workers, strict=True):
@@ -29,13 +29,13 @@ def parse_given_job(text: str, network: Network, hosts: Sequence[pb.Host] = ()) 
 
 
 def given_terms(request: pb.AddJobRequest, tenant: str) -> Terms:
-    """Return what a job of a tenant is to be promised. Raises ValueError."""
+    """Return what a job of a tenant is to be promised; raise ValueError where the request cannot be."""
     return Terms(request.weight or 1.0, request.guarantee_mbps, request.priority, tenant)
 
 
 def reserve(reservations: Reservations, request: pb.AddJobRequest, job: Job, terms: Terms) -> pb.AddJobReply:
-    """Reserve a job for the time that the request says (dry run: only say what it would get). Raises JobsError,
-    Infeasible, ValueError."""
+    """Reserve a job for the time that the request names; in a dry run, only say what it would get. Raise JobsError,
+    Infeasible or ValueError where that is impossible."""
     wanted = Reservation(
         job, request.strategy or "inart", request.seed, terms, request.start, request.until or math.inf,
         request.notice_seconds, request.preempt,

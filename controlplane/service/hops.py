@@ -1,4 +1,4 @@
-"""The entries that count a flow's packets before and behind every link: links are judged by them."""
+"""The entries that count a flow's packets before and behind every link, by which links are judged."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from controlplane.planner.topology_cables import beyond, port_back
 from controlplane.targets.base import Counters
 
 Entry = tuple[str, int, int]
-"""Switch, ingress port, label."""
+"""A table entry: its switch, ingress port and label."""
 Readings = Mapping[str, tuple[float, Counters]]
-"""Counters and the time (`time.monotonic`) at which the switch gave them, by switch."""
+"""By switch, its counters and the time (`time.monotonic`) at which the switch gave them."""
 
 
 @dataclass(frozen=True)
 class Hop:
-    """A flow's way over one link: entries that send it in, the entry that takes it out, the link's ends; its tree."""
+    """A flow's way over one link: the entries that send its packets into the link, the entry that takes them out, the
+    ends of the link, and the tree."""
 
     into: tuple[Entry, ...]
     out: Entry
@@ -34,14 +35,15 @@ class Hop:
 
 
 def hops_of(plan: Plan, deployment: Deployment, topology: Topology) -> Iterable[Hop]:
-    """Every way of every flow of a plan over a link between switches."""
+    """Yield the way of every flow of a plan over every link between switches."""
 
     def hop(into: Iterable[Entry], node: str, after: str, label: int) -> Hop:
         out = beyond(topology, node, after), port_back(topology, node, after), label
         return Hop(tuple(into), out, (node, after), index)
 
     def counts(node: str, after: str) -> bool:
-        """Whether packets are counted before and behind a link: between switches, also over one of several cables."""
+        """Return whether packets are counted before and behind a link, which is so between switches, also over one of
+        several cables."""
         if node in topology.cables or topology.kind(node) != "switch":
             return False
         return topology.kind(beyond(topology, node, after)) == "switch"
@@ -92,7 +94,7 @@ def hops_of(plan: Plan, deployment: Deployment, topology: Topology) -> Iterable[
 
 
 def packets(read: Readings) -> dict[Entry, int]:
-    """Return the number of packets that every entry has counted."""
+    """Return the number of packets that each entry has counted."""
     return {
         (switch, port, label): count
         for switch, (_, counters) in read.items()

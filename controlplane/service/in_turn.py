@@ -1,4 +1,4 @@
-"""A lock that those who wait for it get in the order in which they came."""
+"""A lock that threads get in the order in which they asked for it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections import deque
 class InTurn:
     """A reentrant lock, first come, first served. A context manager.
 
-    With `threading.RLock`, whoever gives the lock up and wants it again at once has it again before those who wait have
-    woken up. On a busy machine a thread that plans all jobs again and again so kept an operator's order waiting.
+    A thread that releases a `threading.RLock` and wants it again at once gets it before threads that wait have woken
+    up. On a busy machine, a thread that replans all jobs over and over kept an operator's order waiting in that way.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class InTurn:
 
     @property
     def waiting(self) -> int:
-        """Return the number of threads that wait for the lock."""
+        """The number of threads that wait for the lock."""
         with self._changed:
             return len(self._queue)
 

@@ -12,10 +12,11 @@ from controlplane.service.core.journal import Journal, Record
 
 
 class JournalFile:
-    """One job's file. Each part of the journal begins the file anew; the part before it is kept as "NAME.1".
+    """The file of one job's journal. Each part of the journal begins the file anew; the part before it is kept as
+    "NAME.1".
 
-    When it cannot be written (the disk is full), the job goes on, `log` says so once, and writing begins again with the
-    next part. Only this user can read it.
+    When the file cannot be written (the disk is full), the job goes on, `log` says so once, and writing begins again
+    with the next part. Only this user can read the file.
     """
 
     def __init__(self, path: Path, log: Callable[[str], None]) -> None:
@@ -23,7 +24,7 @@ class JournalFile:
         self._failed = False
 
     def journal(self) -> Journal:
-        """A journal that is written here."""
+        """Return a journal that is written to this file."""
         return Journal(self._write)
 
     def _write(self, record: Record, first: bool) -> None:

@@ -1,7 +1,7 @@
 """Keeps switches filled: one that restarts, or loses its program, is connected again and gets its rules back.
 
-Nothing has to be told to the agents: registers start at zero, and the protocol treats a switch that forgot its slots
-like one that lost some packets.
+The agents need not be told: registers start at zero, and the protocol treats a switch that forgot its slots like one
+that lost some packets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from controlplane.targets.held import Held
 HEARTBEAT_SECONDS = 2.0
 HEARTBEAT_DEADLINE_SECONDS = 5.0
 PROMPT_SECONDS = 1.0
-"""An answer within this time says that neither the switch nor this machine is slow."""
+"""Seconds within which an answer shows that neither the switch nor this machine is slow."""
 RECONNECT_SECONDS = 5.0
 LAST_PAUSE_SECONDS = 5.0
 
@@ -30,7 +30,8 @@ class Keeper:
 
     It does not fight another controller that takes the switch over: it says so and only reads from then on.
 
-    rules: what the switch shall hold; whoever changes that writes it, with the switch's lock, or calls `wake`.
+    The attribute `rules` is what the switch shall hold. Whoever changes it writes it, too, with the switch's lock held,
+    or calls `wake`.
     """
 
     def __init__(self, held: Held, rules: RuleSet, log: Callable[[str], None]) -> None:
@@ -41,7 +42,7 @@ class Keeper:
         self.state = "connected"
         self.problem = ""
         self.prompt = -math.inf
-        """Time (s, monotonic) at which the last heartbeat was sent that was answered within PROMPT_SECONDS."""
+        """Time (seconds, monotonic) at which the last heartbeat was sent that was answered within PROMPT_SECONDS."""
         self._log = log
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -99,15 +100,15 @@ class Keeper:
 
     @property
     def as_it_shall_be(self) -> bool:
-        """Whether the switch is known to hold `rules`: it was these very ones that were written last."""
+        """Whether the switch is known to hold `rules`, because exactly these were written last."""
         return self.held.holds is self.rules
 
     def wake(self) -> None:
-        """Look at the switch at once: `rules` may be others than it holds."""
+        """Look at the switch at once, since `rules` may differ from what it holds."""
         self._wake.set()
 
     def read_again(self) -> None:
-        """Forget what the switch is known to hold: it is read, and gets what it lacks."""
+        """Forget what the switch is known to hold, so that it is read and gets what it lacks."""
         if self.held.lock.acquire(blocking=False):  # Whoever has the lock writes to the switch just now.
             try:
                 self.held.holds = None
@@ -116,7 +117,7 @@ class Keeper:
         self.wake()
 
     def _catch_up(self) -> None:
-        """Write what was to be written while the switch could not be."""
+        """Write the rules that could not be written while the switch was not ready."""
         # In this order: rules that an order has set are seen together with it.
         if self.as_it_shall_be or self.ordered or not self.held.lock.acquire(blocking=False):
             return
@@ -146,7 +147,8 @@ class Keeper:
                 self._log(warning(f"switch {self.target.name}: {state}: {problem}"))
 
     def status(self) -> pb.SwitchStatus:
-        """State, what is installed, and the verdict counters where the switch answers within its deadline."""
+        """Return the switch's state, what is installed, and the verdict counters where the switch answers within its
+        deadline."""
         reply = pb.SwitchStatus(
             name=self.target.name,
             address=self.target.address,
@@ -170,7 +172,7 @@ class Keeper:
         self._wake.set()
 
     def cut(self) -> None:
-        """Wait no longer for a switch that does not answer; one that is being written to has its time."""
+        """Stop waiting for a switch that does not answer. One that is being written to gets its time."""
         if self.held.lock.acquire(blocking=False):
             try:
                 self.target.close()
@@ -178,6 +180,6 @@ class Keeper:
                 self.held.lock.release()
 
     def close(self) -> None:
-        """Stop watching, and wait for the end of it."""
+        """Stop watching, and wait for the thread's end."""
         self.stop()
         self._thread.join(timeout=10)

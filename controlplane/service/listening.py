@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Listening:
-    """Ports that are bound, and whom the controller knows there."""
+    """Ports that are bound, and who may do what there."""
 
     bound: Bound
     access: Access
@@ -35,7 +35,7 @@ class Listening:
     sites: Sites | None = None
 
     def show(self, network: Network, log: EventLog) -> Callable[[], None]:
-        """Serve the page, if it was asked for; what ends that."""
+        """Serve the page, if it was asked for. Return a function that ends that."""
         if self.web is None:
             return lambda: None
         from controlplane.service.web.server import Site
@@ -85,7 +85,8 @@ def add_listen_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Door:
-    """Whom a controller knows, and with what TLS; more: further addresses with theirs."""
+    """The rules for who may do what at a controller's addresses, and with what TLS; `more` are further addresses with
+    theirs."""
 
     access: Access
     tls: Tls | None
@@ -93,8 +94,8 @@ class Door:
 
 
 def check_listening(arguments: argparse.Namespace, address: str) -> Door:
-    """Return what the arguments ask for, without binding a port. Raises ControllerError, ValueError: everybody would be
-    let in, or files cannot be used."""
+    """Return what the arguments ask for, without binding a port. Raise ControllerError or ValueError where everybody
+    would be let in, or files cannot be used."""
     check_listen(address, "the controller's address")
     if arguments.tokens_listen is not None:
         check_listen(arguments.tokens_listen, "--tokens-listen")
@@ -126,7 +127,7 @@ def check_listening(arguments: argparse.Namespace, address: str) -> Door:
 
 
 def _issuer(folder: Path, days: float) -> Callable[[Caller], tuple[bytes, bytes]]:
-    """Return what makes certificates. Raises ValueError: there is no authority in the folder, with its key."""
+    """Return a function that makes certificates. Raise ValueError where the folder has no authority with its key."""
     from controlplane.common.authority import Authority, CertificatesError  # here: not all machines have its library
 
     if not (folder / "key.pem").is_file() or not (folder / "certificate.pem").is_file() or not days > 0:
@@ -138,7 +139,8 @@ def _issuer(folder: Path, days: float) -> Callable[[Caller], tuple[bytes, bytes]
 
 
 def open_listening(arguments: argparse.Namespace, address: str) -> Listening:
-    """Bind what the arguments ask for. Raises as `check_listening`; ControllerError: a port is taken."""
+    """Bind what the arguments ask for. Raise the errors of `check_listening`, and ControllerError where a port is
+    taken."""
     door = check_listening(arguments, address)
     access, server = door.access, door.tls
     if arguments.sites is not None and arguments.web is None:

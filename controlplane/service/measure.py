@@ -1,7 +1,7 @@
 """Measurement of what flows through a network, by its switches' counters and its agents' reports.
 
-Counters are read when somebody asks, at most every `FRESH_SECONDS`; a rate is what was counted between two readings.
-A job's own rate, from its workers' reports, is noted every second whether anybody looks or not.
+Counters are read when somebody asks, at most every `FRESH_SECONDS`; a rate is what was counted between two readings. A
+job's own rate, from its workers' reports, is noted every second.
 """
 
 from __future__ import annotations
@@ -29,19 +29,24 @@ from controlplane.targets.fabric import everywhere
 FRESH_SECONDS = 1.0
 LOOK_SECONDS = 1.0
 HISTORY = 600
-"""Seconds of each job's rate that are kept."""
+"""Seconds for which each job's rate is kept."""
 READERS = 8
 PATIENCE_SECONDS = 2.0
 SMOOTH_SECONDS = 2.5
-"""Over how long a worker's reports, which come every second, are averaged."""
+"""Seconds over which a worker's reports, which come every second, are averaged."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The counters of the switches at one time. at: seconds since 1970.
+    """The counters of the switches at one time.
 
-    links: per link and job (by number); trees: per job and tree, what a worker sends on average; verdicts: per switch;
-    silent: switches that did not answer, and why. others: per link, what is no job's (`Measurements.others`).
+    Attributes:
+        at: that time, in seconds since 1970.
+        links: by link and job (its number), the job's flow.
+        trees: by job (its number) and tree, what a worker sends on average.
+        verdicts: by switch, its counters of packets' fates.
+        silent: switches that did not answer, and why.
+        others: by link, the traffic of no job (`Measurements.others`).
     """
 
     at: float = 0.0
@@ -52,13 +57,13 @@ class Reading:
     others: dict[Link, Flow] = field(default_factory=dict)
 
     def link(self, link: Link) -> float:
-        """Mbit/s of all jobs on a link."""
+        """Return the Mbit/s of all jobs on a link."""
         return sum(flow.mbps for flow in self.links.get(link, {}).values())
 
 
 @dataclass
 class _Reports:
-    """A worker's or server's byte counter, as it reported it: (when, value)."""
+    """A worker's or server's byte counter at its last reports, each as (when, value)."""
 
     readings: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=16))
 
@@ -70,7 +75,7 @@ class _Reports:
         self.readings.append((when, value))
 
     def mbps(self, now: float) -> float:
-        """Over the last reports; 0 when they have ended."""
+        """Return the average rate over the last reports, in Mbit/s; 0 when no more come."""
         recent = [one for one in self.readings if now - one[0] <= SMOOTH_SECONDS]
         if len(recent) == 1:
             recent = list(self.readings)[-2:]
@@ -83,8 +88,9 @@ class _Reports:
 class Measurements:
     """Readings of a network. Thread-safe; notes the jobs' rates from `start` to `close`.
 
-    others: also read what other traffic takes of each link, from switches that count it. A link's is what the switch at
-    its end has received, and towards a server what the switch has sent."""
+    With `others`, it also reads what other traffic takes of each link, from switches that count it: what the switch at
+    the link's end has received, or, on a link to a server, what the switch has sent.
+    """
 
     def __init__(self, network: Network, clock: Callable[[], float] = time.time, *, others: bool = False) -> None:
         self._network = network
@@ -143,7 +149,8 @@ class Measurements:
         return total / workers if workers else 0.0
 
     def history(self, job: str) -> list[tuple[float, float]]:
-        """(seconds since 1970, Mbit/s that a worker sent on average), the latest last."""
+        """Return the job's rates so far, each as (seconds since 1970, Mbit/s that a worker sent on average), the latest
+        last."""
         with self._lock:
             return list(self._history.get(job, ()))
 
@@ -264,8 +271,8 @@ class Measurements:
 
 
 def _parts(config: AgentConfig, topology: Topology) -> dict[str, float]:
-    """Return, by switch, what part of what a parameter server gets comes from there, as planned: its trees have one
-    link each."""
+    """Return, by switch, the planned part of a parameter server's traffic that comes from there; each of its trees uses
+    one link."""
     rates: dict[str, float] = {}
     for tree in config.root_trees:
         near = near_at(topology, config.node, tree.link)

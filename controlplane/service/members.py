@@ -1,4 +1,4 @@
-"""The streams of agents that have joined a job, and what the agents report. The roster's lock guards all of it."""
+"""The streams of agents that have joined a job, and what the agents report. The roster's lock protects all of it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,31 @@ from controlplane.service.core.state import State
 FRESH_SECONDS = 3.0
 """Reports older than this are stale."""
 BUSY_SECONDS = 0.2
-"""Least seconds between two reports for a tree's rate: over less, it says little."""
+"""Least seconds between two reports from which a tree's rate is computed; over less time, the rate says little."""
 SILENT_SECONDS = 10.0
-"""A parameter server that has reported, and then not for so long, hangs: its connection may look alive for hours."""
+"""Seconds without a report after which a parameter server that has reported before counts as hanging: its connection
+may look alive for hours."""
 SILENT_SPARED_SECONDS = 5.0
-"""The same where the job goes on without it, which costs little."""
+"""SILENT_SECONDS where the job goes on without the agent, so that a wrong guess costs little."""
 SILENT_AT_FIRST_SECONDS = 20.0
-"""The same for one that has never reported in this epoch: it may still be making ready."""
+"""SILENT_SECONDS for a parameter server that has never reported in this epoch: it may still be making ready."""
 SILENT_ROUNDS = 5
-"""Rounds of reports that must have gone by since an agent's last one: after a pause of the controller itself, all
+"""Rounds of reports that must have passed since an agent's last one: after a pause of the controller itself, all
 reports are late."""
 
 
 @dataclass
 class Member:
-    """The stream of events to an agent that has joined, and what the agent has reported. What it is doing is in the
-    core's state (core/state.py).
+    """The stream of events to an agent that has joined, and what the agent has reported. The agent's state is in the
+    core (core/state.py).
 
-    connection: its number. events: what to send it; None ends its stream. heard: the round (`Rounds`) of its last
-    report, or in which its epoch began. began: when that was. oldest: by tree, its oldest open chunk, and since when
-    it has been that one. rates: by tree, Mbit/s while it was busy, between its last two reports.
+    Attributes:
+        connection: the number of the stream.
+        events: what to send to the agent; None ends its stream.
+        heard: the round (`Rounds`) of its last report, or the one in which its epoch began.
+        began: when its epoch began, in seconds.
+        oldest: by tree, its oldest open chunk, and since when it has been that one.
+        rates: by tree, its Mbit/s while it was busy, between its last two reports.
     """
 
     node: str
@@ -50,13 +55,14 @@ class Member:
     rates: dict[int, float] = field(default_factory=dict)
 
     def begin(self, heard: int) -> None:
-        """An epoch begins, in this round of reports: what the agent has reported of another one says nothing."""
+        """Begin an epoch in this round of reports: what the agent has reported of an earlier epoch is forgotten."""
         self.heard = heard
         self.statistics, self.trees, self.oldest, self.rates = {}, {}, {}, {}
         self.reported, self.began = None, time.monotonic()
 
     def refused(self, report: pb.ReportRequest) -> str:
-        """Return, in words, how many packets the check has refused since the agent's last report; "": none."""
+        """Return, in words, how many packets the agent's check has refused since its last report; "" where it has
+        refused none."""
         new = {
             name: int(count - self.statistics.get(name, 0))
             for name, count in report.statistics.items()
@@ -70,7 +76,7 @@ class Member:
         )
 
     def take(self, report: pb.ReportRequest, now: float) -> None:
-        """Take a report that the agent made of the running epoch; it came at `now` (time.monotonic)."""
+        """Take a report of the running epoch, which came at `now` (time.monotonic)."""
         self.statistics = dict(report.statistics)
         self.rates = dict(_rates(self.trees, report.trees))
         self.trees = {tree.tree: tree for tree in report.trees}
@@ -84,7 +90,8 @@ class Member:
         self.oldest = oldest
 
     def waits(self, now: float) -> float:
-        """Return for how many seconds the agent's oldest open chunk is the same, on the tree where that is longest."""
+        """Return for how many seconds the agent's oldest open chunk has been the same, on the tree where that is
+        longest."""
         return max((now - since for _, since in self.oldest.values()), default=0.0)
 
 
@@ -99,15 +106,17 @@ def round_trips_ms(members: Iterable[Member]) -> dict[int, dict[str, float]]:
 
 
 def workers(configs: Mapping[str, AgentConfig], members: Mapping[str, Member]) -> list[Member]:
-    """Return the workers of a plan, by its agents' configurations; none while one of them has not joined."""
+    """Return the workers of a plan, whose agents' configurations are given; none while one of them has not joined."""
     nodes = [node for node, config in configs.items() if config.role == "worker"]
     return [members[node] for node in nodes] if all(node in members for node in nodes) else []
 
 
 def tree_rates(workers: Iterable[Member], now: float) -> dict[int, float]:
-    """Return, by tree, the Mbit/s between the last two reports of the worker that waited least there. Only trees on
-    which each of these workers was busy count: the others wait for a worker that is late, which says nothing about the
-    network."""
+    """Return, by tree, the Mbit/s between the last two reports of the worker that waited least there.
+
+    Only trees on which each of these workers was busy count. On the others a worker that is late keeps the rest
+    waiting, which says nothing about the network.
+    """
     found: dict[int, list[float]] = {}
     count = 0
     for member in workers:
@@ -119,8 +128,8 @@ def tree_rates(workers: Iterable[Member], now: float) -> dict[int, float]:
 
 
 def standing(workers: Iterable[Member], now: float) -> tuple[dict[int, float], set[int]]:
-    """Return the trees that have had no result in this epoch and that each of these workers waits for now, with the
-    seconds for which the last of them has waited; and the trees that have had one."""
+    """Return the trees without a result in this epoch for which each of these workers waits now, with the seconds for
+    which the last worker has waited; and the trees that have had a result."""
     waits: dict[int, list[float]] = {}
     moving: set[int] = set()
     count = 0
@@ -138,23 +147,23 @@ def standing(workers: Iterable[Member], now: float) -> tuple[dict[int, float], s
 def lacking(
     configs: Mapping[str, AgentConfig], members: Mapping[str, Member], tree: int
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the root of a tree, and the workers whose part it lacks, as it has reported. configs: of the plan that
-    runs; members: its agents, by node."""
+    """Return the root of a tree, and the workers whose part it lacks, as the root has reported. `configs` are those of
+    the running plan, and `members` its agents by node."""
     root = next((node for node, config in configs.items() if any(one.tree == tree for one in config.root_trees)), "")
     report = members[root].trees.get(tree) if root in members else None
     return root, tuple(report.missing) if report is not None else ()
 
 
 class Rounds:
-    """Counts rounds of reports: a new one begins when an agent reports for the second time in one. So rounds go by as
-    agents report, and not while the controller itself is held up, when no report of anybody arrives."""
+    """Counts rounds of reports. A new round begins when an agent reports for the second time in one. So rounds pass as
+    agents report, and not while the controller itself is held up and no report of any agent arrives."""
 
     def __init__(self) -> None:
         self.number = 0
         self._reported: set[str] = set()
 
     def count(self, node: str) -> bool:
-        """Count a report of this node's agent. Returns whether a new round has begun with it."""
+        """Count a report of this node's agent. Return whether a new round has begun with it."""
         new = node in self._reported
         if new:
             self.number += 1
@@ -164,9 +173,12 @@ class Rounds:
 
 
 def silent(state: State, members: Mapping[str, Member], rounds: int, now: float) -> list[tuple[str, float]]:
-    """Members that hang, and for how many seconds they have not reported. A parameter server that hangs is out: the
-    workers need not wait for it. A worker that hangs is its own trainer, whom nobody can replace: the others wait for
-    it, unless the job may go on without it. rounds: so many have there been."""
+    """Return the members that hang, and for how many seconds each has not reported. `rounds` is the number of rounds so
+    far.
+
+    A parameter server that hangs is removed, so that the workers need not wait for it. A worker that hangs is its own
+    trainer, which nobody can replace: the others wait for it, unless the job may go on without it.
+    """
     found = []
     for node, member in members.items():
         known = member.reported is not None
@@ -184,7 +196,8 @@ def silent(state: State, members: Mapping[str, Member], rounds: int, now: float)
 def status(
     state: State, configs: Mapping[str, AgentConfig], members: Mapping[str, Member], now: float
 ) -> pb.StatusReply:
-    """The agents of a job and its trees, as `status` shows them. configs: of the plan that runs, by node."""
+    """Return the agents of a job and its trees, as `status` shows them. `configs` are those of the running plan, by
+    node."""
     running = state.running and not state.missing()
     reply = pb.StatusReply(epoch=state.epoch, state="running" if running else "waiting")
     reply.update = str(state.handover) if state.handover is not None else ""

@@ -1,4 +1,4 @@
-"""A network that runs: its switches, and the jobs on them. What `deploy`, `serve` and the emulation have in common."""
+"""A running network: its switches, and the jobs on them. `deploy`, `serve` and the emulation all use it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from controlplane.targets.secret_labels import SecretLabels
 from p4src.protocol import ENCODING
 
 ATTEMPTS = 3
-"""Most attempts to plan a job, when links and switches fail meanwhile or others cannot make room for it."""
+"""Most attempts to plan a job, where links and switches fail meanwhile or other jobs cannot make room for it."""
 LATE_PAUSE_SECONDS = 2.0
 """Seconds after which jobs that could not make room are asked again."""
 
@@ -57,11 +57,16 @@ LATE_PAUSE_SECONDS = 2.0
 class Settings:
     """Settings that the operator of a network chooses.
 
-    pace: share of the planned rate at which agents send. steady, most: jobs that share keep their plans while their
-    rates are within this part of the fair ones, and at most so many change over in one step. grace, patience: as of
-    `Roster`. journal: of the events of a job, by its number; recorder: keeps who did what (default: in memory).
-    quotas: what a tenant may have, by name. beside: what others take of the links is measured, and jobs are planned for
-    what is left, but at least this part of each link; None: it is not.
+    Attributes:
+        pace: share of the planned rate at which agents send.
+        steady: jobs that share keep their plans while their rates are within this part of the fair ones.
+        most: at most so many jobs migrate in one step.
+        grace, patience: those of `Rules` of a job's roster.
+        journal: makes the journal of a job, by its number.
+        recorder: keeps who did what; by default in memory.
+        quotas: returns what a tenant may have, by name.
+        beside: where set, other traffic on the links is measured, and jobs are planned for what it leaves, but at least
+            for this part of each link.
     """
 
     pace: float = 1.0
@@ -82,13 +87,13 @@ class Network:
     """The switches of a topology, and the jobs that run on them. Thread-safe. A context manager.
 
     Args:
-        targets: connected; they stay the caller's.
-        labels: what agents are told in the place of label numbers, as the targets write them (None: the numbers).
-        found: what other jobs have on them (`found`); None: nothing.
+        targets: the connected switches, which the caller closes.
+        labels: what agents are told in the place of label numbers; None where they get the numbers.
+        found: what jobs, by number, have on the switches already (`room.found`).
         log: gets one line per event.
 
-    changed: called after every change of the jobs. read_again: reads the topology's and the switches' files again and
-    reloads them (dry run: only says what would change); None: there are none. reserved: as they are kept.
+    `changed` is called after every change of the jobs. `read_again` reads the topology's and the switches' files again
+    and reloads them (in a dry run, only says what would change); it is None where there are none.
     """
 
     def __init__(
@@ -126,10 +131,8 @@ class Network:
         self.switches.wrote = self.recorder.entries
 
     def install(self, plan: Plan, job_id: int, terms: Terms = USUAL) -> tuple[Deployment, int]:
-        """Put a plan on the switches beside what other jobs have there; how many changes that took.
-
-        Raises DoesNotFit, PlanError, FabricError, JobsError (of a quota); nothing is changed then.
-        """
+        """Put a plan on the switches beside what other jobs have there. Return its deployment, and the number of
+        changes. Raise DoesNotFit, PlanError, FabricError, or JobsError of a quota; nothing has been changed then."""
         with self.switches.placing:
             deployment = deployment_of(
                 plan,
@@ -146,8 +149,8 @@ class Network:
     def run(
         self, plan: Plan, deployment: Deployment, job_id: int, whole: Job | None = None, terms: Terms = USUAL
     ) -> RunningJob:
-        """Make an installed plan a job that its agents can join and whose plan can be changed. whole: the job, where
-        the plan is for a part of it. Raises JobsError."""
+        """Make an installed plan a job that its agents can join and whose plan can be changed. `whole` is the job,
+        where the plan is for a part of it. Raise JobsError where a job of that name runs."""
         whole = whole or plan.job
         log = of_job(self.log, whole.name)
         roster = Roster(
@@ -191,8 +194,9 @@ class Network:
         return job
 
     def start(self, jobs: Sequence[Stored], kept_off: Sequence[str] = (), begun: Iterable[int] = ()) -> None:
-        """Run the jobs of a controller that ended, as they were: their agents carry on. kept_off: what an operator had
-        taken out stays out. begun: jobs (numbers) that it was adding are taken off switches. Raises FabricError."""
+        """Run the jobs of a controller that ended, as they were, so that their agents carry on. What an operator had
+        disabled (`kept_off`) stays disabled. Entries of jobs that were being added (`begun`, their numbers) are
+        deleted. Raise FabricError where a switch cannot be written."""
         layout = self.state.parts.layout
         gone = [name for name in kept_off if not layout.has(name)]  # of another topology than the last time
         self.failover.take(Ordered(tuple(name for name in kept_off if name not in gone), ()))
@@ -213,12 +217,12 @@ class Network:
         self.replanning.fair = not all(stored.terms.usual for stored in jobs)
 
     def stored(self) -> list[Stored]:
-        """The jobs as they are now, for a controller that starts again."""
+        """Return the jobs as they are now, for a controller that starts again."""
         return [job.stored() for job in self.jobs]
 
     def keeps(self) -> Keeps:
-        """Return all that a controller must know that starts again. What is begun is read first: a job that is added
-        meanwhile is then in both lists, and not in none."""
+        """Return everything that a controller which starts again must know. The jobs that are being added are read
+        first: a job whose addition ends meanwhile is then in both lists, and not missing in both."""
         begun = list(self.jobs.begun)
         return self.stored(), self.taken_out(), begun, self.reserved
 
@@ -232,8 +236,8 @@ class Network:
         terms: Terms = USUAL,
         job_id: int | None = None,
     ) -> tuple[Admission, RunningJob, int]:
-        """`AdmissionControl.admit` (together: `shared`), and `add`, as one order; planned again when something fails
-        meanwhile. Raises as they do."""
+        """Admit a job (`AdmissionControl.admit`, or, with `together`, `shared`) and `add` it, as one order. It is
+        planned again when something fails meanwhile. Raise the errors of these calls."""
         with self.replanning.changing:
             attempts, late = 0, dict[str, str]()
             while True:
@@ -263,8 +267,8 @@ class Network:
             return admission, running, changes
 
     def base_rules(self, topology: Topology, off: Iterable[str]) -> dict[str, RuleSet]:
-        """Return the entries that belong to the network and to no job, in this topology: IPv4 routes around what is
-        disabled, where that can be."""
+        """Return the entries that belong to the network and to no job, in this topology: IPv4 routes, around what is
+        disabled as far as there is another way."""
         kept = tuple(off)
         return base_rules(topology, self.kind, without(topology, kept) if kept else None)
 
@@ -276,8 +280,8 @@ class Network:
         others: Mapping[str, Plan] | None = None,
         job_id: int | None = None,
     ) -> tuple[RunningJob, int]:
-        """Install and run a plan as a new job; how many changes that took. others: plans that make room for it, to
-        which the running jobs are changed over before. job_id: its number (default: a free one). Raises as
+        """Install and run a plan as a new job, after running jobs have migrated to the plans in `others`, to make room.
+        Return the job, and the number of changes. `job_id` is its number, by default a free one. Raise the errors of
         `admissions.admission`, `install` and `replanning.rebalance`."""
         with self.replanning.changing:
             self.jobs.check_name(plan.job.name)
@@ -307,8 +311,8 @@ class Network:
         return job, changes
 
     def remove(self, name: str, why: str = "") -> tuple[int, list[str]]:
-        """End a job and take its entries off; how many, and which switches lose theirs later. why: what agents are told
-        beside that. Raises JobsError, FabricError (before the switches are watched)."""
+        """End a job and delete its entries; return how many, and which switches lose theirs later. Agents are told
+        `why`. Raise JobsError where no such job runs, FabricError where a switch fails before switches are watched."""
         job = self.jobs.get(name)
         # First of all, so that an order that waits for this job goes on.
         job.ending = True
@@ -324,7 +328,7 @@ class Network:
             return changes, self.switches.off()
 
     def empty(self, names: Sequence[str]) -> bool:
-        """Return whether nothing of any job passes these switches, links and parameter servers."""
+        """Return whether no job uses any of these switches, links and parameter servers."""
         return not any(self.uses(names))
 
     def uses(self, parts: Sequence[str]) -> Iterator[Use]:
@@ -336,7 +340,7 @@ class Network:
         return node in self.topology.servers if node else bool(self.server_at(addresses))
 
     def server_at(self, addresses: Sequence[str]) -> str:
-        """The server that has one of these addresses; "": none has."""
+        """Return the server that has one of these addresses; "" where none has."""
         servers = self.topology.servers
         return next((server for server in servers if self.topology.address(server) in addresses), "")
 
@@ -345,7 +349,7 @@ class Network:
         return [name for name, why in self.state.off.items() if why in (Why.OPERATOR, Why.CORRUPTS)]
 
     def free_id(self) -> int:
-        """The lowest number that no job has, running or on a switch."""
+        """Return the lowest number that no job has, running or on a switch."""
         used = {*self.switches.jobs(), *(job.job_id for job in self.jobs)}
         return next(number for number in range(1, JOB_IDS) if number not in used)
 
@@ -361,12 +365,12 @@ class Network:
         dry_run: bool = False,
         soon: bool = False,
     ) -> Update:
-        """Change a job's plan as an operator orders it (`orders.Replan`). Raises what `orders.replan` raises."""
+        """Change a job's plan as an operator orders it (`orders.Replan`). Raise the errors of `orders.replan`."""
         order = Replan(name, given, tuple(changes), tuple(off), tuple(restored), strategy, dry_run, soon)
         return replan(self, order)
 
     def close(self) -> None:
-        """End the jobs' rosters and stop watching the switches. The rules stay. Waits for a plan that is being made."""
+        """End the jobs' rosters and stop watching the switches, whose rules stay. Wait for a plan being made."""
         self.replanning.end()
         for job in self.jobs:
             job.roster.close()
@@ -381,14 +385,14 @@ class Network:
 
 
 def _known(job: Job, topology: Topology) -> dict[str, Known]:
-    """Return the agents of a job by their nodes; one of both roles has one agent, a worker's."""
+    """Return the agents of a job by their nodes. A node of both roles has one agent, that of a worker."""
     roles = {**dict.fromkeys(job.parameter_servers, "parameter_server"), **dict.fromkeys(job.workers, "worker")}
     return {node: Known(role, topology.address(node), node in job.both_roles) for node, role in roles.items()}
 
 
 def _wait_for_room(error: Infeasible, job: Job, late: Mapping[str, str], attempts: int) -> None:
-    """Wait a little, as agents of the jobs that could not make room for this one may only be starting. late: these
-    jobs, and why. Raises Infeasible when there are none, or after ATTEMPTS, and says which they were."""
+    """Wait a little for the jobs that could not make room for this one (`late`, with the reasons), as their agents may
+    only be starting. Raise Infeasible when there are none, or after ATTEMPTS, with their names."""
     if not late:
         raise error
     if attempts == ATTEMPTS:
@@ -400,7 +404,7 @@ def _wait_for_room(error: Infeasible, job: Job, late: Mapping[str, str], attempt
 
 
 def _keep(network: Network, name: str) -> None:
-    """Have the jobs kept as they are while one is added. Raises JobsError: that cannot be."""
+    """Have the jobs stored as they are while one is added; raise JobsError where that is impossible."""
     network.changed()
     if words := network.unkept():
         raise JobsError(f"job {name} was not added: {words}")

@@ -1,4 +1,4 @@
-"""State of a running network: what is disabled, what agents measured, what its jobs leave."""
+"""State of a running network: what is disabled, what agents measured, and what its jobs leave."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ from p4src.protocol import frame_bytes
 
 
 class NetworkState:
-    """Thread-safe. Whoever changes `parts` or `bases` holds `lock`; `parts` is replaced as a whole.
+    """The state of a network: its topology without what is disabled, and what jobs leave of it.
+
+    Thread-safe. Whoever changes `parts` or `bases` holds `lock`; `parts` is replaced as a whole.
 
     Args:
-        topology: the network before anything is kept off.
-        switches, jobs: those of the network, which change. tenants: whose jobs these are.
+        topology: the network before anything is disabled.
+        switches, jobs: those of the network, which change.
+        tenants: who owns which jobs.
 
-    parts: what is kept off, and why (core/parts.py). bases: by job, what its last plan was made for, before anything is
-    kept off. others: by link, the Mbit/s that plans leave to other traffic, where that is measured; others_mbps: what
-    it was measured to be on average (core/others.py). lock: never held for long: failures must not wait for orders.
+    Attributes:
+        parts: what is disabled, and why (core/parts.py).
+        bases: by job, the topology for which its last plan was made, before anything is disabled.
+        others: by link, the Mbit/s that plans leave to other traffic, where that is measured.
+        others_mbps: by link, the measured average of other traffic (core/others.py).
+        lock: never held for long, since failures must not wait for orders.
     """
 
     def __init__(self, topology: Topology, kind: Kind, switches: Switches, jobs: Jobs, tenants: Tenants) -> None:
@@ -52,16 +58,16 @@ class NetworkState:
 
     @property
     def now(self) -> Topology:
-        """The network as it is now, without what is kept off."""
+        """The network as it is now, without what is disabled."""
         return self.at(self.topology, self.off)
 
     def at(self, base: Topology, off: Iterable[str]) -> Topology:
-        """A topology as it is now: without what is kept off, and with what agents and switches measured."""
+        """Return a topology as it is now: without what is disabled, and with what agents and switches measured."""
         state = with_others(without(base, off), self.others)
         return with_adding(with_measured(state, self.host_times_ms()), self.adding())
 
     def of(self, job: RunningJob) -> Topology:
-        """Return the topology as `now` does, with the changes that the job's last plan was made for."""
+        """Return the topology that `now` has, with the changes for which the job's last plan was made."""
         with self.lock:
             base = self.bases.get(job.name, self.topology)
             return self.at(base, [*avoidable(self.off, self.parts.layout, job.servers), *job.without])
@@ -72,8 +78,8 @@ class NetworkState:
         return with_taken(with_loads(topology, others), self.switches.taken(without=[job_id]), self.kind)
 
     def host_times_ms(self) -> dict[str, float]:
-        """Return the ms that each server adds to a round trip, as found from what agents measured, in this epoch or
-        before."""
+        """Return the ms that each server adds to a round trip, as found from agents' measurements in this epoch or an
+        earlier one."""
         for job in self.jobs:
             if trips := job.roster.round_trips_ms():
                 plan, found = job.plan, self._found.get(job.name)
@@ -84,7 +90,7 @@ class NetworkState:
         return self._measured
 
     def adding(self) -> Mapping[str, Mapping[str, float]]:
-        """Return what hosts add, as their agents measured it, in this epoch or before."""
+        """Return what hosts add, as their agents measured it in this epoch or an earlier one."""
         for job in self.jobs:
             said = {node: adding_in(member.statistics) for node, member in job.roster.members().items()}
             self._adding = self._adding | {node: named for node, named in said.items() if named}
@@ -92,16 +98,17 @@ class NetworkState:
 
     @property
     def kept_off(self) -> dict[str, str]:
-        """Switches, links and servers that no plan uses now, and why; of servers also of which job they are."""
+        """Switches, links and servers that no plan uses now, and why; with a server comes the name of its job."""
         servers = {node: f"{why}, job {job.name}" for job in self.jobs for node, why in job.unused().items()}
         return {**servers, **self.off}
 
     def cut_off(self, job: RunningJob) -> bool:
-        """Return whether the only switch of one of its agents is kept off."""
+        """Return whether the only switch of one of the job's agents is disabled."""
         return any(switch in self.off for node in job.servers for switch in self.parts.layout.only_switch(node))
 
     def check_reach(self, job: Job) -> None:
-        """Raises JobError; JobsError: a server of the job, or its only switch, is kept off."""
+        """Check that each server of the job, and its only switch, can be used; raise JobError or JobsError
+        otherwise."""
         job.check(self.topology)
         with self.lock:
             for node in (*job.workers, *job.parameter_servers):
@@ -112,7 +119,7 @@ class NetworkState:
 
 
 def layout_of(topology: Topology) -> Layout:
-    """A topology as far as the core has to know it."""
+    """Return a topology as far as the core has to know it."""
     return Layout(
         {node: topology.neighbours(node) for node in topology.nodes},
         frozenset(topology.switches),

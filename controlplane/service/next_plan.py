@@ -1,4 +1,4 @@
-"""The plan that a job gets next: the better of a new one and the one that runs. Pure: nothing is changed."""
+"""The plan that a job gets next: the better one of a new plan and the running one. Pure: nothing is changed."""
 
 from __future__ import annotations
 
@@ -17,26 +17,30 @@ from controlplane.service.core.turns import SAME
 from controlplane.service.residual import with_room
 
 ROOM = 0.05
-"""Fraction of everything that is left for a job that must go on where others have taken all, until these make room for
+"""Fraction of every capacity that a job gets which must go on where others have taken all, until these make room for
 it."""
 LEAST_MBPS = 1e-6
-"""A plan with less is none."""
+"""Rate at and below which a plan is useless."""
 SERVER_BACK_PART = 0.5
-"""A parameter server that is back is used again unless the job had less than this part of its rate with it: without it
-the job would stop when it loses the others."""
+"""Lowest part of its rate that a job must keep for a returned parameter server to be used again. A lower rate is
+accepted because without that server the job would stop when it loses the others."""
 
 
 class UpdateError(Exception):
-    """The plan was not changed; the message says why, and what runs is what ran before."""
+    """The plan was not changed, and the job runs as before; the message says why."""
 
 
 @dataclass(frozen=True)
 class Frame:
     """Settings that hold for every plan of a job.
 
-    job: all of it, of which a plan may be for a part. limits: of the switches. job_id: its number. pace: share of the
-    planned rate at which agents send. check: raises DoesNotFit where the switches cannot hold or carry a plan
-    (`Kind.check`). left: what other jobs leave of a state of the network.
+    Attributes:
+        job: all of the job; a plan may be for a part of it.
+        limits: those of the switches.
+        job_id: the job's number.
+        pace: share of the planned rate at which agents send.
+        check: raises DoesNotFit where the switches cannot hold or carry a plan (`Kind.check`).
+        left: returns what other jobs leave of a state of the network.
     """
 
     job: Job
@@ -51,9 +55,12 @@ class Frame:
 class Wanted:
     """Wishes for a change of plan.
 
-    strategy: None: that of the running plan. plan: this one, whose shares are the running one's. most: because of what
-    failed or is back: at most this rate, and as the job was planned before (`home`), where that does as well. crowded:
-    also where others have taken everything, a little for now.
+    Attributes:
+        strategy: the strategy to plan with; None for that of the running plan.
+        plan: take this plan, whose shares are those of the running one.
+        most: set where something failed or is back: the plan has at most this rate (Mbit/s), and is the one that the
+            job was given (`home`) where that does as well.
+        crowded: where others have taken everything, plan with a little of it for now (ROOM).
     """
 
     strategy: str | None = None
@@ -65,8 +72,9 @@ class Wanted:
 def next_plan(
     frame: Frame, running: Plan, home: Plan, topology: Topology, wanted: Wanted
 ) -> tuple[Plan, float, Difference]:
-    """The better of a new plan for `topology` and the running one at the rate that it can still have; that rate; and
-    what is different. home: what the job was given. Raises UpdateError, and what planning raises."""
+    """Return the better one of a new plan for `topology` and the running plan at the rate that it can still have, that
+    rate, and what is different. `home` is the plan that the job was given. Raise UpdateError, and the errors of
+    planning."""
     version = running.version + 1
     if wanted.plan is not None:
         new = wanted.plan.with_version(version)
@@ -98,7 +106,7 @@ def next_plan(
 
 
 def same(running: Plan, new: Plan, trees: Difference) -> bool:
-    """Return whether a plan is as the running one, but for its version."""
+    """Return whether a plan equals the running one, apart from its version."""
     return (
         not trees.added
         and not trees.removed

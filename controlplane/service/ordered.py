@@ -17,12 +17,13 @@ from controlplane.service.core.journal import orders_of
 from controlplane.service.record import Recorder
 
 MOST_OF_A_FIELD = 200
-"""Characters of a field of an order in the record: the plan or topology of one is long."""
+"""Most characters of each field of an order in the record, since the plan or topology of one is long."""
 
 
 @dataclass
 class Order:
-    """An operator's order. job: the name of the job that it is about, as soon as it is known; empty: about none."""
+    """An operator's order. `job` is the name of the job that it is about, as soon as it is known; "" where it is about
+    none."""
 
     job: str
 
@@ -31,7 +32,8 @@ class Order:
 def ordered(
     recorder: Recorder, access: Access, what: str, request: Message, context: grpc.ServicerContext
 ) -> Iterator[Order]:
-    """Name this caller in the record and in the journals of jobs as who gives the orders of the `with` block."""
+    """Name this caller, in the record and in the journals of jobs, as the one who gives the orders of the `with`
+    block."""
     caller = access.caller(context)
     given = {name.name: value for name, value in request.ListFields()}
     words = f"{what} {' '.join(f'{name}={_plain(value)}' for name, value in given.items())}"
@@ -48,7 +50,7 @@ def ordered(
 
 
 def _plain(value: object) -> str:
-    """A field of a request in words."""
+    """Return a field of a request in words."""
     text = str(value)
     if not isinstance(value, str) and isinstance(value, Sequence):  # the machines of a job are messages, with names
         text = ",".join(one if isinstance(one, str) else one.name for one in value)

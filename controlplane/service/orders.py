@@ -1,4 +1,4 @@
-"""An operator's order to plan again: what is kept off from now on, or no more, and what is known of the network."""
+"""An operator's order to replan: what is disabled from now on, or enabled again, and what is known of the network."""
 
 from __future__ import annotations
 
@@ -22,19 +22,24 @@ if TYPE_CHECKING:
     from controlplane.service.network import Network
 
 ORDER_SECONDS = 30.0
-"""Seconds for which an operator's order waits for a change of the job's plan that is under way. On a busy machine a
-plan takes seconds, and an order that is refused for that is given again."""
+"""Seconds for which an operator's order waits for a change of the job's plan that is under way. On a busy machine
+planning takes seconds, and an operator whose order is refused for that gives it again."""
 
 
 @dataclass(frozen=True)
 class Replan:
-    """Plan a job again for the network's present state, and change over.
+    """An order to replan a job for the network's present state, and to migrate it to the new plan.
 
-    name: the job's; "": the only one, or all where something is kept off or no more. given: the present state (None:
-    that of the last plan). changes: to it (present.py). off, restored: switches, links ("V1-V2") and parameter
-    servers that are kept off from now on, or no more; that holds for all jobs, and what runs is led around them first.
-    strategy: None: that of the running plan. dry_run: plan only. soon: jobs are planned again soon and not now, but for
-    those that could not be led around what is kept off.
+    Attributes:
+        name: the job; "" for the only one, or for all where something is disabled or enabled.
+        given: the present state of the network; None for that of the last plan.
+        changes: changes of that state (present.py).
+        off: switches, links ("V1-V2") and parameter servers that are disabled from now on, for all jobs; running jobs
+            are rerouted around them first.
+        restored: those that are enabled again, for all jobs.
+        strategy: None for that of the running plan.
+        dry_run: only plan.
+        soon: jobs are replanned soon and not now, except those that could not be rerouted around what is disabled.
     """
 
     name: str = ""
@@ -62,8 +67,8 @@ class Replan:
 
 
 def replan(network: Network, order: Replan) -> Update:
-    """Carry an order out; the first change of plan that there was. Raises JobsError, UpdateError, TopologyError and
-    what planning raises."""
+    """Carry an order out. Return the first change of plan that was made. Raise JobsError, UpdateError, TopologyError
+    and the errors of planning."""
     jobs = list(network.jobs)
     if order.name or len(jobs) == 1 or not (order.off or order.restored):
         concerned = [network.jobs.get(order.name)]
@@ -103,12 +108,13 @@ def replan(network: Network, order: Replan) -> Update:
 
 
 def _later(plan: Plan) -> Update:
-    """Return the answer about a job whose plan is made again soon, but not before this order is answered."""
+    """Return the answer about a job that is replanned soon, but not before this order is answered."""
     return Update(plan, plan.rate_mbps, difference(plan, plan), later=True)
 
 
 def _route_around(network: Network) -> str:
-    """Lead ordinary IPv4 traffic around what is kept off, or back; why that failed, "": it did not."""
+    """Reroute ordinary IPv4 traffic around what is disabled, or back. Return why that failed, or "" where it did
+    not."""
     off = [name for name, why in network.state.off.items() if why is Why.OPERATOR]
     try:
         network.switches.reload(network.base_rules(network.topology, off))
@@ -118,8 +124,8 @@ def _route_around(network: Network) -> str:
 
 
 def _kept_off(network: Network, order: Replan, jobs: Iterable[RunningJob]) -> Mapping[str, Why]:
-    """Return what is disabled with this order. Raises JobsError, JobError, TopologyError where it cannot be followed,
-    before anything is changed for anybody."""
+    """Return what is disabled with this order. Raise JobsError, JobError or TopologyError where the order cannot be
+    followed, before anything is changed for any job."""
     for job in jobs:
         whole = job.updater.job
         if not whole.may_lose_workers and (needed := {*order.off} & {*whole.workers}):
@@ -147,7 +153,7 @@ def _plan(
     bases: Mapping[str, Topology],
     off: Mapping[str, Why],
 ) -> list[Update]:
-    """Plan these jobs again, one after the other. Raises as `replan`."""
+    """Replan these jobs, one after the other. Raise the errors of `replan`."""
     passing = bool(order.off or order.restored) and not (order.changes or order.given or order.strategy)
     made = []
     for job in jobs:

@@ -1,4 +1,4 @@
-"""Measures what other traffic takes of the links, and has jobs planned on what it leaves (core/others.py)."""
+"""Measures what other traffic takes of the links, and has jobs replanned for what it leaves (core/others.py)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from controlplane.service.periodic import Periodic
 
 LOOK_SECONDS = 2.0
 SHOWN = 4
-"""Links that a line of the log names."""
+"""Most links that a line of the log names."""
 
 
 class OtherTraffic:
-    """Looks from a thread of its own, from `start` to `close`.
+    """Measures other traffic from a thread of its own, from `start` to `close`.
 
     Args:
         least: part of each link that jobs are planned for, whatever others take of it.
@@ -44,12 +44,12 @@ class OtherTraffic:
         self._measurements.close()
 
     def look(self) -> None:
-        """Measure once."""
+        """Measure other traffic once."""
         self.take(OthersSeen({link: flow.mbps for link, flow in self._measurements.read().others.items()}))
 
     def take(self, seen: OthersSeen) -> None:
-        """Take a measurement; when plans leave another part of a link to others from now on, have all jobs planned
-        again."""
+        """Take a measurement. When plans leave another part of a link to others from now on, have all jobs
+        replanned."""
         topology = self._network.topology
         rates = {link: topology.bandwidth_mbps(*link) for link in topology.links}
         self._state, changed = decide(self._state, seen, rates, self._clock())
@@ -62,7 +62,7 @@ class OtherTraffic:
 
 
 def words(changed: Mapping[Link, float]) -> str:
-    """Return what others take of links from now on."""
+    """Return a sentence that says what others take of links from now on."""
     said = [f"{mbps:.4g} Mbit/s from {u} to {v}" for (u, v), mbps in list(changed.items())[:SHOWN]]
     more = f" and on {len(changed) - SHOWN} more links" if len(changed) > SHOWN else ""
     return ", ".join(said) + more

@@ -1,4 +1,4 @@
-"""A thread that looks every so often, until it is closed."""
+"""A thread that calls a function every so often, until it is closed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ AFTER_ERROR_SECONDS = 1.0
 
 
 class Periodic:
-    """Calls `look` every `seconds`, from `start` to `close`. An error does not end it, whatever it was: it is said to
-    `log`, with what the watch does ("watching ports")."""
+    """Calls `look` every `seconds`, from `start` to `close`. No error of `look` ends it: `log` gets the error, with
+    what the thread does ("watching ports")."""
 
     def __init__(self, what: str, seconds: float, look: Callable[[], None], log: Callable[[str], None]) -> None:
         self._what, self._seconds, self._look, self._log = what, seconds, look, log
@@ -23,17 +23,17 @@ class Periodic:
         self._thread.start()
 
     def end(self) -> None:
-        """No further look; for `look` itself, which cannot wait for its own end."""
+        """Have no further call of `look`. For `look` itself, which cannot wait for its own end."""
         self._closed.set()
 
     def close(self) -> None:
-        """No further look; waits for the one that is under way."""
+        """Have no further call of `look`, and wait for the one that is under way."""
         self.end()
         if self._thread.is_alive():
             self.ended(10)
 
     def ended(self, timeout: float) -> bool:
-        """Return whether it ends within so many seconds; once it has been started."""
+        """Return whether the thread, which has been started, ends within so many seconds."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 

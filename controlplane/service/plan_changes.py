@@ -1,4 +1,4 @@
-"""Changing the plan under a job's agents, for whoever waits for the outcome. core/handover.py decides."""
+"""Changes the plan under a job's agents, for callers that wait for the outcome. core/handover.py decides."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ class HandoverError(Exception):
 
 
 class PlanChanges:
-    """Changes the plan of one job. Thread-safe. labels: as agents are told them."""
+    """Changes the plan of one job. Thread-safe. `labels` are those that agents are told."""
 
     def __init__(self, effects: Effects, labels: SecretLabels | None) -> None:
         self._effects, self._labels = effects, labels
         self._lock, self._news = effects.lock, effects.news
 
     def exchange(self, configs: Mapping[str, AgentConfig]) -> bool:
-        """Configurations for the next epoch. False, and nothing happens, while one runs: that takes a handover.
+        """Set the configurations for the next epoch. Return False, and do nothing, while an epoch runs: a running job's
+        plan is changed by `prepare` and `switch_over`.
 
-        Nodes that are not in the job any more wait, or are told; when all that are have joined, a new epoch begins."""
+        Agents of nodes that the plan does not need stand by. A new epoch begins when all others have joined.
+        """
         with self._lock:
             if self._effects.state.running:
                 return False
@@ -38,18 +40,22 @@ class PlanChanges:
             return True
 
     def restart(self, configs: Mapping[str, AgentConfig], reason: str) -> None:
-        """Other configurations, also for other nodes; what runs is stopped with the reason."""
+        """Set other configurations, also for other nodes; what runs is stopped with the reason, and the job begins
+        anew."""
         with self._lock:
             self._effects.configs = dict(configs)
             self._effects.take(ev.PlanRestarted(self._effects.places(configs), reason))
 
     def prepare(self, configs: Mapping[str, AgentConfig], timeout: float, *, again: bool = False) -> int:
-        """Make all agents ready for `configs`; workers hold their operations back until `switch_over`, or until it is
-        withdrawn. With `again`, and where one is gone that is not in `configs`, they stop what is under way, and start
-        it again then. The epoch of the change.
+        """Make all agents ready for `configs`, and return the epoch of the change.
+
+        Workers hold new operations back until `switch_over`, or until the change is withdrawn. With `again`, and where
+        an agent was lost that is not in `configs`, they also stop the operations under way, and start them again
+        afterwards.
 
         Raises:
-            HandoverError: one cannot, or does not say so within `timeout` seconds. It is withdrawn then.
+            HandoverError: an agent cannot, or does not say that it is ready within `timeout` seconds. The change is
+                withdrawn.
         """
         with self._lock:
             if self._effects.state.handover is None:
@@ -63,15 +69,15 @@ class PlanChanges:
             return handover.epoch
 
     def _wait_prepared(self, epoch: int, timeout: float) -> None:
-        """Raises HandoverError when not all agents are ready within `timeout` seconds."""
+        """Wait until all agents are ready; raise HandoverError where they are not within `timeout` seconds."""
         self._news.wait_for(lambda: self._failed(epoch) or not self._unprepared(epoch), timeout)
         if self._unprepared(epoch):
             self._effects.take(ev.ChangeLate(epoch, timeout))
         self._check(epoch)
 
     def switch_over(self, epoch: int) -> int:
-        """Have all agents change over at one operation, and return its number in the old epoch. Raises
-        HandoverError."""
+        """Have all agents switch to the new plan at one operation, and return its number in the old epoch. Raise
+        HandoverError where the change has failed."""
         with self._lock:
             self._check(epoch)
             self._effects.take(ev.SwitchOrdered(epoch))
@@ -80,10 +86,12 @@ class PlanChanges:
             return handover.first_operation
 
     def retire(self, epoch: int, timeout: float) -> tuple[int, int]:
-        """Wait, without limit, until all workers have the results of what ran before; then the old configurations are
-        dropped. The most that a worker has started again: operations, bytes. Where what ran before cannot end, all
-        change over once more (`start_again`), for which they have `timeout` seconds. Raises HandoverError when the job
-        was stopped meanwhile (they are dropped with it)."""
+        """Wait, without limit, until all workers have the results of the old plan's operations, and drop the old
+        configurations. Return the most that a worker has started again: operations, bytes.
+
+        Where old operations cannot end, all agents switch once more (`start_again`), for which they have `timeout`
+        seconds. Raise HandoverError where the job was stopped meanwhile; the old configurations are dropped then, too.
+        """
 
         def over() -> bool:
             handover = self._effects.state.handover
@@ -104,13 +112,13 @@ class PlanChanges:
                 self._effects.take(ev.SwitchOrdered(epoch))
 
     def start_again(self, epoch: int, reason: str) -> None:
-        """Start again, with the plan that runs, what still runs of the plan before this epoch and cannot end, for this
-        reason. Nothing happens where all of it has ended, or another change of plan is under way."""
+        """Start operations of the plan before this epoch again with the running plan, since they cannot end, for this
+        reason. Do nothing where all have ended, or another change of plan is under way."""
         with suppress(OSError):  # an epoch that cannot be stored: the core has said so, and tries again
             self._effects.take(ev.DrainBroken(epoch, reason))
 
     def repaired(self, trees: Mapping[str, Sequence[RepairedTree]]) -> None:
-        """Trees of what runs were led another way: tell each of these nodes."""
+        """Tell each of these nodes which of its trees were rerouted."""
         with self._lock:
             for node, one in self._effects.state.having(MEMBER | RESERVE).items():
                 event = pb.Event()
@@ -125,7 +133,7 @@ class PlanChanges:
         return epoch in self._effects.failures
 
     def _check(self, epoch: int) -> None:
-        """Raises HandoverError when the change to this epoch has failed; whoever asked knows it then."""
+        """Check that the change to this epoch has not failed; raise HandoverError otherwise, once."""
         if self._failed(epoch):
             raise HandoverError(self._effects.failures.pop(epoch))
 

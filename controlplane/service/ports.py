@@ -1,6 +1,7 @@
-"""Asks switches that can say it which of their ports are up (core/ports.py decides what that means).
+"""Asks those switches which of their ports are up that can tell it (core/ports.py decides what follows).
 
-P4Runtime has no state of ports: such a switch says None, and is not asked again. A Tofino has ($PORT_UP, over BRI).
+P4Runtime has no state of ports: such a switch answers None, and is not asked again. A Tofino has one ($PORT_UP, over
+BRI).
 """
 
 from __future__ import annotations
@@ -17,15 +18,12 @@ from controlplane.targets.fabric import everywhere
 
 LOOK_SECONDS = 0.2
 READ_SECONDS = 2.0
-"""A switch that takes longer to say is not waited for: its heartbeat tells whether it lives."""
+"""Longest wait for a switch's answer, in seconds; its heartbeat tells whether the switch is alive."""
 
 
 @dataclass
 class PortWatch:
-    """Asks from a thread of its own, from `start` to `close`.
-
-    log: gets one line per error.
-    """
+    """Asks from a thread of its own, from `start` to `close`. `log` gets one line per error."""
 
     network: Network
     log: Callable[[str], None] = lambda line: None
@@ -46,7 +44,7 @@ class PortWatch:
             self._thread.end()  # nobody will ever say anything
 
     def look(self) -> None:
-        """Ask every switch that can say, and answer what has changed."""
+        """Ask every switch that can tell, and report its answer to the core."""
         self.network.failover.take(PortsSeen(self._read()))
 
     def _read(self) -> dict[str, dict[int, bool]]:

@@ -1,8 +1,8 @@
-"""Makes room for a reserved job by taking jobs of a lower priority off the network.
+"""Makes room for a reserved job by removing jobs of a lower priority from the network.
 
-Which have to go is planned before any of them is touched, by what is guaranteed to those that stay and by the room on
-the switches; where the job would not be admitted even with all of them gone, none is. What is planned can still fail (a
-switch that refuses entries, a plan of the others that cannot change over): then those that went are put back.
+Which jobs have to go is planned before any is touched, by the guarantees of the jobs that stay and by the room on the
+switches. Where the reserved job would not be admitted even without all of them, none goes. What is planned can still
+fail (a switch refuses entries, or other jobs cannot migrate): then the removed jobs are put back.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from controlplane.service.running import JobsError, RunningJob
 from controlplane.targets.base import TargetError
 
 REFUSALS = (JobsError, TargetError, UpdateError, ValueError)
-"""Errors that say that a job is not admitted."""
+"""Errors that mean that a job is not admitted."""
 
 
 def launch(network: Network, one: Reservation) -> str:
-    """Add a reserved job beside all that run; returns why that is not possible, or ""."""
+    """Add a reserved job beside all that run. Return why that is not possible, or ""."""
     try:
         network.launch(one.job, one.strategy, one.seed, together=True, terms=one.terms)
     except REFUSALS as error:
@@ -32,8 +32,8 @@ def launch(network: Network, one: Reservation) -> str:
 
 
 def who_must_go(network: Network, one: Reservation, lower: Sequence[RunningJob]) -> list[RunningJob]:
-    """Return which of the jobs that give way have to be taken off so that a reserved one is admitted; none: it is not,
-    even without all of them. lower: those first that go first."""
+    """Return which of the jobs that give way (`lower`, in the order in which they go) have to be removed so that a
+    reserved job is admitted; none where it is not admitted even without all of them."""
     count = next((n for n in range(1, len(lower) + 1) if _fits(network, one, lower[:n])), 0)
     gone = list(lower[:count])
     for job in reversed(gone[:-1]):  # who goes first need not be in the way
@@ -44,8 +44,8 @@ def who_must_go(network: Network, one: Reservation, lower: Sequence[RunningJob])
 
 
 def launch_instead(network: Network, one: Reservation, gone: Sequence[RunningJob], log: Callable[[str], None]) -> str:
-    """Take these jobs off and add the reserved one; returns why that is not possible, or "": then they are there again,
-    and their agents join when they are started again."""
+    """Remove these jobs and add the reserved one. Return why that is not possible, or "". Where it is not, the removed
+    jobs are put back, and their agents join when they are started again."""
     for job in gone:
         notify(job, f"is taken off the network for {one.name}, which is not admitted beside it", log)
         network.remove(job.name)
@@ -60,7 +60,7 @@ def launch_instead(network: Network, one: Reservation, gone: Sequence[RunningJob
 
 
 def notify(job: RunningJob, words: str, log: Callable[[str], None]) -> None:
-    """Tell a job's agents, and the log."""
+    """Send these words to a job's agents and to the log."""
     of_job(log, job.name)(warning(words))
     for member in job.roster.members().values():
         member.events.put(pb.Event(notice=pb.Notice(text=f"job {job.name} {words}")))

@@ -1,4 +1,4 @@
-"""The network's present state, as somebody describes it who knows more than the controller."""
+"""The network's present state, as an operator describes it who knows more than the controller."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from controlplane.planner.topology import Topology, TopologyError
 
 
 def present_state(whole: Topology, base: Topology, changes: Iterable[str] = ()) -> Topology:
-    """A state of the deployed network (`whole`): `base`, with `changes`.
+    """Return a state of the deployed network (`whole`): `base`, with `changes`.
 
     Raises:
-        TopologyError: it is not a state of the deployed network, or a change is not one.
+        TopologyError: `base` is no state of the deployed network, or a change is invalid.
     """
     for u, v in base.links:
         if not whole.has_link(u, v):
@@ -30,9 +30,10 @@ def present_state(whole: Topology, base: Topology, changes: Iterable[str] = ()) 
 
 
 def apply_changes(topology: Topology, changes: Iterable[str]) -> Topology:
-    """Changes like "V1.aggregation_mbps=10" (a node's) and "V1-V2.used_bandwidth_mbps=5" (a link's, both directions).
+    """Return the topology with changes like "V1.aggregation_mbps=10" (of a node) and "V1-V2.used_bandwidth_mbps=5" (of
+    a link, in both directions).
 
-    Raises TopologyError, naming the change.
+    Raise TopologyError, which names the change, where one is invalid.
     """
     nodes: dict[str, dict[str, float]] = {}
     links: dict[tuple[str, str], dict[str, float]] = {}

@@ -1,7 +1,8 @@
 """The record of a network: who did what, when, and what changed. It is kept over restarts of the controller.
 
-Orders of operators, events of the jobs' agents, what was taken out of service or came back, changes of entries on the
-switches, and the lines of the log, each with who it came from. One JSON object a line, in parts of bounded size.
+It has orders of operators, events of the jobs' agents, what was disabled or enabled, changes of entries on the
+switches, and the lines of the log, each with its source. It is stored as one JSON object a line, in parts of bounded
+size.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from controlplane.service.core.journal import Journal, Record, ordered_by
 
 PART_BYTES = 8_000_000
 PARTS = 5
-"""The record is at most so many files of so many bytes; the oldest goes."""
+"""Most files of the record; the oldest is deleted."""
 IN_MEMORY = 5000
 MOST_RECORDS = 500
 MOST_PAGE_BYTES = 1_000_000
-"""Most bytes of one page. A gRPC message may have 4 MiB."""
+"""Most bytes of one page, since a gRPC message may have 4 MiB."""
 MOST_TEXT = 2000
 MOST_DATA = 4000
-"""Characters of one record's data as JSON: the plan of an order, say, is left out."""
+"""Most characters of one record's data as JSON; longer data, such as the plan of an order, is left out."""
 UNRECORDED = ("Prepared", "Drained")
-"""Events of the agents of a job, one of each agent for every change of plan, that are in its journal only."""
+"""Events of a job's agents that are in its journal only, since each agent brings one with every change of plan."""
 NUMBER = re.compile(r'\{"number": (\d+),')
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that has happened. number: they are counted. time: seconds since 1970. level: how much it matters
-    (`Level`'s names)."""
+    """One thing that has happened. Entries have consecutive numbers; `time` is in seconds since 1970, and `level` one
+    of `Level`'s names."""
 
     number: int
     time: float
@@ -53,7 +54,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Page:
-    """Some entries. next: the number to ask after next. more: whether there are more now."""
+    """Some entries. `next` is the number to ask after next, and `more` tells whether there are more now."""
 
     entries: tuple[Entry, ...]
     next: int
@@ -64,8 +65,9 @@ class Recorder:
     """The record of one network. Thread-safe.
 
     Args:
-        folder: keeps the files (None: only the latest entries are kept, in memory). Only this user can read them.
-        log: gets a line when it cannot be written; that line is not recorded.
+        folder: the folder for the files, which only this user can read. Without one, only the latest entries are kept,
+            in memory.
+        log: gets a line when the record cannot be written; that line is not recorded.
     """
 
     def __init__(self, folder: Path | None = None, log: Callable[[str], None] = lambda line: None) -> None:
@@ -85,7 +87,8 @@ class Recorder:
         data: Mapping[str, Any] | None = None,
         level: Level = Level.INFO,
     ) -> None:
-        """Record what has happened. by: who did it (None: whose order is being carried out)."""
+        """Record something that has happened. `by` says who did it; without it, the entry names whose order is being
+        carried out."""
         kept = dict(data or {})
         if len(json.dumps(kept)) > MOST_DATA:
             kept = {"left_out": "it is too long"}
@@ -102,7 +105,7 @@ class Recorder:
         self.add("line", text, job=job_of(text), level=level_of(text))
 
     def parts(self, event: str, off: Mapping[str, str], used: Sequence[str]) -> None:
-        """Record what is kept off from now on, and why, and what is used again."""
+        """Record what is disabled from now on, and why, and what is used again."""
         words = [f"{name} is kept off ({why})" for name, why in off.items()]
         words += [f"{name} is used again" for name in used]
         whys = {name: str(why) for name, why in off.items()}
@@ -114,7 +117,7 @@ class Recorder:
         self.add("entries", f"{sum(changes.values())} changes on {len(changes)} switches", data=changes)
 
     def hears(self, journal: Journal, job: str) -> Journal:
-        """Record what happens to a job's agents, too, from now on; returns the journal."""
+        """Record what happens to a job's agents, too, from now on. Return the journal."""
 
         def hear(event: Record) -> None:
             if event["kind"] not in UNRECORDED:
@@ -125,7 +128,7 @@ class Recorder:
         return journal
 
     def read(self, after: int = 0, since: float = 0.0, job: str = "", most: int = MOST_RECORDS) -> Page:
-        """Return the entries after a number and since a time, of one job or of all, as many as a page has."""
+        """Return one page of the entries after a number and since a time, of one job or of all."""
         with self._lock:
             in_memory = self._folder is None or (self._latest and self._latest[0].number <= after + 1)
             latest = list(self._latest) if in_memory else []
@@ -143,12 +146,12 @@ class Recorder:
         return Page(tuple(found), max(last, found[-1].number if found else 0), False)
 
     def _files(self) -> list[Path]:
-        """Return the files that there may be, the oldest first."""
+        """Return the names that the files may have, the oldest first."""
         assert self._folder is not None, "the caller looks"
         return [self._folder / (f"log.{n}.jsonl" if n else "log.jsonl") for n in reversed(range(PARTS))]
 
     def _stored(self, after: int) -> Iterator[Entry]:
-        """Yield what is in the files after a number."""
+        """Yield the entries in the files after a number."""
         opened = []
         if self._folder is not None:
             for path in self._files():

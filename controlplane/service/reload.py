@@ -1,7 +1,7 @@
-"""Another topology under a controller that runs: racks, switches, links and servers come and go, rates change.
+"""Gives a running controller another topology: racks, switches, links and servers come and go, rates change.
 
-What jobs run on must still be there, at the same ports and addresses: else nothing is changed, and the error says which
-job would lose what and what to do before.
+What jobs use must still be there, at the same ports and addresses. Otherwise nothing is changed, and the error says
+which job would lose what and what to do before.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ WAIT_SECONDS = 30.0
 MOST_SAID = 6
 
 Connect = Callable[[Sequence[str]], Sequence[SwitchTarget]]
-"""Returns connected targets of the switches with these names. Raises TargetError."""
+"""A function that returns connected targets of the switches with these names, and raises TargetError where it
+cannot."""
 
 
 class ReloadError(Exception):
-    """The topology cannot be taken; the message says which job would lose what, and what to do. Nothing is changed."""
+    """The topology cannot be used; the message says which job would lose what, and what to do. Nothing has been
+    changed."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Differences of a new topology: names of nodes, and of links ("V1-V2")."""
+    """Differences between two topologies: names of nodes, and of links ("V1-V2")."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -49,8 +51,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Reloaded:
-    """Result of a reload or, in a dry run, of what it would do. changes: of the network's own entries. entries: how
-    many changes were written to switches."""
+    """Result of a reload or, in a dry run, of what it would do: `changes` are those of the network's own entries, and
+    `entries` counts the changes that were written to switches."""
 
     difference: Difference
     changes: tuple[EntryChange, ...]
@@ -58,9 +60,9 @@ class Reloaded:
 
 
 def reload(network: Network, topology: Topology, connect: Connect, *, dry_run: bool = False) -> Reloaded:
-    """Make `topology` the network's, with its jobs running; they are planned again for it soon.
+    """Make `topology` the network's, with its jobs running; they are replanned for it soon.
 
-    Raises ReloadError, TargetError, and what planning routes raises: nothing is changed then.
+    Raise ReloadError, TargetError, or the errors of planning routes; nothing has been changed then.
     """
     with network.replanning.changing, _no_change_under_way(network.jobs):
         old = network.topology
@@ -86,7 +88,7 @@ def reload(network: Network, topology: Topology, connect: Connect, *, dry_run: b
 
 
 def compare(old: Topology, new: Topology) -> Difference:
-    """Return what is different, with links by their names, whichever end is named first."""
+    """Return the differences; a link has the same name whichever end is named first."""
     before, after = _parts(old), _parts(new)
     return Difference(
         tuple(name for name in after if name not in before),
@@ -107,7 +109,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _parts(topology: Topology) -> dict[str, object]:
-    """Return all that the file says of each node and link, and the addresses and ports that follow from it."""
+    """Return what the file says about each node and link, and the addresses and ports that follow from it."""
     found: dict[str, object] = {}
     for node in topology.nodes:
         server = topology.kind(node) == "server"
@@ -122,12 +124,13 @@ def _parts(topology: Topology) -> dict[str, object]:
 
 
 def _said(attributes: Mapping[str, object]) -> dict[str, object]:
-    """Return what a file says but for addresses and ports, which follow from the whole where it does not."""
+    """Return what a file says, without addresses and ports, which follow from the whole topology where the file does
+    not name them."""
     return {name: value for name, value in attributes.items() if name not in ("ip", "mac", "ports")}
 
 
 def _check(network: Network, topology: Topology, found: Difference) -> None:
-    """Raise ReloadError if a job would lose something that it has."""
+    """Check that no job would lose anything that it has; raise ReloadError otherwise."""
     moved = _moved(network.topology, topology)
     for job in network.jobs:
         nodes = {*job.updater.job.workers, *job.updater.job.parameter_servers}
@@ -165,7 +168,7 @@ def _check(network: Network, topology: Topology, found: Difference) -> None:
 
 
 def _moved(old: Topology, new: Topology) -> dict[str, str]:
-    """Return, by node or link that stays, what of it is elsewhere: its address, its switch, or a port."""
+    """Return what has moved of each node or link that stays: its address, its switch, or a port."""
     found: dict[str, str] = {}
     for node in new.nodes:
         if node not in old:
@@ -187,7 +190,7 @@ def _moved(old: Topology, new: Topology) -> dict[str, str]:
 
 
 def _take(network: Network, topology: Topology) -> None:
-    """The topology is the network's from now on; nothing can fail here."""
+    """Make the topology the network's from now on; nothing can fail here."""
     state = network.state
     with state.lock:
         declared = [name for name in state.bases if state.bases[name] is not network.topology]
@@ -202,7 +205,8 @@ def _take(network: Network, topology: Topology) -> None:
 
 @contextmanager
 def _no_change_under_way(jobs: Iterable[RunningJob]) -> Iterator[None]:
-    """Hold off changes of plan of all these jobs. Raises ReloadError: one has been under way for too long."""
+    """Let no change of plan of any of these jobs begin in the `with` block. Raise ReloadError where one has been under
+    way for too long."""
     with ExitStack() as stack:
         for job in jobs:
             if not stack.enter_context(job.updater.still(WAIT_SECONDS)):

@@ -1,4 +1,4 @@
-"""New plans for jobs that run: all with fair shares, or one after the other on what the others leave."""
+"""New plans for running jobs: all with fair shares, or one after the other on what the others leave."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from controlplane.service.update import Update
 from controlplane.targets.base import TargetError
 
 TURN_SECONDS = 2.0
-"""Seconds for which a change of a job's plan waits for the one before it."""
+"""Seconds for which a change of a job's plan waits for the previous one."""
 CLOSE_SECONDS = 20.0
-"""Seconds for which the end waits for a plan that is being made."""
+"""Seconds for which `wait` waits for a plan that is being made."""
 
 
 class Replanning:
@@ -36,8 +36,10 @@ class Replanning:
         answers: counts what was changed.
         log: gets one line per event.
 
-    changing: held by whoever changes what runs: one order at a time, which may wait for operations to end. fair: a job
-    was added with the others; all are planned together from then on.
+    Attributes:
+        changing: a lock that whoever changes running jobs holds: one order at a time, which may wait for operations to
+            end.
+        fair: whether a job was added with fair shares; all jobs are planned together from then on.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Replanning:
         self._thread: threading.Thread | None = None
 
     def soon(self) -> None:
-        """Plan all jobs again, from a thread of its own: a change of plan waits for operations to end."""
+        """Replan all jobs, from a thread of its own, since a change of plan waits for operations to end."""
         self._wanted.set()
         with self._lock:
             if self._thread is None and not self.closed:
@@ -64,10 +66,13 @@ class Replanning:
                 self._thread.start()
 
     def rebalance(self, plans: Mapping[str, Plan] | None = None) -> dict[str, tuple[float, float]]:
-        """Change all running jobs over to fair rates (or to these plans), those that get less first; rates before and
-        after. What cannot change over keeps what it has, and the others share the rest (with plans given: `Late`).
+        """Migrate all running jobs to fair rates (or to these plans), those that get less first. Return the rates
+        before and after, by job.
 
-        Raises Late at the end, naming those; UpdateError, Infeasible: those that were changed already stay so."""
+        A job that cannot migrate keeps what it has, and the others share the rest. Raise Late at the end with the names
+        of such jobs, where plans were given; UpdateError or Infeasible where planning fails: jobs that have migrated
+        already stay so.
+        """
         with self.changing:
             rates: dict[str, tuple[float, float]] = {}
             late: dict[str, str] = {}
@@ -101,8 +106,8 @@ class Replanning:
 
     def most_of(self, job: RunningJob) -> float:
         """Return the most Mbit/s that a job may have when it is replanned by itself: no more than its tenant's quota
-        leaves and, beside other jobs, no more than it was given. Else whoever comes first would take what the others
-        had."""
+        leaves and, beside other jobs, no more than it was given. Otherwise the first job to be replanned would take
+        what the others had."""
         given = job.updater.home.rate_mbps if len(self.state.jobs) > 1 else math.inf
         return min(given, self.state.tenants.most_of(job))
 
@@ -112,12 +117,12 @@ class Replanning:
         return [found[name] for name in worst_first({name: rate(job) for name, job in found.items()}, late)]
 
     def end(self) -> None:
-        """Plan nothing any more but what is being planned now."""
+        """Begin no plan any more; one that is being made goes on."""
         self.closed = True
         self._wanted.set()
 
     def wait(self) -> None:
-        """Wait until no plan is being made: a solver's threads must not be under way when the process ends."""
+        """Wait until no plan is being made, since a solver's threads must not run when the process ends."""
         with self._lock:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -140,7 +145,8 @@ class Replanning:
                 self._log(warning(line))
 
     def _plan_all(self, late: Collection[str] = ()) -> dict[str, str]:
-        """Return why jobs were not planned again, by their names. late: jobs that were not, before; they come last."""
+        """Replan all jobs. Return, by name, why jobs could not be. Those in `late`, which could not be before, come
+        last."""
         failures: dict[str, str] = {}
         if self.fair and len(self.state.jobs) > 1:
             try:
@@ -174,8 +180,9 @@ class Replanning:
         return failures
 
     def _all_home(self) -> bool:
-        """Give all jobs what they were given at first, where some have less and all can have it again. Replanned one
-        after the other they may not find there, since one job's way around a failure is another's way."""
+        """Give all jobs the plans that they were given at first, where some have less and all can have theirs again.
+        Jobs that are replanned one after the other may not find these plans, since one job's way around a failure is
+        another's way."""
         jobs = self.state.jobs.staying()
         homes = {job.name: job.updater.home for job in jobs}
         if len(jobs) < 2 or not any(rate(job).less for job in jobs):
@@ -204,13 +211,13 @@ class Replanning:
 
 
 def rate(job: RunningJob) -> Rate:
-    """Return the rate that a job has, and the one that it was given."""
+    """Return the rate that a job has, with the one that it was given."""
     return Rate(job.plan.rate_mbps, job.updater.home.rate_mbps)
 
 
 def entries(updates: Iterable[Update | None]) -> str:
-    """Return, in words, how many entries changes of plans took; of those that are not all through, nothing is known
-    yet."""
+    """Return, in words, how many entries changes of plans took. Changes whose old version is not all gone are not
+    counted, since their number is not known yet."""
     known = [update for update in updates if update is not None]
     added, removed = sum(one.entries_added for one in known), sum(one.entries_removed for one in known)
     return f"{added} entries added, {removed} removed"

@@ -1,9 +1,10 @@
-"""Keeps the reservations of a network: books them, tells who gives way, adds their jobs when it is time, and ends them.
+"""Keeps the reservations of a network: books them, tells which jobs give way, adds their jobs when it is time, and ends
+them.
 
-A reservation is booked only where what it is promised fits beside the guarantees of all others of its time, and of the
-jobs that run now and do not give way to it. When its time comes, its job is planned together with all that run (a job
-of a lower priority gives way); where it is not admitted even so and may preempt, jobs of a lower priority are taken off
-the network (preemption.py). Whoever is taken off trains on over torch.distributed.
+A reservation is booked only where its guarantee fits beside the guarantees of all others of its time, and of the
+running jobs that do not give way to it. When its time comes, its job is planned together with all that run, of which
+those of a lower priority give way. Where the job is not admitted even so and may preempt, jobs of a lower priority are
+removed from the network (preemption.py); a removed job trains on over torch.distributed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Reservations:
 
     Args:
         log: gets one line per event.
-        now: the time, seconds since 1970.
+        now: returns the time, in seconds since 1970.
     """
 
     def __init__(self, network: Network, log: Callable[[str], None], now: Callable[[], float] = time.time) -> None:
@@ -48,15 +49,15 @@ class Reservations:
         self._thread.start()
 
     def end(self) -> None:
-        """No further look."""
+        """Begin no further look at the reservations."""
         self._thread.end()
 
     def close(self) -> None:
         self._thread.close()
 
     def book(self, reservation: Reservation) -> float:
-        """Reserve; returns the rate that is to be had then, Mbit/s. Raises JobsError, Infeasible: what is in the
-        way."""
+        """Reserve. Return the rate that the job gets in its time, Mbit/s. Raise JobsError or Infeasible, which name
+        what is in the way."""
         with self._lock:
             now = self._now()
             if reservation.name in self._held:
@@ -75,7 +76,8 @@ class Reservations:
         return rate
 
     def foresee(self, reservation: Reservation) -> float:
-        """Return the rate that a reservation is to have in its time, Mbit/s. Raises JobsError, Infeasible."""
+        """Return the rate that a reservation's job gets in its time, Mbit/s. Raise JobsError or Infeasible where it
+        cannot be admitted."""
         network = self._network
         network.jobs.check_name(reservation.name)
         reservation.job.check(network.topology)
@@ -92,8 +94,8 @@ class Reservations:
         return network.admissions.together(stay, [reservation, *others]).rate_mbps
 
     def cancel(self, name: str, tenant: str = "") -> bool:
-        """Drop a reservation; returns whether it was one whose job does not run. tenant: it must be this one's; "":
-        anybody's. Raises JobsError."""
+        """Drop a reservation. Return whether there was one whose job does not run yet. Raise JobsError where `tenant`
+        is set and the reservation is another tenant's."""
         with self._lock:
             held = self._held.get(name)
             if held is None:
@@ -106,7 +108,7 @@ class Reservations:
         return not held.running
 
     def status(self) -> list[pb.ReservationStatus]:
-        """Return what is reserved, in the order in which it begins."""
+        """Return the reservations, in the order in which they begin."""
         with self._lock:
             held, problems = list(self._held.values()), dict(self._problems)
         return [
@@ -118,7 +120,7 @@ class Reservations:
         ]  # fmt: skip
 
     def look(self) -> None:
-        """Do what it is time for."""
+        """Do everything for which the time has come."""
         for one in sorted(self._copy(), key=lambda one: (one.start, -one.terms.priority)):
             now = self._now()
             if now >= one.until:
@@ -150,7 +152,7 @@ class Reservations:
             self._forget(one.name)
 
     def _forget(self, name: str) -> None:
-        """Keep nothing of a reservation, so that another one of its name begins without its past."""
+        """Forget what was done about a reservation, so that another one with its name begins anew."""
         self._held.pop(name, None)
         self._problems.pop(name, None)
         self._in_vain.discard(name)

@@ -14,7 +14,8 @@ from controlplane.targets.kind import Kind
 
 
 def without(topology: Topology, off: Iterable[str]) -> Topology:
-    """The topology without these switches, links ("V1-V2", both directions) and servers. Raises TopologyError."""
+    """Return the topology without these switches, links ("V1-V2", both directions) and servers. Raise TopologyError
+    where it has no part of that name."""
     nodes, links = [], []
     for name in off:
         ends = [(u, v) for u, v in topology.links if name in (f"{u}-{v}", f"{v}-{u}")]
@@ -28,7 +29,7 @@ def without(topology: Topology, off: Iterable[str]) -> Topology:
 
 
 def with_room(topology: Topology, part: float) -> Topology:
-    """The topology of whose links, switches and servers at least this part is left, whoever uses them."""
+    """Return the topology with at least this part of each link, switch and server left, whoever uses them."""
     nodes: dict[str, dict[str, float]] = {}
     for node, given in topology.graph.nodes.items():
         for what in ("aggregation_mbps", "ingress_mbps"):
@@ -44,7 +45,7 @@ def with_room(topology: Topology, part: float) -> Topology:
 
 
 def with_others(topology: Topology, used: Mapping[tuple[str, str], float]) -> Topology:
-    """The topology of whose links other traffic uses this, Mbit/s, where no more is declared."""
+    """Return the topology whose links other traffic uses at these rates, Mbit/s, where it does not declare more."""
     links = {
         (u, v): {"used_bandwidth_mbps": mbps}
         for (u, v), mbps in used.items()
@@ -54,7 +55,8 @@ def with_others(topology: Topology, used: Mapping[tuple[str, str], float]) -> To
 
 
 def with_loads(topology: Topology, plans: Sequence[Plan]) -> Topology:
-    """The topology with what these plans use at their rates as background load. What is not there cannot be used."""
+    """Return the topology with what these plans use at their rates as background load. Parts that it lacks are
+    ignored."""
     nodes: dict[str, dict[str, float]] = {}
     links: dict[tuple[str, str], float] = {}
     for plan in plans:
@@ -79,8 +81,8 @@ def with_loads(topology: Topology, plans: Sequence[Plan]) -> Topology:
 
 
 def with_taken(topology: Topology, taken: Mapping[str, Taken], kind: Kind) -> Topology:
-    """The topology whose switches hold only what is not taken, where anything is. What a switch holds in all is what
-    its program does, or less, where the topology says so."""
+    """Return the topology with the room that its switches have left. A switch has as much room in all as its program,
+    or less where the topology says so."""
     limits = kind.limits
     nodes: dict[str, dict[str, int]] = {}
     for switch, by in taken.items():

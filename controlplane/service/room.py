@@ -1,7 +1,8 @@
 """Room on the switches: what the jobs of a network have there, and where the next version of a plan fits.
 
-A label number's upper half is its job's number (less one, so that job 1's begin at 1): whose an entry is can be read
-from the switch itself, by any controller that has the secret from which its label was made (secret_labels.py).
+The upper half of a label's number is the number of its job (less one, so that job 1's labels begin at 1). So any
+controller that has the secret from which the labels were made (secret_labels.py) can read from the switch itself which
+job an entry belongs to.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from controlplane.targets.kind import Kind
 
 JOB_IDS = 1 << 16
 JOB_LABELS = 1 << 16
-"""Labels of one job, all versions of its plan together."""
+"""Number of labels of one job, for all versions of its plan together."""
 
 
 def first_label(job_id: int) -> int:
@@ -37,12 +38,13 @@ def last_label(job_id: int) -> int:
 
 
 def job_of(label: int) -> int:
-    """The number of the job that a label belongs to."""
+    """Return the number of the job that a label belongs to."""
     return (label // JOB_LABELS + 1) % JOB_IDS
 
 
 def split(rules: RuleSet) -> dict[int, RuleSet]:
-    """The labels and groups of each job on a switch. A group goes with the labels that use it (else with job 1)."""
+    """Return the labels and groups of each job on a switch. A group belongs to the job of the labels that use it, or
+    else to job 1."""
     labels: dict[int, list[LabelEntry]] = {}
     owner: dict[int, int] = {}
     for entry in rules.labels:
@@ -59,13 +61,13 @@ def split(rules: RuleSet) -> dict[int, RuleSet]:
 
 
 def part(rules: RuleSet) -> RuleSet:
-    """A job's part of a rule set: without what belongs to the network (IPv4 routes, ports, bridging)."""
+    """Return a job's part of a rule set: without the network's own entries (IPv4 routes, ports, bridging)."""
     groups = tuple(group for group in rules.groups if not is_flood(group))
     return replace(rules, groups=groups, routes=(), ports=(), bridge=())
 
 
 def union(base: RuleSet, parts: Iterable[RuleSet]) -> RuleSet:
-    """The network's own entries and those of all jobs; their numbers are disjoint."""
+    """Return the network's own entries together with those of all jobs, whose numbers are disjoint."""
     labels, groups = list(base.labels), list(base.groups)
     for rules in parts:
         labels += rules.labels
@@ -94,11 +96,15 @@ def place(
     installed: Mapping[str, RuleSet] | None = None,
     fresh: bool = False,
 ) -> Deployment:
-    """Rules and configurations of `plan` whose labels, groups and slots are free.
+    """Return rules and configurations of `plan` with labels, groups and slots that are free.
 
-    taken: what this must not meet. installed: what the job has on the switches already; labels are others than these,
-    unless everything is as it is there (fresh: even then). Agents that run with a label so never find another meaning
-    behind it. Raises DoesNotFit.
+    Args:
+        taken: what the plan must not use.
+        installed: what the job has on the switches already. The new labels differ from these, unless all entries are
+            equal, so that an agent that runs with a label never meets another meaning of it.
+        fresh: labels differ also where all entries are equal.
+
+    Raise DoesNotFit where there is no room.
     """
     low, high = first_label(job_id), last_label(job_id)
     own = _labels(installed or {})
@@ -131,8 +137,8 @@ def build_beside(
     job_id: int,
     taken: Mapping[str, Taken] | None = None,
 ) -> Deployment:
-    """Place a plan, as `place` does, while `old` is installed. taken: of everything on the switches (None: `old` is
-    alone there)."""
+    """Place a plan, as `place` does, while `old` is installed. `taken` covers everything on the switches; without it,
+    `old` is there alone."""
     if taken is None:
         taken = {v: Taken.by(rules) for v, rules in old.rulesets.items()}
     return place(plan, topology, limits, job_id=job_id, taken=taken, installed=old.rulesets, fresh=True)
@@ -148,7 +154,8 @@ def deployment_of(
     installed: Mapping[str, RuleSet] | None = None,
     pace: float = 1.0,
 ) -> Deployment:
-    """Return the deployment of a plan beside what is taken on the switches. Raises DoesNotFit, PlanError."""
+    """Return the deployment of a plan beside what is taken on the switches. Raise DoesNotFit or PlanError where there
+    is no room, or the switches cannot carry it."""
     paced = replace(plan, rate_mbps=plan.rate_mbps * pace)
     deployment = place(paced, topology, kind.limits, job_id=job_id, taken=taken, installed=installed)
     kind.check(plan, topology)
@@ -157,10 +164,7 @@ def deployment_of(
 
 def base_rules(topology: Topology, kind: Kind, around: Topology | None = None) -> dict[str, RuleSet]:
     """Return the entries that belong to the network and not to a job: IPv4 routes, bridging if wanted, and ports of
-    hardware switches.
-
-    around: the topology without what is kept off; routes go by what is left where they can.
-    """
+    hardware switches. Routes lead over `around`, the topology without what is disabled, where they can."""
     found = {}
     better = {} if around is None else {v: {route.key: route for route in r} for v, r in routes(around).items()}
     for switch, usual in routes(topology).items():
@@ -175,7 +179,8 @@ def base_rules(topology: Topology, kind: Kind, around: Topology | None = None) -
 
 
 def found(targets: Sequence[SwitchTarget]) -> dict[int, dict[str, RuleSet]]:
-    """Return the entries that each job, by number, has on switches that run our program. Raises TargetError."""
+    """Return the entries that each job, by number, has on switches that run our program. Raise TargetError where one
+    cannot be read."""
     jobs: dict[int, dict[str, RuleSet]] = {}
     for target in targets:
         if target.runs_program():

@@ -1,7 +1,7 @@
-"""The agents of one job: they join, start together, change over together, and stop together when one is lost.
+"""The agents of one job: they join, start together, migrate together, and stop together when one is lost.
 
-What becomes of the job is decided in core/membership.py and core/handover.py. Here are the streams, the locks, the
-waiting of those who call, and what agents report. No gRPC.
+core/membership.py and core/handover.py decide what becomes of the job. This module has the streams, the locks, the
+waiting of callers, and what agents report. It knows no gRPC.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ from controlplane.targets.secret_labels import SecretLabels
 
 GRACE_SECONDS = 5.0
 PATIENCE_SECONDS = 12.0
-"""A connection whose other end is gone without a word looks alive for 10 s (rpc/channels.py, KEEPALIVE)."""
+"""Seconds for which an agent waits whose node another process has. A connection whose other end has gone without a word
+looks alive for 10 s (rpc/channels.py, KEEPALIVE)."""
 LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules of a job's roster: who may join, and when the job goes on without somebody.
+    """Rules of a job's roster: who may join, and when the job goes on without an agent.
 
-    version: of the wire format; agents with another one are refused.
-    grace: seconds for which the others may go on after an agent that announced that it leaves. It is done, but answers
-        to them may have been lost, and they get them from the parameter server.
-    patience: seconds for which an agent whose node another process has waits for that one to go.
-    known: nodes that may join beside those that have a configuration.
-    least_workers: the job goes on without lost agents while it has so many workers and one parameter server; None: it
-        never does.
+    Attributes:
+        version: of the wire format; agents with another one are refused.
+        grace: seconds for which the others may go on after an agent that announced that it leaves. It is done, but
+            answers to them may have been lost, and they get them from the parameter server.
+        patience: seconds for which an agent whose node another process has waits for that process to go.
+        known: nodes that may join beside those that have a configuration.
+        least_workers: the job goes on without lost agents while it has so many workers and one parameter server; None
+            where it never does.
     """
 
     version: int
@@ -57,13 +59,14 @@ class Roster:
     """The agents of one job. Thread-safe.
 
     Args:
-        configs: per node; their epoch does not count.
+        configs: by node, its agent's configuration, whose epoch is ignored.
         log: gets one line per event.
-        labels: what agents are told in the place of the configurations' label numbers (None: the numbers).
-        on_lost: called (node, reason) when the job goes on without a node, with the roster's lock held: may not wait.
+        labels: what agents are told in the place of the configurations' label numbers; None where they get the numbers.
+        on_lost: called (node, reason) when the job goes on without a node, with the roster's lock held; it must not
+            wait.
         journal: gets every event.
 
-    plan: changes the plan of the job, and what its agents are told of it.
+    The attribute `plan` changes the plan of the job, and what its agents are told of it.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class Roster:
 
     @property
     def journal(self) -> Journal:
-        """Every event so far, or the latest ones."""
+        """The journal of the job's events; the latest ones where there are many."""
         return self._effects.journal
 
     @property
@@ -114,16 +117,16 @@ class Roster:
 
     @property
     def epoch(self) -> int:
-        """The last that began; 0: none."""
+        """The last epoch that began; 0 before the first."""
         return self.state.epoch
 
     @property
     def running(self) -> bool:
-        """Whether agents have a configuration and work by it."""
+        """Whether agents work with a configuration."""
         return self.state.running
 
     def members(self) -> dict[str, Member]:
-        """The agents that the plan needs and that have joined, by node."""
+        """Return the agents that the plan needs and that have joined, by node."""
         with self._lock:
             streams = self._effects.members
             return {
@@ -133,20 +136,21 @@ class Roster:
             }
 
     def waiting(self) -> dict[str, float]:
-        """Nodes that have joined and that the running plan does not need; for how many seconds."""
+        """Return the nodes that have joined and that the running plan does not need, with the seconds that they have
+        waited."""
         now = time.monotonic()
         return {node: now - one.since for node, one in self.state.having(RESERVE).items()}
 
     def told(self, node: str) -> AgentConfig:
-        """A node's configuration as its agent gets it: with labels as they are on the wire."""
+        """Return a node's configuration as its agent gets it, with the labels that are on the wire."""
         return self._effects.as_told(self.configs[node])
 
     def label_number(self, label: int) -> int:
-        """The number in the configurations of a label that an agent reports."""
+        """Return the number that a label, which an agent reports, has in the configurations."""
         return label if self._labels is None else self._labels.number(label)
 
     def status(self) -> pb.StatusReply:
-        """Agents and trees; the caller adds plan and switches."""
+        """Return the agents and trees; the caller adds plan and switches."""
         with self._lock:
             return status(self.state, self.configs, self.members(), time.monotonic())
 
@@ -158,19 +162,19 @@ class Roster:
             return round_trips_ms(self.members().values())
 
     def tree_rates(self) -> dict[int, float]:
-        """Mbit/s that each tree carries for a worker while all workers are busy there (members.py); trees on which one
-        was idle, or of which one has not reported lately, are not there."""
+        """Return the Mbit/s that each tree carries for a worker while all workers are busy there (members.py), without
+        the trees on which one was idle, or of which one has not reported lately."""
         with self._lock:
             return tree_rates(workers(self.configs, self.members()) if self.running else (), time.monotonic())
 
     def standing(self) -> tuple[dict[int, float], set[int]]:
-        """Return what `members.standing` does for the workers of the running plan; nothing while one is not there."""
+        """Return what `members.standing` returns for the workers of the running plan; nothing while one is missing."""
         with self._lock:
             return standing(workers(self.configs, self.members()) if self.running else (), time.monotonic())
 
     def stalled(self, seconds: float) -> float | None:
-        """Since when an agent of the running job has had the same oldest open chunk (of several the longest), or what
-        ran before a change of plan has not ended; None: for less than so many seconds."""
+        """Return since when an agent of the running job has had the same oldest open chunk (the longest of several), or
+        operations before a change of plan have not ended. Return None where that is less than so many seconds."""
         with self._lock:
             now, handover = time.monotonic(), self.state.handover
             waits = [member.waits(now) for member in self.members().values()] if self.running else []
@@ -182,10 +186,11 @@ class Roster:
     # -- agents -----------------------------------------------------------------------------------------------------
 
     def join(self, request: pb.JoinRequest, peer: str = "") -> Member:
-        """An agent joins. Raises Refused; OSError: no epoch could be stored, so that none can begin.
+        """Let an agent join. Raise Refused where it may not, and OSError where no epoch could be stored, so that none
+        can begin.
 
-        A second process for the same node takes its place only when it says so. Else it is refused, unless the first
-        one goes: after a crash its connection may look alive for a while.
+        A second process for the same node replaces the first only when it asks for that. Otherwise it is refused,
+        unless the first one goes: after a crash its connection may look alive for a while.
         """
         with self._lock:
             joining = wants_to_join(request, peer, next(self._connections))
@@ -206,8 +211,8 @@ class Roster:
             return member
 
     def in_use(self, request: pb.JoinRequest) -> str:
-        """Return, in words, who has the node that this agent wants; "": nobody, or the agent takes over. Raises
-        Refused."""
+        """Return, in words, who has the node that this agent wants; "" where no process has, or the agent takes over.
+        Raise Refused where it may not join."""
         return membership.occupied(self.state, wants_to_join(request, "", 0))
 
     def knows(self, request: pb.JoinRequest) -> bool:
@@ -215,20 +220,20 @@ class Roster:
         return request.node in self.state.known if request.node else bool(self.state.node_at(request.addresses))
 
     def announce_leave(self, agent: str, failure: str = "") -> None:
-        """The agent is about to end its stream, because it is done or because of a failure."""
+        """Take note that an agent is about to end its stream, because it is done or because of a failure."""
         with self._lock:
             if any(one.agent == agent for one in self.state.nodes.values()):
                 self._effects.take(ev.LeaveAnnounced(agent, failure))
 
     def leave(self, member: Member) -> None:
-        """The agent's stream has ended."""
+        """Take note that an agent's stream has ended."""
         with self._lock:
             if any(one.connection == member.connection for one in self.state.nodes.values()):
                 with suppress(OSError):  # an epoch that cannot be stored: the core has said so, and tries again
                     self._effects.take(ev.Left(member.connection))
 
     def report(self, request: pb.ReportRequest) -> None:
-        """Statistics of an agent; those of an earlier epoch are dropped."""
+        """Take an agent's statistics; those of an earlier epoch are ignored."""
         with self._lock:
             one = self.state.nodes.get(request.node)
             member = self._effects.members.get(one.connection) if one is not None and one.state in MEMBER else None
@@ -250,8 +255,8 @@ class Roster:
                     self._effects.take(ev.Silent(node, seconds))
 
     def look_for_hanging(self) -> None:
-        """A parameter server that workers wait for and that says nothing is out, where the job goes on without it. For
-        somebody who looks ten times a second."""
+        """Remove a parameter server for which workers wait and that does not report, where the job goes on without it.
+        To be called ten times a second."""
         with self._lock:
             reported = {
                 node: member.began + hanging.FIRST_SECONDS if member.reported is None else member.reported
@@ -262,7 +267,7 @@ class Roster:
                     self._effects.take(ev.Silent(node, seconds))
 
     def report_update(self, report: pb.UpdateReport) -> None:
-        """An agent says how far it is with a change of plan."""
+        """Take note of how far an agent is with a change of plan."""
         with self._lock:
             handover = self.state.handover
             if handover is None or handover.epoch != report.epoch:
@@ -270,9 +275,9 @@ class Roster:
             self._effects.take(progress(report))
 
     def give_up(self, reason: str) -> None:
-        """The job does not go on without those who are gone: everybody stops, until they are back."""
+        """Stop all agents until the lost ones are back, since the job does not go on without them."""
         self._effects.take(ev.GivenUp(reason))
 
     def close(self, refusal: str = "") -> None:
-        """End all streams. What the agents run goes on without a controller; with a refusal they are told to end."""
+        """End all streams. What the agents run goes on without a controller, unless a refusal tells them to end."""
         self._effects.take(ev.Closed(refusal))

@@ -1,4 +1,4 @@
-"""A job that runs, and the jobs of a network by their names."""
+"""A running job, and the jobs of a network by their names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from controlplane.service.update import Updater
 
 
 class NoJobYet(Refused):
-    """No job has this agent's node, or the name that it asks for; one that is added later may."""
+    """No job has this agent's node, or the name that it asks for; a job that is added later may."""
 
 
 class JobsError(Exception):
@@ -27,10 +27,8 @@ class JobsError(Exception):
 
 
 class RunningJob:
-    """One job: its agents, and its plan, which `updater` changes while it runs.
-
-    terms: what it is promised where jobs share the network.
-    """
+    """One job: its agents, and its plan, which `updater` changes while it runs. `terms` are what the job is promised
+    where jobs share the network."""
 
     def __init__(self, roster: Roster, updater: Updater, job_id: int, terms: Terms = USUAL) -> None:
         self.terms = terms
@@ -44,7 +42,7 @@ class RunningJob:
         self.job_id = job_id
 
     def stored(self) -> Stored:
-        """The job as it is now, for a controller that starts again."""
+        """Return the job as it is now, for a controller that starts again."""
         running = self.updater.running
         return Stored(self.job_id, running.plan, running.deployment, self.terms, self.updater.job)
 
@@ -56,21 +54,21 @@ class RunningJob:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """Return the nodes that its plan is for: workers and parameter servers."""
+        """The nodes for which its plan is made: workers and parameter servers."""
         return (*self.plan.job.workers, *self.plan.job.parameter_servers)
 
     def do_without(self, nodes: Iterable[str], why: Why) -> None:
-        """Plans for the job are made without these agents from now on."""
+        """Make plans for the job without these agents from now on."""
         with self._changing:
             self.without = self.without | dict.fromkeys(nodes, why)
 
     def use_again(self, nodes: Collection[str]) -> None:
-        """Plans for the job may use these agents again."""
+        """Allow plans for the job to use these agents again."""
         with self._changing:
             self.without = {node: why for node, why in self.without.items() if node not in nodes}
 
     def unused(self) -> dict[str, Why]:
-        """Agents of the job that its plan does not use, and why."""
+        """Return the agents of the job that its plan does not use, and why."""
         whole, planned = self.updater.job, self.plan.job
         idle = {*whole.workers, *whole.parameter_servers}.difference(planned.workers, planned.parameter_servers)
         return dict.fromkeys(sorted(idle), Why.UNUSED) | self.without
@@ -91,7 +89,8 @@ class RunningJob:
 
 
 class Jobs:
-    """Jobs by name. Thread-safe. begun: the number of the one that is being put on the switches, while that is so."""
+    """Jobs by name. Thread-safe. `begun` has the number of the job that is being put on the switches, if there is
+    one."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []
@@ -107,7 +106,7 @@ class Jobs:
         return len(self._jobs)
 
     def add(self, job: RunningJob) -> None:
-        """Add a job, which then no longer counts as begun. Raises JobsError when there is one of that name."""
+        """Add a job, which then no longer counts as begun. Raise JobsError where there is one of that name."""
         with self._lock:
             self.check_name(job.name)
             self._jobs[job.name] = job
@@ -115,8 +114,8 @@ class Jobs:
             self._added.notify_all()
 
     def wait_for(self, request: pb.JoinRequest, timeout: float) -> RunningJob | None:
-        """The job that an agent wants to join, as soon as there is one; None: not within so many seconds. Raises
-        Refused."""
+        """Return the job that an agent wants to join, as soon as there is one; None where there is none within so many
+        seconds. Raise Refused where there are several."""
 
         def found() -> RunningJob | None:
             try:
@@ -128,13 +127,13 @@ class Jobs:
             return self._added.wait_for(found, timeout)
 
     def check_name(self, name: str) -> None:
-        """Raises JobsError when there is one of that name."""
+        """Check that there is no job of that name; raise JobsError otherwise."""
         with self._lock:
             if name in self._jobs:
                 raise JobsError(f"a job named {name!r} runs already; give this one another name")
 
     def runs(self, job: RunningJob) -> bool:
-        """Return whether it is one of these, and is not being removed."""
+        """Return whether a job is one of these, and is not being removed."""
         return not job.ending and any(one is job for one in self)
 
     def staying(self) -> list[RunningJob]:
@@ -142,12 +141,12 @@ class Jobs:
         return [job for job in self if not job.ending]
 
     def discard(self, job: RunningJob) -> None:
-        """Take it out, where it is in."""
+        """Remove a job, where it is one of these."""
         with self._lock:
             self._jobs.pop(job.name, None)
 
     def get(self, name: str = "") -> RunningJob:
-        """The job of that name; without one, the only job. Raises JobsError."""
+        """Return the job of that name or, without a name, the only job. Raise JobsError where there is no such job."""
         with self._lock:
             names = ", ".join(self._jobs) or "none"
             if name and name not in self._jobs:
@@ -157,9 +156,10 @@ class Jobs:
             return self._jobs[name] if name else next(iter(self._jobs.values()))
 
     def of(self, request: pb.JoinRequest) -> RunningJob:
-        """The job that an agent wants to join: by its name, else the only one with its node or address.
+        """Return the job that an agent wants to join: the one that it names, or else the only one with its node or
+        address.
 
-        Raises NoJobYet: there is none now; Refused: there are several.
+        Raise NoJobYet where there is none now, and Refused where there are several.
         """
         jobs = list(self)
         try:
@@ -179,6 +179,6 @@ class Jobs:
 
 
 def job_state(job: RunningJob) -> str:
-    """ "running" when all of a job's agents are there, else "waiting"."""
+    """Return "running" where all of a job's agents are there, else "waiting"."""
     missing = set(job.roster.configs) - set(job.roster.members())
     return "running" if job.roster.running and not missing else "waiting"

@@ -1,4 +1,4 @@
-"""A network's controller at work: it answers agents and operators, and watches switches and failures."""
+"""A network's controller at work: it answers agents and operators, and watches switches for failures."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Serving:
     """A controller at work, from `start` to `close`, which ends the network, too; the entries stay on the switches.
 
     Args:
-        network: with its jobs.
+        network: the network, with its jobs.
         log: gets one line per event.
-        access: whom it knows; default: everybody who reaches it may do everything.
+        access: who may do what; without it, everybody who reaches the controller may do everything.
     """
 
     def __init__(self, network: Network, log: Callable[[str], None], access: Access | None = None) -> None:
@@ -32,8 +32,9 @@ class Serving:
         self._others = OtherTraffic(network, least, log) if least is not None else None
 
     def start(self, address: str | Bound, tls: Tls | None = None, *, answers_failures: bool = True) -> int:
-        """Serve on "host:port" (port 0: any free one), or what `listen` bound; returns the port. answers_failures: lead
-        the jobs around what fails. Raises ControllerError."""
+        """Serve on "host:port" (port 0 is any free one), or on what `listen` has bound, and return the port. With
+        `answers_failures`, jobs are rerouted around what fails. Raise ControllerError where the address cannot be
+        bound."""
         self.network.switches.watch()
         port = self._controller.start(address, tls)
         if answers_failures:
@@ -43,7 +44,7 @@ class Serving:
         return port
 
     def close(self) -> None:
-        """End all of it. A switch that does not answer is not waited for."""
+        """End all of it, without waiting for a switch that does not answer."""
         if self._others is not None:
             self._others.close()
         self._watch.close()

@@ -1,4 +1,4 @@
-"""Choice of the jobs that are replanned when one comes or goes: those far from their fair share, and not too many at a
+"""Choice of the jobs that are replanned when one comes or goes: those far from their fair share, and only some at a
 time."""
 
 from __future__ import annotations
@@ -6,17 +6,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 STEADY = 0.05
-"""A job whose rate is so near to its fair share, as a part of that, keeps its plan."""
+"""Largest distance between a job's rate and its fair share, as a part of the larger one, at which the job keeps its
+plan."""
 MOST = 8
-"""Jobs that change in one step; what is left to do then comes in the steps after it."""
+"""Most jobs that migrate in one step; the rest follows in later steps."""
 
 
 def unsettled(
     rates: Mapping[str, float], fair: Mapping[str, float], broken: Collection[str], steady: float = STEADY
 ) -> list[str]:
-    """Jobs whose plans are to change: those that have more than their fair share before those that have less, which
-    need room, and the farthest from it first. broken: in any case, and before the others. rates, fair: Mbit/s, of the
-    same jobs."""
+    """Return the jobs whose plans are to change.
+
+    Those in `broken` come first, in any case. Then come those that have more than their fair share, and last those that
+    have less and need room, each time the farthest from it first. `rates` and `fair` are Mbit/s, of the same jobs.
+    """
 
     def distance(name: str) -> float:
         larger, less = max(rates[name], fair[name]), min(rates[name], fair[name])

@@ -1,5 +1,4 @@
-"""Shares of a network: what jobs are planned to use, and each job's bottleneck, of which it could not have more, with
-its share there."""
+"""Shares of a network: what jobs are planned to use, and each job's bottleneck, with the job's share there."""
 
 from __future__ import annotations
 
@@ -14,13 +13,13 @@ from controlplane.planner.topology import Topology
 
 Link = tuple[str, str]
 ALONE = 0.995
-"""A job that has so much of what is used is said to have all of it."""
+"""Lowest part of the planned load of a resource that counts as all of it, for the words about a bottleneck."""
 
 
 @dataclass(frozen=True)
 class Loads:
-    """Load of a plan at its rate, Mbit/s. flows: links with results, also where the topology's planners leave those
-    out; links: as planners count."""
+    """Load of a plan at its rate, Mbit/s. `flows` counts links with results, also where planners leave those out
+    (`Topology.results_on_links`); `links` counts as planners do."""
 
     flows: Mapping[Link, float]
     links: Mapping[Link, float]
@@ -42,7 +41,7 @@ class Loads:
 
 
 class Used:
-    """Load of all jobs together, as planned, Mbit/s."""
+    """Planned load of all jobs together, Mbit/s."""
 
     def __init__(self, topology: Topology, loads: Iterable[Loads]) -> None:
         self.topology = topology
@@ -57,8 +56,8 @@ class Used:
             _add(self.roots, one.roots)
 
     def bottleneck(self, loads: Loads) -> dict[str, Any]:
-        """Return the fullest resource that a job uses. kind: link, switch or parameter_server; used: the part of it
-        that all jobs are planned to use; share: the part of that which is this job's."""
+        """Return the fullest resource that a job uses: its `kind` (link, switch or parameter_server), name and link,
+        the part of it that all jobs are planned to use (`used`), and the part of that which is this job's (`share`)."""
         topology = self.topology
         found: list[tuple[float, float, str, str, Link | None]] = []
 
@@ -89,7 +88,8 @@ class Used:
 
 
 def bottleneck_words(found: Mapping[str, Any]) -> str:
-    """A job's bottleneck (`Used.bottleneck`) in a few words: how full it is, and how much of that is the job's."""
+    """Return a job's bottleneck (`Used.bottleneck`) in a few words: how full it is, and how much of that is the
+    job's."""
     if not found["name"]:
         return ""
     own = "" if found["share"] >= ALONE else f", {100 * found['share']:.0f} % of that its own"

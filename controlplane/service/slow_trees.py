@@ -1,8 +1,8 @@
-"""Trees that carry much less than is planned on them: an operator is told so, and nothing is changed.
+"""Trees that carry much less than is planned on them: the log tells it to an operator, and nothing is changed.
 
-The controller does not guess which link is congested. P4Runtime has no queue lengths, and what switches count says the
-same of a full queue, of packets that were lost, and of a rank that is late: a guess from it once throttled a job to 1 %
-because of a late rank. What other traffic takes of a link is declared with `replan --set`.
+The controller does not guess which link is congested. P4Runtime has no queue lengths, and what switches count is the
+same for a full queue, for lost packets and for a rank that is late: a guess from it once throttled a job to 1 % because
+of a late rank. What other traffic takes of a link is declared with `replan --set`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ from controlplane.service.running import RunningJob
 
 LOOK_SECONDS = 1.0
 SLOW_PART = 0.5
-"""A tree is slow when it carries less than this part of its planned rate."""
+"""Part of its planned rate below which a tree is slow."""
 SLOW_LOOKS = 10
-"""Looks in a row that must find a tree slow before that is said."""
+"""Looks in a row that must find a tree slow before the log tells it."""
 
 
 @dataclass
 class SlowTrees:
-    """Looks at what agents report of their trees, at most once a second, from one thread.
-
-    log: gets one line for each plan whose trees are slow.
-    """
+    """Looks at what agents report of their trees, at most once a second, from one thread. `log` gets one line for each
+    plan whose trees are slow."""
 
     network: Network
     log: Callable[[str], None] = lambda line: None
@@ -37,7 +35,7 @@ class SlowTrees:
     _said: dict[str, int] = field(default_factory=dict)  # by job: the version of the plan of which it was said
 
     def look(self) -> None:
-        """Say what is slow and was not said of this plan yet."""
+        """Log which trees are slow, once for each plan."""
         now = time.monotonic()
         if now - self._looked < LOOK_SECONDS:
             return

@@ -1,4 +1,4 @@
-"""A network and its jobs at a moment, as data: what the page shows and /api/snapshot returns."""
+"""A network and its jobs at one moment, as data: what the page shows and /api/snapshot returns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVENTS = 200
 
 
 class Snapshots:
-    """Makes snapshots of a network. log: has the events. Thread-safe."""
+    """Makes snapshots of a network. Thread-safe. `log` has the events that they contain."""
 
     def __init__(self, network: Network, measurements: Measurements, log: EventLog) -> None:
         self.network = network
@@ -31,7 +31,7 @@ class Snapshots:
         self._loads: dict[str, tuple[Plan, Loads]] = {}
 
     def take(self) -> dict[str, Any]:
-        """The network now; JSON-able. Rates are in Mbit/s, times in seconds since 1970."""
+        """Return the network now, as data that JSON can hold. Rates are in Mbit/s, times in seconds since 1970."""
         network, topology = self.network, self.network.topology
         if topology is not self._drawn:  # it has been reloaded
             self._drawn, self._places = topology, positions(topology)

@@ -21,10 +21,8 @@ LOOK_SECONDS = 1.0
 
 @dataclass
 class StandingTrees:
-    """Looks at what agents report of their trees, at most once a second, from one thread.
-
-    log: gets one line for each thing that is done.
-    """
+    """Looks at what agents report of their trees, at most once a second, from one thread. `log` gets one line for each
+    step that is taken."""
 
     network: Network
     log: Callable[[str], None] = lambda line: None
@@ -32,7 +30,8 @@ class StandingTrees:
     _stands: dict[str, Stand] = field(default_factory=dict)  # by job
 
     def look(self) -> None:
-        """Look at the trees of all jobs, unless that was done a second ago or less, and take the steps that are due."""
+        """Look at the trees of all jobs, unless that was done within the last second, and take the steps that are
+        due."""
         now = time.monotonic()
         if now - self._looked < LOOK_SECONDS:
             return
@@ -73,7 +72,7 @@ class StandingTrees:
             threading.Thread(target=self._refuse, args=(job, reason), name=f"refuse-{job.name}", daemon=True).start()
 
     def _read_again(self, job: RunningJob, number: int) -> None:
-        """Read the switches of a tree of the plan that runs."""
+        """Read the switches of a tree of the running plan again."""
         tree = job.plan.trees[number]
         nodes = {node for flow in tree.flows for node in flow.route}
         nodes.update(node for edge in tree.return_edges for node in edge)
@@ -82,6 +81,6 @@ class StandingTrees:
                 keeper.read_again()
 
     def _refuse(self, job: RunningJob, reason: str) -> None:
-        """Take the job off the network, which may wait for other orders."""
+        """Remove the job from the network, which may wait for other orders."""
         with suppress(JobsError, TargetError):
             self.network.remove(job.name, reason)

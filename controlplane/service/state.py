@@ -39,12 +39,12 @@ RETRY_SECONDS = 5.0
 
 
 class StateError(Exception):
-    """The state cannot be used; the message says what to do."""
+    """The stored state cannot be used; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """One job as it is installed. job: all of it, where the plan is for a part."""
+    """One job as it is installed. `job` is all of it, where the plan is for a part."""
 
     job_id: int
     plan: Plan
@@ -54,7 +54,7 @@ class Stored:
 
 
 Keeps = tuple[Iterable[Stored], Iterable[str], Iterable[int], Iterable[Reservation]]
-"""Jobs, what an operator keeps off, the numbers of jobs that are being added, and reservations."""
+"""Jobs, what an operator has disabled, the numbers of jobs that are being added, and reservations."""
 
 
 def default_folder(addresses: Iterable[str]) -> Path:
@@ -65,9 +65,9 @@ def default_folder(addresses: Iterable[str]) -> Path:
 
 
 class StateFolder:
-    """The state of one network's controller; held by one process at a time. A context manager.
+    """The stored state of one network's controller; one process at a time holds it. A context manager.
 
-    Raises StateError when another process has it, or what is in it cannot be read.
+    Raises StateError where another process holds it, or it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -88,19 +88,20 @@ class StateFolder:
             ) from None
 
     def load(self) -> list[Stored]:
-        """The jobs that were there."""
+        """Return the stored jobs."""
         return self._read(lambda data: [_job(entry) for entry in data["jobs"]])
 
     def kept_off(self) -> list[str]:
-        """The switches, links ("V1-V2") and servers that an operator had taken out."""
+        """Return the switches, links ("V1-V2") and servers that an operator had disabled."""
         return self._read(lambda data: [_name(name) for name in data.get("kept_off", [])])
 
     def begun(self) -> list[int]:
-        """The numbers of jobs that were being added when this was written: switches may have something of them."""
+        """Return the numbers of jobs that were being added when the state was stored: switches may have entries of
+        them."""
         return self._read(lambda data: [int(number) for number in data.get("begun", [])])
 
     def reserved(self) -> tuple[Reservation, ...]:
-        """The reservations that were there."""
+        """Return the stored reservations."""
         return tuple(self._read(lambda data: [Reservation.from_json(one) for one in data.get("reserved", [])]))
 
     def _read(self, what: Callable[[Mapping[str, Any]], list[T]]) -> list[T]:
@@ -112,14 +113,14 @@ class StateFolder:
             raise StateError(f"{where} cannot be used ({error}): move it away to begin without jobs") from None
 
     def _stored(self) -> str:
-        """Return the text that is stored; "": nothing is. Raises OSError."""
+        """Return the stored text; "" where there is none. Raise OSError where it cannot be read."""
         try:
             return (self.path / "jobs.json").read_text()
         except FileNotFoundError:
             return ""
 
     def _store(self, text: str) -> None:
-        """Put this in its place, all or nothing. Raises OSError."""
+        """Replace the stored text, all or nothing. Raise OSError where it cannot be written."""
         replace_file(self.path / "jobs.json", text.encode(), 0o666)
 
     def save(
@@ -129,7 +130,8 @@ class StateFolder:
         begun: Iterable[int] = (),
         reserved: Iterable[Reservation] = (),
     ) -> None:
-        """Replace what is there, all or nothing, also when the machine stops meanwhile. begun: as of `begun`."""
+        """Replace the stored state, all or nothing, also when the machine stops meanwhile. `begun` has the numbers of
+        jobs that are being added."""
         with self._saving:
             data = {"jobs": [_json(one) for one in jobs], "kept_off": sorted(kept_off), "begun": sorted(begun)}
             data["reserved"] = [one.to_json() for one in reserved]
@@ -140,7 +142,7 @@ class StateFolder:
         return JournalFile(self.path / "journal" / f"job-{job_id}.jsonl", log).journal()
 
     def keeper(self, what: Callable[[], Keeps], log: Callable[[str], None]) -> Kept:
-        """Saves what `what` gives whenever it is told to."""
+        """Return an object that stores what `what` returns, whenever its `save` is called."""
         return Kept(self, what, log)
 
     @property
@@ -158,8 +160,8 @@ class StateFolder:
 
 
 class Kept:
-    """The state of a network that runs, saved at each change. When that cannot be (the disk is full), the network goes
-    on, the log says so once, and it is tried again."""
+    """The state of a running network, stored at each change. When it cannot be stored (the disk is full), the network
+    goes on, the log says so once, and storing is tried again."""
 
     def __init__(
         self,
@@ -174,7 +176,7 @@ class Kept:
         self._problem = ""
 
     def save(self) -> None:
-        """Save the state. Does not raise."""
+        """Store the state. Does not raise."""
         with self._saving:
             before = self._problem
             try:
@@ -195,7 +197,7 @@ class Kept:
             )
 
     def problem(self) -> str:
-        """Return why the present state is not stored; "": it is."""
+        """Return why the present state is not stored; "" where it is."""
         return self._problem
 
     def _again_soon(self) -> None:

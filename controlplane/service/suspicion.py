@@ -1,10 +1,10 @@
-"""Suspicion: which switch, link or host changes packets, by what the check refused, and by the ways that those packets
-took.
+"""Suspicion: which switch, link or host changes packets, by the packets that checks have refused and the ways that
+these took.
 
 Packets that arrive changed, and sums that come out wrong, are counted by the label that they had
-(ps_server/native/verify.c) and, where they are results, by the worker that refused them. Something that changes
-what it carries is on the way of all of them, and of none that goes on without a failure; a switch whose memory is
-broken is where all of the wrong sums were added.
+(ps_server/native/verify.c) and, where they are results, by the worker that refused them. Something that changes what it
+carries is on the way of all refused packets, and on no way without refused packets. A switch whose memory is broken is
+where all of the wrong sums were added.
 """
 
 from __future__ import annotations
@@ -19,23 +19,31 @@ from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
 
 EXPLAINED = 0.9
-"""A culprit must be on the way of so much of what failed: some packets name others than those that sent them."""
+"""Part of the failures on whose way a culprit must be; not all, since some changed packets name other flows than their
+own."""
 CLEAN = 0.1
-"""A flow is clean that fails less than so many times as often as was expected of it."""
+"""Part of the failures expected of a flow below which the flow counts as clean."""
 REFUTED = 5.0
-"""Failures that were expected of clean flows, before a suspect is cleared: if it had done it, there would be none
-in one of 150 cases (e^-5)."""
+"""Failures expected of clean flows from which on a suspect is cleared: if it had caused the others, there would be none
+of these in one of 150 cases (e^-5)."""
 
 Link = tuple[str, str]
 Key = tuple[int, int, str]
-"""Tree; label (0: results); of a contribution or a result, the worker; of sums of several, an empty one."""
+"""A flow: its tree; its label (0 for results); and the worker of a contribution or a result, "" for sums of several
+workers."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """Way of a flow's packets. carried: all nodes and links (from, to) that they, or what is added to them, cross.
-    added: switches that add them. share: the part of the model that it carries; of contributions that come alone after
-    failures (`alone`), the same for all of a tree."""
+    """Way of a flow's packets.
+
+    Attributes:
+        carried: all nodes and links (from, to) that the packets, or what is added to them, cross.
+        added: switches that add them.
+        share: the part of the model that the tree carries.
+        alone: these are contributions that travel alone after failures; they are compared only with those of the same
+            tree.
+    """
 
     carried: frozenset[str | Link]
     added: frozenset[str]
@@ -45,7 +53,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Group:
-    """Failures while one plan of one job ran: its ways, and how often packets of each failed."""
+    """Failures while one plan of one job ran: its ways, and how many packets of each have failed."""
 
     ways: Mapping[Key, Way]
     failures: Mapping[Key, int]
@@ -53,8 +61,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A switch, a link or a host that may have done it. kind: "carried": it changes what it sends or receives;
-    "added": it adds wrongly."""
+    """A switch, a link or a host that may have changed packets. With the kind "carried" it changes what it sends or
+    receives, with "added" it adds wrongly."""
 
     what: str | Link
     kind: str
@@ -64,7 +72,7 @@ class Suspect:
 
 
 def ways_of(plan: Plan, deployment: Deployment) -> dict[Key, Way]:
-    """All ways of a plan, up to its roots and down to its workers."""
+    """Return all ways of a plan, up to its roots and down to its workers."""
     sums = {
         (switch, entry.label): entry.action.next_label
         for switch, rules in deployment.rulesets.items()
@@ -96,7 +104,8 @@ def _crossed(route: Sequence[str]) -> frozenset[str | Link]:
 def _upwards(
     index: int, tree: Tree, labels: Mapping[str, int], sums: Mapping[tuple[str, int], int]
 ) -> Iterable[tuple[Key, Way]]:
-    """Flows that end at the root, and each worker's contributions under their labels, which come so after failures."""
+    """Yield the flows that end at the root, and each worker's contributions under their labels, which travel alone
+    after failures."""
     above = {relay.node: (relay.next, relay.route) for relay in tree.relays}
     below: dict[int, list[tuple[str, frozenset[str | Link], frozenset[str]]]] = {}  # by label: worker, its way, points
     for a in tree.assignments:
@@ -119,7 +128,7 @@ def _upwards(
 
 
 def suspects(groups: Sequence[Group]) -> list[Suspect]:
-    """Return the suspects: those that may have caused all failures, as nothing else that was seen contradicts."""
+    """Return the suspects that may have caused all failures, and that no flow without failures contradicts."""
     failed = [(group.ways[key], count) for group in groups for key, count in group.failures.items()]
     total = sum(count for _, count in failed)
     every = {Suspect(what, "carried") for way, _ in failed for what in way.carried}
@@ -136,9 +145,9 @@ def suspects(groups: Sequence[Group]) -> list[Suspect]:
 
 
 def _contradicted(one: Suspect, group: Group) -> float:
-    """Return how many failures there should have been on ways of which hardly any failed, if the suspect had caused
-    all. Packets that come all the time are compared with such, and those that come alone after a tree's failures with
-    each other."""
+    """Return how many failures there should have been on ways of which hardly any packets failed, if the suspect had
+    caused all failures. Packets that travel all the time are compared with each other, and so are those that travel
+    alone after a tree's failures."""
     alike: dict[int | None, list[tuple[float, int]]] = {}
     for key, way in group.ways.items():
         if one.on(way):
@@ -152,8 +161,8 @@ def _contradicted(one: Suspect, group: Group) -> float:
 
 
 def points_alone(groups: Sequence[Group], found: Iterable[Suspect]) -> list[Suspect]:
-    """Return those suspects that are switches which add, where nothing but sums of several failed: whatever single
-    packets crossed after them was right. Empty: other packets failed, too."""
+    """Return those suspects that are adding switches, where only sums of several workers failed: what single packets
+    crossed after such a switch carried them unchanged. Return none where other packets failed, too."""
     counts = [(key, count) for group in groups for key, count in group.failures.items()]
     sums = sum(count for (_, label, worker), count in counts if label and not worker)
     if sums < EXPLAINED * sum(count for _, count in counts):
@@ -162,8 +171,8 @@ def points_alone(groups: Sequence[Group], found: Iterable[Suspect]) -> list[Susp
 
 
 def named(found: Iterable[Suspect], topology: Topology) -> str:
-    """The one switch, link ("V1-V2") or server that each of the suspects is or hangs on; empty: they are several. A
-    server's link is the server's."""
+    """Return the one switch, link ("V1-V2") or server that each of the suspects is or is connected to; "" where they
+    are several. For a server's link, the server is returned."""
     whats = {one.what for one in found}
     links = {tuple(sorted(what)) for what in whats if isinstance(what, tuple)}
     nodes = {what for what in whats if isinstance(what, str)}
@@ -178,6 +187,6 @@ def named(found: Iterable[Suspect], topology: Topology) -> str:
 
 
 def in_words(found: Iterable[Suspect]) -> str:
-    """Return the names of all that are suspected, the nodes first."""
+    """Return the names of all suspects, the nodes first."""
     names = sorted({one.what if isinstance(one.what, str) else " to ".join(one.what) for one in found})
     return ", ".join(sorted(names, key=lambda name: " to " in name))

@@ -1,4 +1,4 @@
-"""The switches of a network while a controller runs: watched, kept filled, and shared by jobs that do not meet."""
+"""The switches of a network while a controller runs: watched, kept filled, and shared by jobs with disjoint entries."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Switches:
     """Connected targets, a keeper for each, and what every job has on them. Thread-safe.
 
     Args:
-        targets: connected; nothing is written to them by this.
-        base: per switch what belongs to the network: its IPv4 routes, bridging and ports count. What it lacks has none.
-        jobs: what is there already: of each job (by number), per switch.
+        targets: the connected switches; making this object writes nothing to them.
+        base: by switch, the network's own entries (IPv4 routes, bridging and ports); a switch that is missing has none.
+        jobs: by job (its number) and switch, the entries that are there already.
         log: gets one line per event.
     """
 
@@ -40,15 +40,15 @@ class Switches:
         self._log = log
         self._lock = threading.RLock()
         self.placing = threading.RLock()
-        """Lock of whoever looks for room and then takes it: what is free stays free meanwhile."""
+        """Held by whoever looks for room and then takes it, so that what is free stays free meanwhile."""
         self.wrote: Callable[[Mapping[str, int]], None] = lambda changes: None
-        """Gets how many entries were changed, by switch."""
+        """Called with how many entries were changed, by switch."""
         self._held = tuple(Held(target, log) for target in targets)
         self.targets = tuple(targets)
         self.keepers: tuple[Keeper, ...] = ()
 
     def watch(self) -> None:
-        """Fill switches that restart again, from now on."""
+        """Begin to watch the switches: one that restarts is filled again."""
         with self._lock:
             if not self.keepers:
                 self.keepers = tuple(Keeper(one, self._rules_of(one), self._log) for one in self._held)
@@ -57,8 +57,8 @@ class Switches:
         return union(self._base[switch], [parts[switch] for parts in self._jobs.values() if switch in parts])
 
     def _rules_of(self, one: Held) -> RuleSet:
-        """Return the entries of `_wanted`, but the same object as the switch holds already where they are equal, as
-        keepers look at that."""
+        """Return the entries of `_wanted`; where they equal what the switch holds, return that same object, since
+        keepers compare objects."""
         rules = self._wanted(one.name)
         return one.holds if one.holds == rules else rules
 
@@ -69,12 +69,12 @@ class Switches:
             return {switch: parts.get(switch, empty(switch)) for switch in self._base}
 
     def jobs(self) -> list[int]:
-        """The numbers of the jobs that have anything here."""
+        """Return the numbers of the jobs that have any entries."""
         with self._lock:
             return sorted(job for job, parts in self._jobs.items() if any(r.labels or r.groups for r in parts.values()))
 
     def taken(self, *, without: Collection[int | None] = ()) -> dict[str, Taken]:
-        """Return what is taken on each switch. without: jobs whose own parts do not count."""
+        """Return what is taken on each switch, without the parts of the jobs in `without`."""
         with self._lock:
             found = {}
             for switch in self._base:
@@ -84,7 +84,7 @@ class Switches:
             return found
 
     def base_changes(self, base: Mapping[str, RuleSet]) -> tuple[EntryChange, ...]:
-        """Return the changes that `reload` with these entries of the network would write to switches that are there."""
+        """Return the changes that `reload` with these entries of the network would write to the present switches."""
         with self._lock:
             return between(self._base, {name: _own(base[name]) for name in self._base if name in base})
 
@@ -96,9 +96,9 @@ class Switches:
     def reload(
         self, base: Mapping[str, RuleSet], arriving: Sequence[SwitchTarget] = (), names: Collection[str] | None = None
     ) -> int:
-        """Make these the network's own entries; returns how many changes that took. arriving: more switches, connected.
-        names: of all that stay or come (None: all stay); the others are let go, with what they hold. Raises
-        FabricError: all is as before."""
+        """Make these the network's own entries. Return how many changes that took. `arriving` are more switches,
+        connected. `names` are all that stay or come (None where all stay); the others are released, with what they
+        hold. Raise FabricError where it fails: all is as before then."""
         with self.placing, self._lock:
             before = self._base
             fresh = {Held(target, self._log): _own(base.get(target.name, empty(target.name))) for target in arriving}
@@ -126,12 +126,12 @@ class Switches:
         return changes
 
     def off(self) -> list[str]:
-        """Switches that do not answer now."""
+        """Return the switches that do not answer now."""
         return [keeper.target.name for keeper in self.keepers if not keeper.ready]
 
     def install(self, job: int, rulesets: Mapping[str, RuleSet]) -> int:
         """Give a job these labels and groups on every switch that answers, or nowhere; the others get them when they
-        are back. Other jobs' stay as they are. How many changes it took. Raises FabricError."""
+        are back. Other jobs' entries stay. Return the number of changes. Raise FabricError where one fails."""
         with self._lock:
             before = self._jobs.get(job)
             self._jobs[job] = {switch: part(rules) for switch, rules in rulesets.items()}
@@ -145,7 +145,7 @@ class Switches:
                 raise
 
     def keep(self, job: int, rulesets: Mapping[str, RuleSet] | None) -> None:
-        """Make these the entries of a job (None: it has none). Switches get them from their keepers."""
+        """Make these the entries of a job (None where it has none). Switches get them from their keepers."""
         with self._lock:
             if rulesets is None:
                 self._jobs.pop(job, None)
@@ -161,15 +161,15 @@ class Switches:
             keeper.rules = rules
 
     def fill(self) -> int:
-        """Bring every switch to what it shall hold; how many changes that took. Raises FabricError."""
+        """Bring every switch to what it shall hold; return the number of changes. Raise FabricError where one fails."""
         with self._lock:
             for one in self._held:
                 one.holds = None
             return self._write()
 
     def remove(self, job: int) -> int:
-        """Take a job's entries off every switch that answers; the others lose them when they are back. While switches
-        are watched, that cannot fail."""
+        """Delete a job's entries on every switch that answers; the others lose them when they are back. Return the
+        number of changes. While switches are watched, this cannot fail."""
         with self._lock:
             try:
                 changes = self.install(job, {})
@@ -182,7 +182,7 @@ class Switches:
             return changes
 
     def _write(self) -> int:
-        """Raises FabricError."""
+        """Write what the switches lack; return the number of changes. Raise FabricError where one fails."""
         if self.keepers:
             return self._count(self._write_watched())
         # A switch whose rules stay is not read for that.
@@ -190,14 +190,15 @@ class Switches:
         return self._count({done.switch: done.changes for done in fabric.bring(wanted, self._log)})
 
     def _count(self, changes: Mapping[str, int]) -> int:
-        """Say what was changed on which switch; returns how many changes there are."""
+        """Report how many entries were changed on which switch; return how many in all."""
         changed = {switch: number for switch, number in changes.items() if number}
         if changed:
             self.wrote(changed)
         return sum(changed.values())
 
     def _write_watched(self) -> dict[str, int]:
-        """One that does not answer gets it from its keeper when it is back. Raises FabricError."""
+        """Write what the switches lack; one that does not answer gets it from its keeper when it is back. Return the
+        changes by switch. Raise FabricError where one fails."""
         for keeper in self.keepers:
             keeper.ordered = True
         before = {keeper: keeper.held.holds for keeper in self.keepers}
@@ -218,13 +219,13 @@ class Switches:
                     keeper.wake()
 
     def cut(self) -> None:
-        """End what waits for switches that do not answer: for the end of the process."""
+        """Stop waiting for switches that do not answer, because the process ends."""
         for keeper in self.keepers:
             keeper.stop()
             keeper.cut()
 
     def close(self) -> None:
-        """Stop watching. The rules stay on the switches."""
+        """Stop watching; the rules stay on the switches."""
         for keeper in self.keepers:
             keeper.stop()
         for keeper in self.keepers:

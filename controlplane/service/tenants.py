@@ -1,4 +1,4 @@
-"""Tenants: whose jobs run on a network, what each tenant's jobs have together, and what they may have."""
+"""Tenants: who owns which jobs on a network, what each tenant's jobs have together, and what they may have."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from controlplane.service.running import Jobs, JobsError, RunningJob
 
 @dataclass(frozen=True)
 class Holding:
-    """Resources that a tenant's jobs have together, and may have (quota). entries, slots: of the switch on which it has
-    the most of them."""
+    """Resources that a tenant's jobs have together, and the quota of what they may have. `entries` and `slots` are
+    those of the switch on which they have the most."""
 
     name: str
     jobs: int
@@ -30,8 +30,8 @@ class Holding:
 
 
 class Tenants:
-    """The tenants of a network. quotas: what a tenant may have, by name. rules: what a job (by number) has on each
-    switch."""
+    """The tenants of a network. `quotas` returns what a tenant may have, by name, and `rules` what a job (by number)
+    has on each switch."""
 
     def __init__(
         self, jobs: Jobs, quotas: Callable[[str], Quota], rules: Callable[[int], Mapping[str, RuleSet]]
@@ -43,12 +43,12 @@ class Tenants:
         return [job for job in self._jobs.staying() if job.terms.tenant == tenant]
 
     def check(self, terms: Terms) -> None:
-        """Raise JobsError where a job with these terms is more than its tenant may have."""
+        """Check that a job with these terms is within its tenant's quota; raise JobsError otherwise."""
         self._refuse(terms, self.quota(terms.tenant).refusal(terms, [job.terms for job in self.of(terms.tenant)]))
 
     def check_rules(self, terms: Terms, rulesets: Mapping[str, RuleSet], without: int) -> None:
-        """Raise JobsError where these entries are more than the tenant may have beside those of its other jobs.
-        without: the number of the job whose entries they are."""
+        """Check that these entries of the job with the number `without` are within the tenant's quota beside those of
+        its other jobs; raise JobsError otherwise."""
         quota = self.quota(terms.tenant)
         if quota == UNLIMITED:
             return
@@ -56,7 +56,8 @@ class Tenants:
         self._refuse(terms, quota.over(*_counts([rulesets, *others])))
 
     def rate_left(self, tenant: str, keep: Iterable[str] | None = None) -> float:
-        """Return what a tenant's quota leaves, Mbit/s, beside its jobs that keep what they have (None: all)."""
+        """Return what a tenant's quota leaves, Mbit/s, beside its jobs that keep what they have (`keep`, all by
+        default)."""
         quota = self.quota(tenant).rate_mbps
         if math.isinf(quota):
             return quota
@@ -64,7 +65,7 @@ class Tenants:
 
     def most_of(self, job: RunningJob) -> float:
         """Return what a running job may have beside its tenant's other jobs, Mbit/s. A quota that has become smaller
-        takes nothing from it as long as it is planned by itself."""
+        takes nothing from the job as long as it is planned by itself."""
         others = [one.name for one in self.of(job.terms.tenant) if one is not job]
         return max(self.rate_left(job.terms.tenant, others), job.plan.rate_mbps)
 
@@ -85,9 +86,9 @@ class Tenants:
 
 
 class QuotasFile:
-    """Quotas that a file gives, read again whenever it has changed. Thread-safe. A change that cannot be read is said,
-    and what held before holds on: running jobs are planned again by these, too. Raises ValueError: it cannot be read at
-    the start."""
+    """Quotas that a file gives, read again whenever it has changed. Thread-safe. A change that cannot be read is
+    logged, and the previous quotas stay valid, since running jobs are replanned by them, too. Raises ValueError where
+    the file cannot be read at the start."""
 
     def __init__(self, path: Path, log: Callable[[str], None]) -> None:
         self._path, self._log = path, log
@@ -105,7 +106,7 @@ class QuotasFile:
             return quota_of(self._quotas, tenant)
 
     def _look(self) -> str:
-        """Read the file if it has changed; returns what is wrong with it, once for each change."""
+        """Read the file if it has changed. Return what is wrong with it, once for each change, or ""."""
         seen: object = None
         try:
             status = self._path.stat()
@@ -122,12 +123,12 @@ class QuotasFile:
 
 
 def unlimited(tenant: str) -> Quota:
-    """Return the quota where none are set."""
+    """Return the quota of a tenant where none are set."""
     return UNLIMITED
 
 
 def _counts(rules: Iterable[Mapping[str, RuleSet]]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return entries of the label table and slots, by switch, of several jobs together."""
+    """Return the entries of the label table and the slots of several jobs together, by switch."""
     entries: dict[str, int] = {}
     slots: dict[str, int] = {}
     for one in rules:

@@ -1,6 +1,7 @@
-"""Changing the plan of a job that runs: the new version's entries beside the old, switch over, drain, old ones out.
+"""Changes the plan of a running job: write the new version's entries beside the old ones, switch over, drain, and
+delete the old ones.
 
-Nothing stops meanwhile: a worker holds back operations for as long as the controller needs to hear from all of them.
+Nothing stops meanwhile: a worker holds operations back only while the controller waits to hear from all workers.
 """
 
 from __future__ import annotations
@@ -37,21 +38,27 @@ from controlplane.targets import fabric
 
 PREPARE_SECONDS = 15.0
 RETIRE_SECONDS = 0.1
-"""Seconds between telling agents to drop the old plan and removing its entries: the word is on its way to parameter
+"""Seconds between telling agents to drop the old plan and removing its entries: the message is on its way to parameter
 servers, which may be repeating results that every worker has by now, and packets wait in queues. Without this pause,
-switches would count them as unknown, which is otherwise a sign of a mistake.
-"""
+switches would count these packets as unknown, which is otherwise a sign of a mistake."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """Result of a change of plan. Rates in Mbit/s per worker; rate_before: of the old plan in the new state.
+    """Result of a change of plan. Rates are in Mbit/s per worker.
 
-    changed: False: the plan that runs is right for the new state. entries_added, entries_removed: of all switches.
-    epoch, first_operation: where the job changed over; 0 when it was not running. held_seconds: the longest that a
-    worker may have held operations back. seconds: until the old version was gone. repeated: operations and bytes that a
-    worker started again, because an agent was lost. changes: of a dry run: what would be written. later: the plan is
-    made again soon, and was not waited for.
+    Attributes:
+        plan: the plan from now on.
+        rate_before: the rate that the old plan would have in the new state.
+        trees: the differences between the two plans' trees.
+        changed: false where the running plan is right for the new state.
+        entries_added, entries_removed: on all switches together.
+        epoch, first_operation: where the job switched over; 0 where it was not running.
+        held_seconds: the longest time for which a worker may have held operations back.
+        seconds: the time until the old version was gone.
+        repeated: operations and bytes that a worker started again, because an agent was lost.
+        changes: in a dry run, what would be written.
+        later: the plan is made soon, and was not waited for.
     """
 
     plan: Plan
@@ -74,8 +81,8 @@ class Updater:
 
     Args:
         running, topology: what is installed now, and for which state of the network.
-        frame: what holds for every plan of the job.
-        switches: where it is installed.
+        frame: the settings for every plan of the job.
+        switches: the switches on which it is installed.
         changed: called when another plan runs.
     """
 
@@ -120,17 +127,18 @@ class Updater:
 
     @property
     def deployment(self) -> Deployment:
-        """The entries and configurations of the plan that runs now."""
+        """The entries and configurations of the running plan."""
         return self._current.deployment
 
     @property
     def versions(self) -> tuple[Version, ...]:
-        """The installed versions: the plan that runs, and in a change of plan the one before or after it."""
+        """The installed versions: that of the running plan, and during a change of plan the one before or after it."""
         with self._placing:
             return tuple(v for v in (self._draining, self._current, self._beside) if v is not None)
 
     def state(self, topology: Topology | None = None, changes: Iterable[str] = ()) -> Topology:
-        """The network's present state: `topology` (None: the last one), with `changes`. Raises TopologyError."""
+        """Return the network's present state: `topology` (by default the last one), with `changes`. Raise
+        TopologyError."""
         return present_state(self._whole, topology or self.topology, changes)
 
     def update(
@@ -145,12 +153,12 @@ class Updater:
         most: float | None = None,
         crowded: bool = False,
     ) -> Update:
-        """Plan for `topology` with every parameter server's share kept, and change over to that plan.
+        """Plan for `topology`, with every parameter server's share kept, and migrate the job to that plan.
 
-        strategy, plan, most, crowded: as of `Wanted`. wait: so many seconds for a change under way (negative: without
-        limit). moved: called as soon as the job has changed over.
-        Returns when nothing of the old version is left. Raises UpdateError, and what planning raises (Infeasible,
-        PlanError, JobError): the job runs on as before.
+        `strategy`, `plan`, `most` and `crowded` are those of `Wanted`. A change that is under way is waited for `wait`
+        seconds (where negative, without limit). `moved` is called as soon as the job has switched over. Return when
+        nothing of the old version is left. Raise UpdateError, or an error of planning (Infeasible, PlanError,
+        JobError), where the job runs on as before.
         """
         if not self._lock.acquire(timeout=wait if wait >= 0 else -1):
             raise UpdateError("another change of plan is under way")
@@ -175,11 +183,12 @@ class Updater:
             self._lock.release()
 
     def repair(self, topology: Topology) -> tuple[int, tuple[tuple[int, str, str], ...]]:
-        """Lead what runs around what `topology`, the network's present state, lacks: in place, without telling agents,
-        also in a change of plan. How many trees, and (tree, switch that added, switch that took over). Where it is the
-        plan before a change that cannot be led around, what still runs of it is started again with the new one.
+        """Reroute the installed plans around what `topology`, the network's present state, lacks: in place, without
+        telling agents, also during a change of plan. Return how many trees were rerouted, and (tree, switch that added,
+        switch that took over). Where the plan before a change cannot be rerouted, its operations are started again with
+        the new one.
 
-        Raises UpdateError: it cannot be done; nothing is changed then.
+        Raise UpdateError where a plan cannot be rerouted; nothing is changed then.
         """
         found, hopeless = NOT_AROUND, ""
         problem: UpdateError | None = None
@@ -208,8 +217,8 @@ class Updater:
         return found.trees, found.moved
 
     def _lead_around(self, topology: Topology, *, drained: bool = False) -> Around:
-        """Lead all versions around what is gone, as `repair`, with _placing held. drained: nothing is to go on that
-        runs of the plan before a change."""
+        """Reroute all versions around what is gone, as `repair` does, with _placing held. With `drained`, the plan
+        before a change is left as it is, since its operations do not go on."""
         spent = {switch: set(ranges) for switch, ranges in self._spent.items()}
         before = self._draining, self._current, self._beside
         versions = None if drained else self._draining, self._current, self._beside
@@ -228,7 +237,8 @@ class Updater:
 
     @contextmanager
     def still(self, seconds: float) -> Iterator[bool]:
-        """Meanwhile no change of plan begins; False: one is under way, and was not over within so many seconds."""
+        """Let no change of plan begin in the `with` block. Yield False where one is under way, and does not end within
+        so many seconds."""
         got = self._lock.acquire(timeout=seconds)
         try:
             yield got
@@ -237,13 +247,13 @@ class Updater:
                 self._lock.release()
 
     def relaid(self, topology: Topology) -> None:
-        """Take this as the network from now on; to be called while it is `still`. The plan that runs goes on in it."""
+        """Take this as the network from now on, while it is `still`. The running plan goes on in it."""
         with self._placing:
             self.topology = self._whole = topology
             self._present = None
 
     def end(self) -> None:
-        """No change from now on; one under way ends first. Call it when the roster is closed."""
+        """Let no further change begin; one under way ends first. To be called when the roster is closed."""
         self._ended = True
         with self._lock, self._placing:
             pass
@@ -251,7 +261,7 @@ class Updater:
     # -- with the lock held -----------------------------------------------------------------------------------------
 
     def _change(self, result: Update, topology: Topology, moved: Callable[[], None]) -> Update:
-        """Install the new plan beside the old one, change the agents over, and take the old one off."""
+        """Install the new plan beside the old one, switch the agents over, and delete the old one's entries."""
         old, new, added = self._put_beside(result.plan, topology)
         try:
             epoch, first, held = self._switch_agents(old, new, topology)
@@ -289,8 +299,7 @@ class Updater:
         )
 
     def _foreseen(self, result: Update, topology: Topology) -> Update:
-        """Return what a change of plan would write: the entries of the new plan beside the old one's, which are removed
-        then."""
+        """Return what a change of plan would write: the new plan's entries, and then the deletion of the old one's."""
         frame, plan = self._frame, result.plan
         paced = replace(plan, rate_mbps=plan.rate_mbps * frame.pace)
         with self._placing:
@@ -306,8 +315,8 @@ class Updater:
         return replace(result, changes=changes, entries_added=added, entries_removed=removed)
 
     def _put_beside(self, plan: Plan, topology: Topology) -> tuple[Deployment, Deployment, int]:
-        """The new version's entries beside the running one's, which stay; what was and is installed, and how many
-        entries were added. Raises UpdateError: nothing is changed."""
+        """Write the new version's entries beside the running one's. Return the old and the new deployment, and how many
+        entries were added. Raise UpdateError where that fails; nothing is changed then."""
         frame = self._frame
         paced = replace(plan, rate_mbps=plan.rate_mbps * frame.pace)
         with self._placing:
@@ -329,8 +338,9 @@ class Updater:
                 raise
 
     def _switch_agents(self, old: Deployment, new: Deployment, topology: Topology) -> tuple[int, int, float]:
-        """The epoch and the operation from which agents work with the new plan (0: the job was not running, or begins
-        anew), and for how many seconds workers may have held operations back. Raises HandoverError."""
+        """Switch the agents over. Return the epoch and the operation from which they work with the new plan (0 where
+        the job was not running, or begins anew), and for how many seconds workers may have held operations back. Raise
+        HandoverError."""
         # What could not be led around never ends what is under way: that is done again.
         broken = not all(unbroken(self.plan, state) for state in (topology, self._present or topology))
         back = [node for node, config in new.agents.items() if config.role == "worker" and node not in old.agents]
@@ -344,7 +354,7 @@ class Updater:
         return 0, 0, 0.0
 
     def _take_old_off(self) -> int:
-        """Remove the entries of the old version. Returns how many there were."""
+        """Delete the entries of the old version. Return how many there were."""
         with self._placing:
             self._draining, self._spent = None, {}
             try:

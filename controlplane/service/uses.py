@@ -11,12 +11,13 @@ from controlplane.service.core.ways import Layout
 from controlplane.service.running import RunningJob
 
 MOST_TREES = 8
-"""Numbers of trees that are named."""
+"""Most numbers of trees that a line names."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """Use of a switch, link or parameter server by a job. fixed: why it cannot go anywhere else; "": it may."""
+    """Use of a switch, link or parameter server by a job. `fixed` says why the job cannot do without; "" where it
+    may."""
 
     part: str
     job: str
@@ -25,7 +26,7 @@ class Use:
 
 
 def uses(jobs: Iterable[RunningJob], parts: Sequence[str], layout: Layout) -> Iterator[Use]:
-    """Yield who uses these switches, links ("V1-V2") and parameter servers, in the plans that run or still drain."""
+    """Yield the uses of these switches, links ("V1-V2") and parameter servers, in the plans that run or still drain."""
     for job in jobs:
         versions = job.updater.versions
         for part in parts:
@@ -49,7 +50,7 @@ def _names(u: str, v: str) -> tuple[str, str]:
 
 
 def _fixed(job: RunningJob, part: str, layout: Layout) -> str:
-    """Return why the job has nothing else than this part; "" if it may have."""
+    """Return why the job has no alternative to this part; "" where it may have one."""
     hanging = [node for node in job.servers if part in layout.only_switch(node)]
     if hanging:
         return f"{', '.join(hanging)} {'hang' if len(hanging) > 1 else 'hangs'} on no other switch"

@@ -1,4 +1,4 @@
-"""A plan as it is installed, and the same one led around what is gone. Nothing is written: these are its entries."""
+"""A plan as it is installed, and the same one rerouted around what is gone. It only makes entries and writes none."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LEAST_PART = 0.25
 """Lowest fraction of its planned rate to which a rerouted plan is throttled, whatever its new routes carry."""
 
 Slots = dict[str, set[tuple[int, int]]]
-"""Ranges of slots, by switch."""
+"""By switch, ranges of slots."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """A plan as it is installed. planned_mbps: its rate before it was led around anything; 0: it was not."""
+    """A plan as it is installed. `planned_mbps` is the plan's rate before it was rerouted; 0 where it was not."""
 
     plan: Plan
     deployment: Deployment
@@ -46,8 +46,13 @@ def rulesets(versions: Iterable[Version]) -> dict[str, RuleSet]:
 
 @dataclass(frozen=True)
 class Around:
-    """Result of leading versions around something: the versions now, how many trees were led another way, (tree, switch
-    that added, switch that took over) of those that are added elsewhere, and what each node's agent has to know of it.
+    """Result of rerouting versions around something.
+
+    Attributes:
+        versions: the versions now.
+        trees: how many trees were rerouted.
+        moved: for each tree that is added elsewhere now, (tree, switch that added, switch that took over).
+        told: by node, what its agent has to know of it.
     """
 
     versions: tuple[Version | None, ...]
@@ -60,8 +65,8 @@ NOT_AROUND = Around((), 0, (), {})
 
 
 def drains_in_vain(draining: Version | None, present: Topology | None) -> str:
-    """Return why operations under the old plan of a migration cannot end, where they can be started again; "": they can
-    end, or there is no old plan. present: the state of the network that was seen last."""
+    """Return why operations under the old plan of a migration cannot end, where they can be started again; "" where
+    they can end, or there is no old plan. `present` is the last known state of the network."""
     if draining is None or present is None or not all(c.repeats for c in draining.deployment.agents.values()):
         return ""
     broken = [f"tree {index}" for index, tree in enumerate(draining.plan.trees) if not intact(tree, present)]
@@ -71,10 +76,11 @@ def drains_in_vain(draining: Version | None, present: Topology | None) -> str:
 def lead_around(
     frame: Frame, versions: Iterable[Version | None], topology: Topology, taken: Mapping[str, Taken], spent: Slots
 ) -> Around:
-    """Versions that are installed, led around what `topology`, the network's present state, lacks.
+    """Reroute installed versions around what `topology`, the network's present state, lacks.
 
-    taken: on every switch, also by these. spent: slots that are free and may not be used yet; gets those that these
-    versions leave. Raises CannotRepair, DoesNotFit.
+    `taken` is what is taken on every switch, also by these versions. `spent` are slots that are free and must not be
+    used yet; those that these versions give up are added. Raise CannotRepair or DoesNotFit where a version cannot be
+    rerouted.
     """
     gaps: dict[str, list[tuple[int, int]]] = {}
     declared = held(topology).slots
@@ -107,10 +113,11 @@ def repaired(
     gaps: dict[str, list[tuple[int, int]]],
     spent: Slots,
 ) -> tuple[Version, Repair]:
-    """A version led around what `topology`, the network's present state, lacks; and what was done.
+    """Return a version rerouted around what `topology`, the network's present state, lacks, and what was done.
 
-    taken: on every switch, also by this version. gaps: free slots, of which what it takes goes. spent: gets the slots
-    that it leaves. Raises CannotRepair, DoesNotFit.
+    `taken` is what is taken on every switch, also by this version. The slots that the new version takes are removed
+    from `gaps`, the free ones; those that it gives up are added to `spent`. Raise CannotRepair or DoesNotFit where the
+    version cannot be rerouted.
     """
     old = version.deployment
     sizes, slots = old.sizes, dict(old.slots)
@@ -149,13 +156,14 @@ def _beside_its_own(old: Deployment, taken: Mapping[str, Taken]) -> dict[str, Ta
 
 
 def _with_groups(taken: Mapping[str, Taken], deployment: Deployment) -> dict[str, Taken]:
-    """Return what is taken on every switch, also by a deployment's groups: the next version has others."""
+    """Return what is taken on every switch, including a deployment's groups, so that the next version gets others."""
     own = {switch: {group.group for group in rules.groups} for switch, rules in deployment.rulesets.items()}
     return {switch: replace(by, groups=by.groups | own.get(switch, set())) for switch, by in taken.items()}
 
 
 def _slowed(frame: Frame, plan: Plan, topology: Topology) -> Plan:
-    """Return the version at the rate that its trees can have over these ways: to send more only costs packets."""
+    """Return the plan at the rate that its trees can have over their new ways, since sending more only loses
+    packets."""
     try:
         carried = evaluate(plan, frame.left(topology)).rate_mbps
     except (PlanError, JobError):
@@ -164,8 +172,8 @@ def _slowed(frame: Frame, plan: Plan, topology: Topology) -> Plan:
 
 
 def as_told(config: AgentConfig, plan: Plan, found: Repair, topology: Topology, pace: float) -> list[RepairedTree]:
-    """Return what an agent has to know of a plan that was led around something: all rates, where what is under way may
-    be lost, and over which of its node's links each tree goes now."""
+    """Return what an agent has to know of a rerouted plan: all rates, where packets under way may be lost, and over
+    which of its node's links each tree goes now."""
     labels = {tree.tree: tree.up_label for tree in config.worker_trees}
     labels |= {tree.tree: tree.return_label for tree in config.root_trees}
     rates = {tree: plan.tree_rate_mbps(tree) * pace for tree in labels}
@@ -180,7 +188,8 @@ def as_told(config: AgentConfig, plan: Plan, found: Repair, topology: Topology, 
 
 
 def _next(tree: Tree, node: str) -> str:
-    """Return the node to which a tree's root sends results, or one of its workers gradients."""
+    """Return the next node on a tree from this node: from the tree's root, the first one to which it sends results, and
+    from a worker, the one to which it sends gradients."""
     if tree.root == node:
         return tree.first_step
     return next((a.route[1] for a in tree.assignments if a.worker == node and len(a.route) > 1), "")

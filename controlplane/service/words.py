@@ -1,4 +1,5 @@
-"""Translation between the messages of inart.proto and the core: reports of agents are events, actions are messages."""
+"""Translates between the messages of inart.proto and the core: reports of agents become events, actions become
+messages."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from controlplane.service.core import events as ev
 
 
 def wants_to_join(request: pb.JoinRequest, peer: str, connection: int) -> ev.Joined:
-    """An agent's request to join, on a connection of this number."""
+    """Return the event for an agent's request to join, on a connection of this number."""
     return ev.Joined(
         connection,
         request.node,
@@ -36,8 +37,9 @@ def progress(report: pb.UpdateReport) -> ev.Prepared | ev.Drained:
 
 
 def message(word: actions.Word, node: str, configuration: Callable[[str, int], AgentConfig]) -> pb.Event | None:
-    """The message that these words to a node's agent are; None: its stream of events ends. configuration: what the
-    agent gets, by node and epoch, with the epoch's key and with labels as they are on the wire."""
+    """Return the message for an action (`word`) to a node's agent; None where the action ends its stream of events.
+    `configuration` returns, by node and epoch, what the agent gets: with the epoch's key, and with the labels that are
+    on the wire."""
     event = pb.Event()
     match word:
         case actions.Waiting(missing, reason):

@@ -1,4 +1,4 @@
-"""Actions that `membership.decide` asks for: words to agents, timers, numbers to store, lines of the log, answers."""
+"""Actions that `membership.decide` asks for: messages to agents, timers, numbers to store, lines of the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from controlplane.service.core.events import Event
 
 @dataclass(frozen=True)
 class Waiting:
-    """The job cannot start yet: these nodes have not joined. reason: set when it goes on without this agent."""
+    """The job cannot start yet, because the nodes in `missing` have not joined. The `reason` is set where the job goes
+    on without the agent that is told."""
 
     missing: tuple[str, ...]
     reason: str = ""
@@ -18,14 +19,15 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Configure:
-    """Work with the node's configuration of the running plan, in this epoch."""
+    """The agent is to work with its node's configuration of the running plan, in this epoch."""
 
     epoch: int
 
 
 @dataclass(frozen=True)
 class Abort:
-    """Stop the running epoch: its operations fail with this reason. nodes: because of whom."""
+    """The agent is to stop the running epoch, whose operations fail with this reason. The `nodes` are the ones that
+    caused it."""
 
     reason: str
     nodes: tuple[str, ...] = ()
@@ -40,7 +42,8 @@ class Dismiss:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Make ready for the node's configuration of the plan that is offered, in this epoch. again: as in `Handover`."""
+    """The agent is to make ready for its node's configuration of the plan that is offered, in this epoch. `again` and
+    `Handover.again` are the same."""
 
     epoch: int
     again: bool
@@ -48,7 +51,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class SwitchOver:
-    """Operations belong to this epoch from that one on. given: as of `Handover.given`."""
+    """Operations belong to this epoch from number `first_operation` on. `given` is what `Handover.given` returns."""
 
     epoch: int
     first_operation: int
@@ -57,7 +60,7 @@ class SwitchOver:
 
 @dataclass(frozen=True)
 class Withdraw:
-    """The change to this epoch does not take place."""
+    """The change of plan that was to begin this epoch does not take place."""
 
     epoch: int
     reason: str
@@ -65,14 +68,14 @@ class Withdraw:
 
 @dataclass(frozen=True)
 class Retire:
-    """Tell agents that all workers have the results of all operations before this epoch."""
+    """All workers have the results of all operations before this epoch."""
 
     epoch: int
 
 
 @dataclass(frozen=True)
 class End:
-    """End the stream of events to an agent: nothing more follows."""
+    """The stream of events to an agent ends here: nothing more follows."""
 
 
 Word = Waiting | Configure | Abort | Dismiss | Prepare | SwitchOver | Withdraw | Retire | End
@@ -80,7 +83,7 @@ Word = Waiting | Configure | Abort | Dismiss | Prepare | SwitchOver | Withdraw |
 
 @dataclass(frozen=True)
 class Tell:
-    """Send these words to the agent of this node, on that stream."""
+    """Send this message (`word`) to the agent of this node, on the stream with the number `connection`."""
 
     node: str
     connection: int
@@ -89,7 +92,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class Refuse:
-    """The agent that asked to join on this connection may not."""
+    """Refuse the agent that asked to join on this connection, for this reason."""
 
     connection: int
     reason: str
@@ -97,14 +100,14 @@ class Refuse:
 
 @dataclass(frozen=True)
 class RefuseChange:
-    """The change of plan that was ordered is not begun."""
+    """Answer that the change of plan that was ordered is not begun, for this reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class ChangeFailed:
-    """The change of plan to this epoch is not carried through to its end."""
+    """Answer that the change of plan to this epoch has ended before its time, for this reason."""
 
     epoch: int
     reason: str
@@ -112,15 +115,15 @@ class ChangeFailed:
 
 @dataclass(frozen=True)
 class StoreEpoch:
-    """Store the number of an epoch that begins: this one, which runs already (0: a new one), and answer with
-    `EpochStored` or `EpochNotStored` before any other event."""
+    """Store the number of an epoch that begins, and answer with `EpochStored` or `EpochNotStored` before any other
+    event. The number is a new one, or `carried_on`, where that is not 0, for an epoch that agents run already."""
 
     carried_on: int = 0
 
 
 @dataclass(frozen=True)
 class After:
-    """Bring the event after so many seconds."""
+    """Bring this event after so many seconds."""
 
     seconds: float
     event: Event
@@ -136,7 +139,7 @@ class PlanWithout:
 
 @dataclass(frozen=True)
 class Say:
-    """A line for the log. warning: an operator may have to do something about it."""
+    """Write a line to the log. With `warning`, an operator may have to do something about it."""
 
     line: str
     warning: bool = False

@@ -6,17 +6,19 @@ from enum import StrEnum
 
 
 class Why(StrEnum):
-    """A reason; its value is what people read in `status`, on the page and in metrics."""
+    """Reason for which something is disabled. Its value is what people read in `status`, on the page and in metrics."""
 
     LOST = "lost"
-    """A switch that did not answer, or an agent that is gone. It is used again when it has been back for some time."""
+    """A switch has not answered, or an agent is gone. It is used again when it has been back for some time."""
     SILENT = "silent"
-    """Packets went in and none came out. It is tried again after some time: nothing else tells whether it carries."""
+    """Packets went into a switch or link, and none came out. It is tried again after some time, since nothing but
+    packets can tell whether it works again."""
     CORRUPTS = "corrupts"
-    """A switch or link that has changed bits of what it carried or added. Only an operator enables it again."""
+    """A switch or link has changed bits of what it carried or added. Only an operator enables it again."""
     PORT_DOWN = "port down"
-    """A link, as the switch at one of its ends says."""
+    """A port of a link is down, as the switch there says."""
     OPERATOR = "operator"
-    """Taken out by an order; it stays out until the next one, also when the controller starts again."""
+    """An operator has disabled it. It stays disabled until an operator enables it, also when the controller is started
+    again."""
     UNUSED = "not in the plan"
-    """A server of a job that could be used, and that the plan which runs does without."""
+    """A parameter server of a job could be used, and the running plan does without it."""

@@ -1,4 +1,4 @@
-"""Events that `membership.decide` is told about a job's agents. Each is data that JSON can hold."""
+"""Events about a job's agents, which `membership.decide` takes. Each consists of values that JSON can hold."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ from controlplane.service.core.state import Place
 
 @dataclass(frozen=True)
 class Joined:
-    """An agent wants to join. connection: a number that no other stream has. node: "" where the controller is to find
-    it by `addresses`. running_epoch, running_digest: what it runs already, after a restart of the controller."""
+    """An agent asks to join.
+
+    Attributes:
+        connection: the number of its stream of events, which no other stream has.
+        node: the node that it wants to be; "" where the controller is to find the node by `addresses`.
+        version: of the packets' encoding.
+        agent: a random name of the process.
+        process, peer: the process and where it connects from, for people.
+        running_epoch, running_digest: the epoch and the digest of the configuration that it works with already, after a
+            restart of the controller; 0 and "" without one.
+        take_over: it may replace another process that has joined for the node.
+    """
 
     connection: int
     node: str
@@ -29,7 +39,8 @@ class Joined:
 
 @dataclass(frozen=True)
 class LeaveAnnounced:
-    """An agent is about to end its stream: because it is done, or because of a failure."""
+    """An agent is about to end its stream of events: because of a failure, or, where `failure` is "", because it is
+    done."""
 
     agent: str
     failure: str
@@ -44,7 +55,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Silent:
-    """A member has not reported for so many seconds, while others have."""
+    """A member has sent no report for so many seconds, while others have."""
 
     node: str
     seconds: float
@@ -52,8 +63,8 @@ class Silent:
 
 @dataclass(frozen=True)
 class Prepared:
-    """An agent is ready to change over to the plan of this epoch, or (failure) cannot. next_operation, done: as
-    `Handover` has them."""
+    """An agent is ready for the plan of this epoch, or, where `failure` is set, cannot use it. `next_operation` and
+    `done` are what `Handover.next_operations` and `Handover.done` keep for each node."""
 
     agent: str
     epoch: int
@@ -64,7 +75,8 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Drained:
-    """A worker has all results of the epoch before this one, and has started so many operations and bytes again."""
+    """A worker has all results of the epoch before this one. It has started so many operations, of so many bytes
+    together, again, or could not finish them (`failure`)."""
 
     agent: str
     epoch: int
@@ -75,14 +87,14 @@ class Drained:
 
 @dataclass(frozen=True)
 class PlanReplaced:
-    """The job has another plan, while it does not run."""
+    """The job was given another plan while it does not run."""
 
     places: tuple[Place, ...]
 
 
 @dataclass(frozen=True)
 class PlanRestarted:
-    """The job has another plan, and what runs is to stop: all begin anew with it."""
+    """The job was given another plan, and all agents are to stop and begin anew with it."""
 
     places: tuple[Place, ...]
     reason: str
@@ -90,7 +102,8 @@ class PlanRestarted:
 
 @dataclass(frozen=True)
 class ChangeOrdered:
-    """The job is to change over to another plan while it runs. again: operations under way are started again."""
+    """The job is to migrate to another plan while it runs. With `again`, operations under way are started again under
+    the new plan."""
 
     places: tuple[Place, ...]
     again: bool
@@ -106,22 +119,22 @@ class ChangeLate:
 
 @dataclass(frozen=True)
 class SwitchOrdered:
-    """All agents are ready for this epoch, and the switches are: change over."""
+    """All agents and all switches are ready for this epoch: the agents are to migrate now."""
 
     epoch: int
 
 
 @dataclass(frozen=True)
 class RetireOrdered:
-    """The old plan is to be dropped: all workers have all results of what ran before this epoch."""
+    """The old plan is to be dropped, because all workers have all results of the operations before this epoch."""
 
     epoch: int
 
 
 @dataclass(frozen=True)
 class DrainBroken:
-    """Operations of the plan before this epoch cannot end: they need a switch or a link that is gone, and cannot be led
-    around it."""
+    """Operations of the plan before this epoch cannot end: they need a switch or a link that is gone, and cannot be
+    rerouted."""
 
     epoch: int
     reason: str
@@ -129,21 +142,21 @@ class DrainBroken:
 
 @dataclass(frozen=True)
 class GivenUp:
-    """No plan was found with which the job could go on without those who are lost."""
+    """No plan was found with which the job could go on without the lost agents."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Closed:
-    """The controller ends, or (refusal) the job was removed."""
+    """The controller ends, or, where `refusal` is set, the job was removed."""
 
     refusal: str
 
 
 @dataclass(frozen=True)
 class GraceOver:
-    """Some time ago, this node's agent was done and left this epoch."""
+    """The grace period has passed since this node's agent, which was done, left this epoch."""
 
     epoch: int
     node: str
@@ -151,26 +164,26 @@ class GraceOver:
 
 @dataclass(frozen=True)
 class ReturnOver:
-    """Some time has passed since the first agent that still works joined a controller that has started again."""
+    """Some time has passed since the first agent that still works has joined a controller that was started again."""
 
 
 @dataclass(frozen=True)
 class EpochStored:
-    """The number of the epoch that begins is stored, so that it is never used again."""
+    """The number of the epoch that begins is stored, so that it is never used for another one."""
 
     epoch: int
 
 
 @dataclass(frozen=True)
 class EpochNotStored:
-    """No number could be stored (the disk is full): no epoch can begin."""
+    """No number could be stored for the epoch that was to begin (the disk is full, for example)."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class EpochRetried:
-    """Some time has passed since no number could be stored."""
+    """Some time has passed since an epoch could not begin because its number could not be stored."""
 
 
 Event = (
@@ -200,12 +213,12 @@ KINDS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Eve
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """An event as an object of JSON: its kind and its fields."""
+    """Return an event as an object of JSON: its kind and its fields."""
     return {"kind": type(event).__name__, **asdict(event)}
 
 
 def from_json(data: Mapping[str, Any]) -> Event:
-    """The event that `to_json` has written. Raises ValueError when it is none."""
+    """Return the event that `to_json` has written; raise ValueError where the data is no event."""
     kind = KINDS.get(data.get("kind", ""))
     if kind is None:
         raise ValueError(f"{data.get('kind')!r} is not an event; events are {', '.join(KINDS)}")

@@ -1,9 +1,10 @@
-"""A change of plan under a running job: what is decided when it is ordered, and when agents say how far they are.
+"""A change of plan under a running job: what is decided when it is ordered, and when agents report how far they are.
 
-ordered --the epoch's number is stored--> preparing --all are ready, and it is ordered--> draining --all is done--> over
-A failure ends it in every stage. Before the agents have changed over, the old plan goes on as if nothing had been.
-Once they have, what is under way of the old plan may need something that is lost then: the change becomes another one,
-to the same plan, in which what is under way is started again (`start_again`).
+    ordered --the epoch's number is stored--> preparing --all ready, and it is ordered--> draining --all done--> over
+
+A failure ends the change in every stage. Before the agents have switched over, the old plan then goes on as if no
+change had been ordered. Afterwards, operations of the old plan that are under way may need something that is lost: then
+another change follows, to the same new plan, which starts these operations again (`start_again`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ RETRY_SECONDS = 5.0
 
 
 def ordered(step: Step, event: ChangeOrdered) -> None:
-    """A change of plan begins, or is refused with the reason."""
+    """Begin a change of plan, or refuse it with the reason."""
     state = step.state
     refusal = _refusal(state, event.places)
     if refusal:
@@ -53,7 +54,7 @@ def ordered(step: Step, event: ChangeOrdered) -> None:
 
 
 def _refusal(state: State, places: tuple[Place, ...]) -> str:
-    """Return why the running job cannot migrate to this plan now; "": it can."""
+    """Return why the running job cannot migrate to this plan now, or "" if it can."""
     if state.phase == Phase.CLOSED:
         return state.refusal or "the controller is shutting down"
     if state.handover is not None:
@@ -68,7 +69,7 @@ def _refusal(state: State, places: tuple[Place, ...]) -> str:
 
 
 def prepare(step: Step, handover: Handover, epoch: int) -> None:
-    """The epoch's number is stored: all agents of the new plan are to make ready."""
+    """Tell all agents of the new plan to make ready, since the epoch's number is stored."""
     step.change(handover=replace(handover, stage=Stage.PREPARING, epoch=epoch), repeat=handover.again)
     for place in handover.places:
         step.tell(place.node, Prepare(epoch, handover.again))
@@ -76,9 +77,12 @@ def prepare(step: Step, handover: Handover, epoch: int) -> None:
 
 
 def start_again(step: Step, reason: str) -> None:
-    """Start operations of the old plan again that cannot end: workers stop them and run them under the new plan, in
-    another epoch. Nothing happens where none is under way, because all have ended or were stopped before (again), or
-    where a worker is done and has left: what the others lack cannot be started again without it."""
+    """Start operations of the old plan that cannot end again: workers stop them and run them under the new plan, in
+    another epoch.
+
+    Do nothing where no such operation is under way (all have ended, or were stopped before), nor where a worker is done
+    and has left, since what the others lack cannot be started again without it.
+    """
     handover = step.state.handover
     if handover is None or handover.stage != Stage.DRAINING or handover.broken:
         return
@@ -92,7 +96,7 @@ def start_again(step: Step, reason: str) -> None:
 
 
 def epoch_stored(step: Step, epoch: int) -> None:
-    """The number of the epoch that a change of plan begins is stored."""
+    """Go on with the change of plan for whose epoch a number was stored."""
     handover = step.state.handover
     if handover is None:
         return
@@ -104,7 +108,8 @@ def epoch_stored(step: Step, epoch: int) -> None:
 
 
 def epoch_not_stored(step: Step, reason: str) -> None:
-    """No epoch can begin: a change of plan does not take place; what was to be started again is tried again later."""
+    """Handle a failure to store the epoch's number. A change of plan that was ordered does not take place; operations
+    of an old plan that were to be started again are tried later."""
     handover = step.state.handover
     if handover is None:
         return
@@ -117,8 +122,11 @@ def epoch_not_stored(step: Step, reason: str) -> None:
 
 
 def reported(step: Step, event: Prepared | Drained) -> str:
-    """An agent says how far it is; words about another change of plan are dropped. Why all have to stop: what is under
-    way can neither end nor be started again; empty: they have not."""
+    """Take note of how far an agent is; a report about another change of plan is ignored.
+
+    Return why all agents have to stop, which they do when operations under way can neither end nor be started again; ""
+    if they need not.
+    """
     handover = step.state.handover
     if handover is None or handover.stage == Stage.STARTING or event.epoch != handover.epoch:
         return ""
@@ -137,7 +145,7 @@ def reported(step: Step, event: Prepared | Drained) -> str:
 
 
 def late(step: Step, event: ChangeLate) -> str:
-    """End the wait for agents that have not made ready in time. Returns the same as `reported`."""
+    """End the wait for agents that have not made ready in time. Return the same as `reported`."""
     handover = step.state.handover
     if handover is None or handover.epoch != event.epoch or handover.stage != Stage.PREPARING:
         return ""
@@ -155,8 +163,8 @@ def _failed(step: Step, handover: Handover, reason: str) -> str:
 
 
 def switch_over(step: Step, event: SwitchOrdered) -> None:
-    """All change over at one operation: the first that no worker has started, as all hold theirs back. Where operations
-    are started again, it is the first of which some worker has no result."""
+    """Tell all agents at which operation the new plan takes over: the first one that no worker has started, since all
+    hold new ones back. Where operations are started again, it is the first one of which some worker has no result."""
     handover = step.state.handover
     if handover is None or handover.epoch != event.epoch or handover.stage != Stage.PREPARING or handover.unprepared():
         return
@@ -175,7 +183,7 @@ def switch_over(step: Step, event: SwitchOrdered) -> None:
 
 
 def retire(step: Step, event: RetireOrdered) -> None:
-    """Nobody asks for results of the old epoch any more: its configurations are dropped."""
+    """Drop the configurations of the old plan: nobody asks for results of its epoch any more."""
     handover = step.state.handover
     if handover is None or handover.epoch != event.epoch or handover.stage != Stage.DRAINING or handover.undrained():
         return

@@ -1,8 +1,8 @@
-"""Every event that one job's agents, orders and the clock have brought, with who ordered it; it can be played again.
+"""Journal of the events of one job's agents, orders and timers, with who ordered them. It can be replayed.
 
 A journal is a list of records, each an object of JSON: the whole state at the beginning, then one record for each
-event. After `KEPT` events it begins anew, and the part before that is the only one that is kept beside it: nothing
-grows without bounds, and `replay` needs no part that is gone.
+event. After `KEPT` events it begins anew with a state, and only the part before that is kept beside it: the journal
+stays bounded, and `replay` needs no part that was dropped.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from controlplane.service.core.membership import decide
 from controlplane.service.core.state import Handover, Known, Node, NodeState, Phase, Place, Stage, Starting, State
 
 KEPT = 5000
-"""Events in one part of the journal."""
+"""Most events in one part of the journal."""
 
 ordered_by: ContextVar[str] = ContextVar("ordered_by", default="the controller")
-"""Name, for the journal, of whoever has given the order that is being carried out."""
+"""Name, for the journal, of the person or program whose order is being carried out."""
 
 Record = dict[str, Any]
 
 
 @contextmanager
 def orders_of(who: str) -> Iterator[None]:
-    """Name `who` ("operator alice") in journals as who gives the orders of the `with` block."""
+    """Have journals name `who` ("operator alice") for the orders that are given in the `with` block."""
     token = ordered_by.set(who)
     try:
         yield
@@ -37,8 +37,11 @@ def orders_of(who: str) -> Iterator[None]:
 
 
 class Journal:
-    """The journal of one job. Not thread-safe. write: gets every record, and whether a new part begins with it; the
-    records of whole states name who orders the job, and has this made. heard: gets every event's record, too."""
+    """The journal of one job. It is not thread-safe.
+
+    `write` gets every record, and whether a new part begins with it. The records of whole states name who had the
+    journal made. The attribute `heard` is a function that gets every event's record, too.
+    """
 
     def __init__(self, write: Callable[[Record, bool], None] = lambda record, first: None) -> None:
         self._write = write
@@ -48,7 +51,8 @@ class Journal:
         self._now: list[Record] = []
 
     def add(self, state: State, event: ev.Event, now: float, clock: float) -> None:
-        """An event that is decided in this state. now: as of `decide`. clock: seconds since 1970."""
+        """Record an event that is decided in this state. `now` is the time that `decide` gets, `clock` the seconds
+        since 1970."""
         if not self._now or len(self._now) > KEPT:
             self._before, self._now = self._now, []
             self._append({"kind": "State", "by": self._by, **state_to_json(state)})
@@ -66,8 +70,8 @@ class Journal:
 
 
 def replay(records: Iterable[Mapping[str, Any]]) -> State:
-    """The state after all of these events. Raises ValueError when the records do not begin with a state, or hold what
-    is no event."""
+    """Return the state after all events of these records; raise ValueError where the records do not begin with a state
+    or contain something that is no event."""
     state: State | None = None
     for record in records:
         if record.get("kind") == "State":
@@ -83,7 +87,7 @@ def replay(records: Iterable[Mapping[str, Any]]) -> State:
 
 
 def who(state: State, event: ev.Event) -> str:
-    """Return who brought an event: an agent, the clock, the file of epochs, or who has given an order."""
+    """Return who caused an event: an agent, the clock, the file of epochs, or whoever gave an order."""
     match event:
         case ev.Joined():
             return f"agent of {event.node or ', '.join(event.addresses)}"
@@ -101,7 +105,7 @@ def who(state: State, event: ev.Event) -> str:
 
 
 def state_to_json(state: State) -> Record:
-    """A state as an object of JSON. Keys of objects in JSON are strings, and all keys of a state are names."""
+    """Return a state as an object of JSON. All keys of its mappings are names, so they are strings, as JSON needs."""
     return {**asdict(state), "handover": None if state.handover is None else _handover_to_json(state.handover)}
 
 
@@ -110,7 +114,7 @@ def _handover_to_json(handover: Handover) -> Record:
 
 
 def state_from_json(data: Mapping[str, Any]) -> State:
-    """The state that `state_to_json` has written."""
+    """Return the state that `state_to_json` has written."""
     fields = {name: value for name, value in data.items() if name not in ("kind", "by")}
     starting, handover = data["starting"], data["handover"]
     fields["known"] = {node: Known(**known) for node, known in data["known"].items()}

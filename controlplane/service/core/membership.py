@@ -1,9 +1,9 @@
-"""The membership of a job: its agents join, leave, fall silent or are lost. `decide` is the only way in.
+"""The membership of a job: its agents join, leave, fall silent or are lost. All events enter by `decide`.
 
-waiting --all have joined--> running (a new epoch) --one is lost--> waiting (the others are told to stop) --...
+    waiting --all have joined--> running (a new epoch) --one is lost--> waiting (the others are told to stop) --...
 
-Where the job may go on without one that is lost, nobody is told to stop: the job is "short" until its plan is changed
-(handover.py), or given up. docs/controller.md has the tables of states.
+Where the job may go on without a lost agent, nobody is told to stop: the job is "short" until its plan is changed
+(handover.py), or no plan is found. docs/controller.md has the tables of states.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from controlplane.service.core.state import (
 from controlplane.service.core.step import Step, standby_words
 
 RETURN_SECONDS = 5.0
-"""Seconds for which agents that have come back after a restart of the controller, and still work, wait for the other
-agents before the job goes on without these. Agents try to join every two seconds."""
+"""Seconds for which agents that still work after a restart of the controller wait for the other agents, before the job
+goes on without these. Agents try to join every two seconds."""
 
 
 def begin(
@@ -54,13 +54,15 @@ def begin(
     grace: float,
     least_workers: int | None = None,
 ) -> State:
-    """The state of a job whose plan has these places, before any agent has joined. Other arguments: as of `State`."""
+    """Return the state of a job whose plan has these places, before any agent has joined. The other arguments are the
+    fields of `State` that have the same names."""
     all_known = known_with(known or {}, places)
     return State(version, grace, least_workers, all_known, {place.node: place.digest for place in places})
 
 
 def decide(state: State, event: ev.Event, now: float) -> tuple[State, tuple[Action, ...]]:
-    """The state after an event, and what is to be done. now: seconds of a clock that never goes back."""
+    """Return the state after an event, and the actions to carry out. `now` is in seconds, of a clock that never goes
+    back."""
     step = Step(state, now)
     if state.phase == Phase.CLOSED and not isinstance(event, ev.Joined | ev.ChangeOrdered):
         return state, ()
@@ -119,7 +121,8 @@ def decide(state: State, event: ev.Event, now: float) -> tuple[State, tuple[Acti
 
 
 def identify(state: State, event: ev.Joined) -> str:
-    """The node for which an agent joins. Raises Refused where it is none of the job's, or cannot be that one."""
+    """Return the node for which an agent asks to join; raise Refused where it is none of the job's nodes, or the agent
+    cannot be that node."""
     node = event.node
     if not node:
         found = state.node_at(event.addresses)
@@ -145,8 +148,8 @@ def identify(state: State, event: ev.Joined) -> str:
 
 
 def occupied(state: State, event: ev.Joined) -> str:
-    """Return which other process has the node that an agent wants, and what to do about it, in words; "": no process
-    has it, or the agent takes its place. Raises Refused as `identify`."""
+    """Return a sentence that says which other process has the node that an agent asks for, and what to do; "" where no
+    process has it, or the agent may replace that process. Raise Refused where `identify` does."""
     node = identify(state, event)
     earlier = state.having(MEMBER).get(node)
     if earlier is None or earlier.leaving or event.take_over or earlier.agent == event.agent:
@@ -187,7 +190,7 @@ def _joined(step: Step, event: ev.Joined) -> None:
 
 
 def _make_way(step: Step, node: str, event: ev.Joined) -> None:
-    """An earlier process that has joined for the node is told to stop, and is out."""
+    """Tell an earlier process that has joined for the node to stop, and remove it."""
     earlier = step.state.nodes.get(node)
     if earlier is None or not earlier.connection:
         return
@@ -203,7 +206,7 @@ def _make_way(step: Step, node: str, event: ev.Joined) -> None:
 
 
 def _left(step: Step, connection: int) -> None:
-    """An agent's stream has ended: what that means depends on what it has said before, and on what it was doing."""
+    """Handle the end of an agent's stream of events, according to what the agent has announced and to its state."""
     node = next((one for one, entry in step.state.nodes.items() if entry.connection == connection), None)
     if node is None:  # another process has taken its place, or it is out already
         return
@@ -226,8 +229,9 @@ def _left(step: Step, connection: int) -> None:
 
 
 def _leave_reserve(step: Step, node: str, reason: str) -> None:
-    """The agent of a node that the plan does not use is out; the node counts as lost if it did before it came back. A
-    change of plan that is to use it fails; what it still served of the plan before is started again without it."""
+    """Remove the agent of a node that the plan does not use. The node counts as lost where it was lost before this
+    agent came back. A change to a plan that needs the node fails; operations of the previous plan that the agent still
+    served are started again without it."""
     entry, change = step.state.nodes[node], step.state.handover
     step.tell(node, End())
     step.place(node, Node(NodeState.LOST, reason=entry.reason) if entry.state == NodeState.RETURNED else None)
@@ -238,7 +242,7 @@ def _leave_reserve(step: Step, node: str, reason: str) -> None:
 
 
 def _leave_done(step: Step, node: str) -> None:
-    """An agent that was done has left: the others may finish what is under way."""
+    """Handle the end of an agent that is done: the others may finish the operations that are under way."""
     step.tell(node, End())
     step.place(node, Node(NodeState.LEFT))
     step.say(f"{node} has left")
@@ -251,7 +255,7 @@ def _leave_done(step: Step, node: str) -> None:
 
 
 def _remove(step: Step, node: str, reason: str) -> None:
-    """A member is out, for this reason: the job goes on without it where it may, else the others stop."""
+    """Remove a member, for this reason. The job goes on without it where it may; otherwise all others stop."""
     step.tell(node, End())
     step.place(node, None)
     if step.state.goes_on_without(node):
@@ -267,21 +271,21 @@ def _remove(step: Step, node: str, reason: str) -> None:
 
 
 def _others_carry_on(state: State, node: str) -> bool:
-    """Return whether those that are back after a restart of the controller can go on without this node when all the
-    others are back, too."""
+    """Return whether the agents that are back after a restart of the controller can go on without this node as soon as
+    all others are back, too."""
     others = [one for one in state.plan if one != node]
     return not state.running and bool(state.common_epoch(state.having(MEMBER))) and state.suffices(others)
 
 
 def _stop_all(step: Step, reason: str, node: str = "") -> None:
-    """All stop for this reason, if there is one, and begin anew as soon as all are there."""
+    """Stop all agents, if a reason is given, and begin anew as soon as all that the plan needs are there."""
     if reason:
         _abort(step, reason, node)
         _start_or_wait(step)
 
 
 def _abort(step: Step, reason: str, node: str) -> None:
-    """Stop the epoch, if one runs; what agents have carried over a restart of the controller ends with it, too."""
+    """Stop the epoch, if one runs. Agents that run one from before a restart of the controller stop that one, too."""
     running, members = step.state.running, step.state.having(MEMBER)
     step.say(reason + (": the others stop until it is back" if running and members and node else ""), warning=True)
     step.fail_change(reason)
@@ -311,7 +315,8 @@ def _close(step: Step, refusal: str) -> None:
 
 
 def _replace_plan(step: Step, places: Sequence[Place]) -> None:
-    """Another plan while the job does not run. Where it is for other nodes, all that it needs may be there now."""
+    """Give a job that does not run another plan. Where it needs other nodes, their agents may all be there, and the job
+    begins."""
     if step.state.running:
         return
     others = {place.node for place in places} != set(step.state.plan)
@@ -321,12 +326,13 @@ def _replace_plan(step: Step, places: Sequence[Place]) -> None:
 
 
 def _fresh(state: State) -> list[str]:
-    """Members that run nothing."""
+    """Return the members that run no epoch."""
     return [node for node, entry in state.having(MEMBER).items() if not entry.running[0]]
 
 
 def _start_or_wait(step: Step, joined: str = "", *, retried: bool = False) -> None:
-    """Begin an epoch if all are there; else tell those that are for whom they wait. Other arguments: of `Starting`."""
+    """Begin an epoch if all agents that the plan needs are there; otherwise tell the members for whom they wait. The
+    other arguments are fields of `Starting`."""
     state = step.state
     if state.missing():
         step.tell_missing()
@@ -335,8 +341,8 @@ def _start_or_wait(step: Step, joined: str = "", *, retried: bool = False) -> No
 
 
 def _carry_on_without(step: Step, lost: Sequence[str], joined: str = "") -> bool:
-    """Go on, after a restart of the controller, with the epoch that all but `lost` run; these nodes count as lost now.
-    Returns False, and does nothing, where the job cannot do that."""
+    """Go on, after a restart of the controller, with the epoch that all nodes but `lost` run; these count as lost now.
+    Return whether the job can do that, and do nothing where it cannot."""
     epoch = step.state.carries_on_without(lost)
     if epoch:
         _start(step, Starting(epoch, tuple(lost), joined, step.state.phase))
@@ -344,14 +350,16 @@ def _carry_on_without(step: Step, lost: Sequence[str], joined: str = "") -> bool
 
 
 def _going_on(state: State) -> list[str]:
-    """Members that still run an epoch which began before the controller was started again."""
+    """Return the members that still run an epoch which began before a restart of the controller."""
     return [node for node, entry in state.having(MEMBER).items() if entry.running[0]]
 
 
 def _return_over(step: Step) -> None:
-    """The controller has started again, and agents that were lost meanwhile do not come back. Once nobody has joined
-    for RETURN_SECONDS, the job goes on without them where it can, as if they were lost now: the operations of those
-    that wait would fail. Where it cannot, the same is asked again later."""
+    """Go on, after a restart of the controller, without agents that were lost meanwhile and do not come back.
+
+    When nobody has joined for RETURN_SECONDS, the job goes on without the missing agents where it can, as if they were
+    lost now, since operations of the agents that wait would fail. Where it cannot, the question is asked again later.
+    """
     state, members = step.state, step.state.having(MEMBER)
     if state.phase != Phase.WAITING or not _going_on(state) or not state.missing():
         return
@@ -368,7 +376,7 @@ def _start(step: Step, starting: Starting) -> None:
 
 
 def _epoch_stored(step: Step, epoch: int) -> None:
-    """The epoch whose number was asked for begins, or the change of plan to it is prepared."""
+    """Begin the epoch whose number was to be stored, or prepare the change of plan to it."""
     starting = step.state.starting
     if starting is None:
         handover.epoch_stored(step, epoch)
@@ -397,8 +405,8 @@ def _epoch_stored(step: Step, epoch: int) -> None:
 
 
 def _epoch_not_stored(step: Step, reason: str) -> None:
-    """No epoch can begin: everything stays as it was, without the agent whose joining would have begun it, which comes
-    again. Where none has joined, but all are there, it is tried again."""
+    """Return to the phase before an epoch was to begin, without the agent whose joining would have begun it: that one
+    asks again. Where no agent has joined, but all are there, try again later."""
     starting = step.state.starting
     if starting is None:
         handover.epoch_not_stored(step, reason)

@@ -1,10 +1,10 @@
-"""A job that has lost an agent and runs on: a plan without it is looked for, and waited for, or given up.
+"""Decides about an agent that a running job has lost: look for a plan without it, wait for what is missing, or give up.
 
-idle --an agent is lost--> planning --a plan is found--> idle
-                           planning --none is found, and what is missing may be back soon--> patient --> planning
-                           planning --none is found--> idle (the job stops until the agent is back)
+    idle --an agent is lost--> planning --a plan is found--> idle
+                               planning --none is found, and what is missing may be back soon--> patient --> planning
+                               planning --none is found--> idle (the job stops until the agent is back)
 
-`decide` is the only way in. One loss is dealt with at a time; others that come meanwhile wait for their turn.
+All events enter by `decide`. One loss is dealt with at a time; losses that follow meanwhile wait for their turn.
 """
 
 from __future__ import annotations
@@ -17,30 +17,35 @@ from controlplane.service.core.actions import Say
 
 PATIENCE_SECONDS = 30.0
 AGAIN_SECONDS = 0.3
-"""A job that lost an agent while a switch does not answer tries again to go on, so often and for so long."""
+"""Seconds between two searches for a plan without a lost agent, while a switch does not answer. They end after
+PATIENCE_SECONDS."""
 ATTEMPTS = 3
-"""Most searches for a plan, when more agents are lost during each."""
+"""Most searches for a plan, where more agents are lost during each."""
 
 
 class Stage(StrEnum):
-    """State of what is done about a lost agent."""
+    """Stage of what is done about a lost agent."""
 
     IDLE = "idle"
-    """Nobody is lost, or nothing more is done about it."""
+    """No agent is lost, or nothing more is done about it."""
     PLANNING = "planning"
-    """A plan without the lost ones is being made, and changed over to."""
+    """A plan without the lost agents is being made, and the job migrates to it."""
     PATIENT = "patient"
-    """No plan was found. What is missing may be back soon, and a plan is looked for again then."""
+    """No plan was found. Something that is missing may be back soon, and then a plan is looked for again."""
 
 
 @dataclass(frozen=True)
 class Facts:
     """Facts about a job at the moment of an event.
 
-    runs: neither it nor the controller is ending. members: nodes that the plan needs and whose agents are there. lost:
-    nodes that were lost from what runs, and why. waiting: nodes whose agents wait to be used. servers: all parameter
-    servers of the job. without: nodes that it is planned without. missing: a switch does not answer, or something is
-    off that may be back.
+    Attributes:
+        runs: neither the job nor the controller is ending.
+        members: nodes that the plan needs and whose agents are there.
+        lost: nodes that were lost from the running epoch, and why.
+        waiting: nodes whose agents wait until a plan uses them.
+        servers: all parameter servers of the job.
+        without: nodes that plans for the job do not use.
+        missing: a switch does not answer, or something is disabled that may be back soon.
     """
 
     runs: bool
@@ -54,8 +59,16 @@ class Facts:
 
 @dataclass(frozen=True)
 class Mending:
-    """job: its name. node, reason: the agent that was lost, and why. began: when that was. attempt: how often a plan
-    has been looked for. gone: who was lost when the last one was. queue: agents that were lost since."""
+    """The state of what is done about lost agents of one job.
+
+    Attributes:
+        job: its name.
+        node, reason: the agent that was lost, and why.
+        began: when the controller began to look for a plan without it, in seconds.
+        attempt: how many times a plan has been looked for.
+        gone: the nodes that were lost when the last search began.
+        queue: agents that were lost since, each with the reason.
+    """
 
     job: str
     stage: Stage = Stage.IDLE
@@ -72,7 +85,7 @@ class Mending:
 
 @dataclass(frozen=True)
 class AgentLost:
-    """The job runs on without this node, which was lost for this reason."""
+    """The agent of this node was lost for this reason, and the job runs on without it."""
 
     node: str
     reason: str
@@ -80,7 +93,7 @@ class AgentLost:
 
 @dataclass(frozen=True)
 class PlanFound:
-    """The job has changed over to a plan without the lost ones."""
+    """The job has migrated to a plan without the lost agents."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +105,12 @@ class NoPlanFound:
 
 @dataclass(frozen=True)
 class TriedAgain:
-    """`TryAgain` was so many seconds ago."""
+    """The seconds of the action `TryAgain` have passed."""
 
 
 @dataclass(frozen=True)
 class NextTurn:
-    """The answer to `TakeNext`."""
+    """The answer to the action `TakeNext`."""
 
 
 Event = AgentLost | PlanFound | NoPlanFound | TriedAgain | NextTurn
@@ -107,14 +120,14 @@ Event = AgentLost | PlanFound | NoPlanFound | TriedAgain | NextTurn
 
 @dataclass(frozen=True)
 class DoWithout:
-    """Plans for the job are made without these from now on."""
+    """Make plans for the job without these nodes from now on."""
 
     nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class UseAgain:
-    """Plans for the job may use these again."""
+    """Allow plans for the job to use these nodes again."""
 
     nodes: tuple[str, ...]
 
@@ -128,36 +141,37 @@ class CountLoss:
 
 @dataclass(frozen=True)
 class FindPlan:
-    """Find a plan, and change over; answer with `PlanFound` or `NoPlanFound`. crowded: also where others have taken
-    everything, a little for now."""
+    """Find a plan and migrate the job to it; answer with `PlanFound` or `NoPlanFound`. With `crowded`, a plan is found
+    also where other jobs have taken all capacity: it gets a little for now."""
 
     crowded: bool
 
 
 @dataclass(frozen=True)
 class TryAgain:
-    """The event `TriedAgain` is to come in so many seconds."""
+    """Bring the event `TriedAgain` after so many seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Stop the job until those who are lost are back."""
+    """Stop the job, for this reason, until the lost agents are back."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class TakeNext:
-    """Others were lost meanwhile: answer with `NextTurn`."""
+    """Answer with `NextTurn`, because other agents were lost meanwhile."""
 
 
 Action = Say | DoWithout | UseAgain | CountLoss | FindPlan | TryAgain | GiveUp | TakeNext
 
 
 def decide(state: Mending, event: Event, facts: Facts, now: float) -> tuple[Mending, list[Action]]:
-    """The state after an event, and what is to be done, in this order. now: seconds of a clock that never goes back."""
+    """Return the state after an event, and the actions in the order in which to carry them out. `now` is in seconds, of
+    a clock that never goes back."""
     match event:
         case AgentLost(node, reason) if state.stage != Stage.IDLE:
             return replace(state, queue=(*state.queue, (node, reason))), []
@@ -175,7 +189,7 @@ def decide(state: Mending, event: Event, facts: Facts, now: float) -> tuple[Mend
 
 
 def _next(state: Mending, facts: Facts, now: float) -> tuple[Mending, list[Action]]:
-    """The next of those that were lost, and are still."""
+    """Begin with the next lost agent in the queue that is not back."""
     queue = [(node, reason) for node, reason in state.queue if facts.runs and node not in facts.members]
     if not queue:
         return Mending(state.job), []

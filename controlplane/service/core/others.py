@@ -1,7 +1,7 @@
-"""Other traffic on the links, as plans make room for it: what switches count, without what comes and goes. Pure.
+"""Other traffic on the links, as plans make room for it: what switches count, smoothed. Pure.
 
-A link's part that plans leave to others follows what was measured only when that differs by STEP of the link for
-HOLD_SECONDS, so that jobs change over when traffic has come or gone, and not at each burst.
+The part of a link that plans leave to other traffic follows the measurements only when these differ from it by STEP of
+the link's rate for HOLD_SECONDS, so that jobs migrate when traffic has come or gone, and not at each burst.
 """
 
 from __future__ import annotations
@@ -13,25 +13,32 @@ from dataclasses import dataclass, field
 Link = tuple[str, str]
 
 SMOOTH_SECONDS = 3.0
-"""Time constant of the average of what was measured."""
+"""Time constant of the exponential average of the measurements."""
 STEP = 0.1
-"""Part of a link's rate by which measurements must differ from what plans are made with; less than that is nothing."""
+"""Part of a link's rate by which measurements must differ from what plans leave to others; smaller differences are
+ignored."""
 HOLD_SECONDS = 6.0
-"""Seconds for which they must differ."""
+"""Seconds for which measurements must differ by STEP before plans follow them."""
 
 
 @dataclass(frozen=True)
 class OthersSeen:
-    """Mbit/s of other traffic on each directed link that could be measured, since the last time."""
+    """Mbit/s of other traffic on each directed link that could be measured, on average since the last measurement."""
 
     mbps: Mapping[Link, float]
 
 
 @dataclass(frozen=True)
 class Others:
-    """least: part of each link that plans are made for, whatever others take of it. smoothed: what was measured on
-    average, Mbit/s. used: what plans leave to others. since: when a link's measurements began to differ from that.
-    seen: when was last measured."""
+    """Knowledge about other traffic on the links.
+
+    Attributes:
+        least: the part of each link that plans may use, whatever others take of it.
+        smoothed: the average of the measurements, Mbit/s.
+        used: what plans leave to others, Mbit/s.
+        since: when a link's measurements began to differ from `used`, in seconds.
+        seen: when the last measurement was made, in seconds.
+    """
 
     least: float
     smoothed: Mapping[Link, float] = field(default_factory=dict)
@@ -43,10 +50,12 @@ class Others:
 def decide(
     state: Others, event: OthersSeen, rates: Mapping[Link, float], now: float
 ) -> tuple[Others, dict[Link, float]]:
-    """The state after a measurement, and the links of which plans leave another part to others from now on, with it.
+    """Return the state after a measurement, and the links of which plans leave another part to others from now on, with
+    it.
 
-    rates: of the network's links, Mbit/s. now: seconds of a clock that never goes back. A link that was not measured
-    this time keeps what is known of it."""
+    `rates` are those of the network's links, in Mbit/s. `now` is in seconds, of a clock that never goes back. A link
+    that was not measured this time keeps what is known of it.
+    """
     weight = 1.0 - math.exp((state.seen - now) / SMOOTH_SECONDS)
     smoothed = {link: mbps for link, mbps in state.smoothed.items() if link in rates}
     for link, mbps in event.mbps.items():

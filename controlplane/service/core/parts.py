@@ -1,8 +1,8 @@
-"""Switches and links that no plan uses: what takes them out, and what brings them back. `decide` is the only way in.
+"""Switches and links that no plan uses: what disables them, and what enables them again. All events enter by `decide`.
 
-used --something is seen--> off, for one of the reasons `Why` --time, an order, or a job without a way--> used
+    used --something is seen--> disabled, for a reason `Why` --time, an order, or a job without a way--> used
 
-docs/controller.md has the table. What follows for jobs (led around at once, planned again soon) are actions.
+docs/controller.md has the table. The consequences for jobs (reroute at once, replan soon) are actions.
 """
 
 from __future__ import annotations
@@ -22,8 +22,13 @@ from controlplane.service.core.ways import Layout, Need, avoidable, only_ways
 
 @dataclass(frozen=True)
 class SwitchesSeen:
-    """Answers of switches at one look: whether each answers now. timed_out: those that do not, and of which nothing
-    else is known. prompt: by switch, when it was last sent a question that it answered at once, as `now`."""
+    """All switches were asked whether they answer.
+
+    Attributes:
+        ready: whether each switch answers now.
+        timed_out: switches that do not answer, and of which nothing else is known.
+        prompt: by switch, when it was last sent a question that it answered at once, by the clock of `now`.
+    """
 
     ready: Mapping[str, bool]
     timed_out: Collection[str] = ()
@@ -32,7 +37,7 @@ class SwitchesSeen:
 
 @dataclass(frozen=True)
 class PortsSeen:
-    """Switches that can tell which of their ports are up told it."""
+    """Some switches have told which of their ports are up."""
 
     states: States
 
@@ -46,7 +51,7 @@ class FoundSilent:
 
 @dataclass(frozen=True)
 class Failed:
-    """Failure of switches or links, for this reason. causes: what was seen, by name."""
+    """Switches or links have failed, for this reason. `causes` says by name what was seen."""
 
     causes: Mapping[str, str]
     why: Why
@@ -54,7 +59,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Mended:
-    """Switches and links can be used again; the words say why."""
+    """These switches and links can be used again, for the reason in `words`."""
 
     names: tuple[str, ...]
     words: str
@@ -62,7 +67,7 @@ class Mended:
 
 @dataclass(frozen=True)
 class Ordered:
-    """An operator takes these out, and takes those back."""
+    """An operator disables the parts in `off`, and enables those in `restored`."""
 
     off: tuple[str, ...]
     restored: tuple[str, ...]
@@ -70,22 +75,29 @@ class Ordered:
 
 @dataclass(frozen=True)
 class Relaid:
-    """The network is another: what it has no more is not kept off either, and nothing is known of it."""
+    """The network has changed. Parts that it no longer contains are not disabled any more, and nothing is known of
+    them, so that they begin anew if they return."""
 
     layout: Layout
 
 
 @dataclass(frozen=True)
 class Looked:
-    """Some time has passed; needs: of each job."""
+    """Some time has passed. `needs` has one entry for each job."""
 
     needs: tuple[Need, ...]
 
 
 @dataclass(frozen=True)
 class LedAround:
-    """Jobs were led around what was found silent. every: whether each has a way now. again: that was with what a job
-    had no other way than."""
+    """Jobs were rerouted around what was found silent.
+
+    Attributes:
+        silent: the switches and links that were found silent.
+        every: whether each job has a way now.
+        needs: one entry for each job.
+        again: the reroute already used what a job has no other way than.
+    """
 
     silent: tuple[str, ...]
     every: bool
@@ -100,7 +112,7 @@ Event = SwitchesSeen | PortsSeen | FoundSilent | Failed | Mended | Ordered | Rel
 
 @dataclass(frozen=True)
 class LeadAround:
-    """Lead every job around what is off. silent: with these, answer with `LedAround`."""
+    """Reroute every job around what is disabled. Where `silent` is not empty, answer with `LedAround`."""
 
     silent: tuple[str, ...] = ()
     again: bool = False
@@ -108,14 +120,14 @@ class LeadAround:
 
 @dataclass(frozen=True)
 class CountLost:
-    """Count so many more losses of switches and links."""
+    """Add this number to the count of lost switches and links."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class PlanSoon:
-    """Plan all jobs again, when what is under way allows it."""
+    """Replan all jobs, as soon as what is under way allows it."""
 
 
 Action = Say | LeadAround | CountLost | PlanSoon
@@ -125,8 +137,14 @@ Action = Say | LeadAround | CountLost | PlanSoon
 
 @dataclass(frozen=True)
 class Parts:
-    """layout: the network's. off: what no plan uses, and why. trust: of what fails and comes back. ports: as switches
-    have said."""
+    """The state of a network's switches and links.
+
+    Attributes:
+        layout: the network's switches, servers, links and ports.
+        off: what is disabled, and why.
+        trust: how long each switch or link has been away or back, and which are on probation.
+        ports: which ports are up, as switches have said.
+    """
 
     layout: Layout
     off: Mapping[str, Why] = field(default_factory=dict)
@@ -135,7 +153,8 @@ class Parts:
 
 
 def decide(state: Parts, event: Event, now: float) -> tuple[Parts, list[Action]]:
-    """The state after an event, and what is to be done, in this order. now: seconds of a clock that never goes back."""
+    """Return the state after an event, and the actions in the order in which to carry them out. `now` is in seconds, of
+    a clock that never goes back."""
     match event:
         case SwitchesSeen(ready):
             known = {name: up for name, up in ready.items() if name in state.layout.switches}
@@ -168,7 +187,7 @@ def decide(state: Parts, event: Event, now: float) -> tuple[Parts, list[Action]]
 
 
 def _relaid(state: Parts, layout: Layout) -> Parts:
-    """Return the state for a new layout: what was known of a port is kept where the same neighbour is still there."""
+    """Return the state for a new layout. What was known of a port is kept where the same neighbour is still there."""
     seen, before = state.ports, state.layout.ports
     same = {
         (switch, port)
@@ -197,8 +216,7 @@ def _silence(name: str, layout: Layout) -> str:
 def _lose(
     state: Parts, causes: Mapping[str, str], why: Why, silent: tuple[str, ...] = ()
 ) -> tuple[Parts, list[Action]]:
-    """Disable these switches and links. One that is disabled already stays so for its first reason, but for an
-    operator's order."""
+    """Disable these switches and links. What is disabled already stays so for its first reason."""
     state = replace(state, off={**dict.fromkeys(causes, why), **state.off})
     lines = [Say(f"lost: {cause}", warning=True) for cause in causes.values()]
     return state, [CountLost(len(causes)), *lines, LeadAround(silent), PlanSoon()]
@@ -207,7 +225,8 @@ def _lose(
 def _restore(
     state: Parts, names: Iterable[str], words: str, silent: tuple[str, ...] = ()
 ) -> tuple[Parts, list[Action]]:
-    """Use these switches and links again. This also helps a job that had found no way around other disabled ones."""
+    """Use these switches and links again. All jobs are rerouted, since a job that found no way around something else
+    may have one now."""
     gone = tuple(names)
     state = replace(state, off={name: why for name, why in state.off.items() if name not in gone})
     line = Say(f"{', '.join(gone)} can be used again: {words}")
@@ -242,7 +261,7 @@ def _ports_seen(state: Parts, states: States, now: float) -> tuple[Parts, list[A
 
 
 def _looked(state: Parts, needs: Iterable[Need], now: float) -> tuple[Parts, list[Action]]:
-    """Try again what has been disabled for long enough, and at once what some job has no other way than."""
+    """Try again what has been disabled for long enough. What some job has no other way than is tried at once."""
     seen, over = trust.end_probation(state.trust, state.off, now)
     state, done = replace(state, trust=seen), list[Action]()
     if over:
@@ -254,8 +273,8 @@ def _looked(state: Parts, needs: Iterable[Need], now: float) -> tuple[Parts, lis
 def _take_only_ways(
     state: Parts, needs: Iterable[Need], now: float, silent: tuple[str, ...] = ()
 ) -> tuple[Parts, list[Action]]:
-    """Use at once what is on probation where servers of a job do not reach each other without it: the job stands, so
-    trying costs nothing."""
+    """Use at once what is on probation where servers of a job do not reach each other without it: the job does not run,
+    so trying costs nothing."""
     layout, off = state.layout, state.off
     up = [name for name, why in off.items() if why == Why.PORT_DOWN and state.ports.is_up(name, layout)]
     probation = state.trust.may_carry(off, up, now)

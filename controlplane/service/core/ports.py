@@ -1,6 +1,7 @@
-"""Links whose ports are down, as switches say that can be asked for it: known before a packet is missed.
+"""Links whose ports are down, as far as switches can tell it: this is known before a packet is missed.
 
-Pure: a look takes what was seen before (`Ports`) and what switches say now, and gives what is lost and what is back.
+Pure: each function takes what is known (`Ports`) and what switches say now, and returns which links are lost and which
+are back.
 """
 
 from __future__ import annotations
@@ -12,23 +13,27 @@ from controlplane.service.core.disabled import Why
 from controlplane.service.core.ways import Layout, link_name
 
 AT_FIRST_SECONDS = 15.0
-"""Seconds that a port may take at first to come up before its link counts as down. Trained copper takes some."""
+"""Seconds that a port may take to come up at first, before its link counts as down. Copper ports that train take
+some."""
 STEADY_SECONDS = 30.0
-"""Seconds for which both ends must be up before a link is used again, at first; twice as long after each further loss.
-"""
+"""Seconds for which both ends of a link must be up before it is used again, at first; twice as long after each further
+loss."""
 LONGEST_STEADY_SECONDS = 3600.0
 
 States = Mapping[str, Mapping[int, bool]]
-"""Whether a port is up, by switch and port."""
+"""By switch and port, whether the port is up."""
 
 
 @dataclass(frozen=True)
 class Ports:
     """State of the ports, as switches have reported it.
 
-    up: by switch and port, at the last look. began: by switch, when it was asked first. late: ports that have not come
-    up in time, of which that was said. steady: by link that is off, since when both its ends are up. losses: by link,
-    how often a port of it went down.
+    Attributes:
+        up: by switch and port, whether it was up at the last look.
+        began: by switch, when it was asked first, in seconds.
+        late: ports that have not come up in time, which was reported once.
+        steady: by disabled link, since when both its ends are up, in seconds.
+        losses: by link, how many times a port of it went down.
     """
 
     up: Mapping[tuple[str, int], bool] = field(default_factory=dict)
@@ -48,10 +53,10 @@ def look_at_ports(
     ports: Ports, states: States, layout: Layout, off: Mapping[str, Why], now: float
 ) -> tuple[Ports, dict[str, str], list[str]]:
     """Return the new state after some switches have said which of their ports are up, the links that are lost now with
-    what was seen, and what else an operator should know.
+    what was seen, and lines for the log.
 
-    Only what was seen up counts as lost, or what stays down where the switch has other ports up: a switch whose ports
-    are never up (a simulated one) says nothing by that.
+    A port that was up before and is down counts as lost. So does one that stays down although the switch has other
+    ports up; a switch whose ports are never up (a simulated one, for example) tells nothing by that.
     """
     up, began, late = dict(ports.up), dict(ports.began), set(ports.late)
     causes: dict[str, str] = {}
@@ -82,8 +87,8 @@ def look_at_ports(
 def look_at_what_is_back(
     ports: Ports, layout: Layout, off: Mapping[str, Why], now: float
 ) -> tuple[Ports, dict[str, float]]:
-    """Return the new state, and links whose ports have been up for long enough, with the seconds for which they have
-    been."""
+    """Return the new state, and the links whose ports have been up for long enough, with the seconds that were asked of
+    them."""
     steady, back = {}, {}
     for link in (link for link, why in off.items() if why == Why.PORT_DOWN):
         if not ports.is_up(link, layout):

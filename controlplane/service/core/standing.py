@@ -1,12 +1,13 @@
 """Decides what the controller does about a tree that has had no result since its epoch began, though every worker
 waits.
 
-Nothing that is known to fail looks like this for long: what is late, lost or congested brings some results, a rank that
-is late keeps the others' trees idle, and where a switch, a link or an agent is gone, others react within seconds. So it
-is a defect: of what a switch holds, of what an agent keeps, of the plan, or of this program. The steps, each when the
-one before has not helped: the switches of the tree are read again and get what they lack; the job begins anew, in
-another epoch; the job is refused, so that its trainers get a reason and go on without the network, where they would
-stand in it.
+No known failure looks like this for long. What is late, lost or congested brings some results. A rank that is late
+keeps the other ranks' trees idle. Where a switch, a link or an agent is gone, other parts of the controller react
+within seconds. So it is a defect: in the entries of a switch, in an agent, in the plan or in this program.
+
+The steps, each when the one before has not helped: the switches of the tree are read again and get what they lack; the
+job begins anew, in another epoch; the job is refused, so that its trainers get a reason and go on without the network,
+instead of waiting in it for ever.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ READ_SECONDS = 5.0
 ANEW_SECONDS = 25.0
 """Seconds without a result after which the job begins anew, or is refused."""
 PACKETS = 64
-"""A slow tree is given the time of so many packets at its planned rate in any case."""
+"""Packets at its planned rate whose time a slow tree is given in any case, before a step is taken."""
 
 
 class Do(Enum):
-    """Steps that the controller takes about a tree without a result, from the mildest to the last."""
+    """Step that the controller takes about a tree without a result, from the mildest to the last."""
 
     NOTHING = "nothing"
     READ_SWITCHES = "read its switches again"
@@ -34,8 +35,13 @@ class Do(Enum):
 
 @dataclass(frozen=True)
 class Stand:
-    """Memory of the steps that were taken for one job. epoch: the one that was seen last. read: trees whose switches
-    were read again in it. anew: trees for which the job began anew, and which have had no result since."""
+    """Memory of the steps that were taken for one job.
+
+    Attributes:
+        epoch: the one that was seen last.
+        read: trees whose switches were read again in this epoch.
+        anew: trees for which the job began anew, and which have had no result since.
+    """
 
     epoch: int = 0
     read: frozenset[int] = frozenset()
@@ -45,10 +51,15 @@ class Stand:
 def decide(
     before: Stand, epoch: int, standing: Mapping[int, float], moving: Collection[int], slowest: Mapping[int, float]
 ) -> tuple[Stand, Do, int]:
-    """Return what is known from now on, what is to be done, and about which tree (-1: none).
+    """Return the memory after this step, the step to take, and the tree that it is about (-1 without a step).
 
-    standing: trees without a result in this epoch that every worker waits for, and for how many seconds. moving: trees
-    that have had a result in it. slowest: by tree, the seconds that a packet takes at its planned rate.
+    Args:
+        before: the memory of earlier steps.
+        epoch: the one that runs.
+        standing: trees that every worker waits for and that have had no result in this epoch, with the seconds that
+            each has waited.
+        moving: trees that have had a result in this epoch.
+        slowest: by tree, the seconds that a packet takes at the tree's planned rate.
     """
     now = before if before.epoch == epoch else replace(before, epoch=epoch, read=frozenset())
     now = replace(now, anew=now.anew.difference(moving))

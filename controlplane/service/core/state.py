@@ -1,7 +1,7 @@
 """The state of one job's agents: who has joined, what each is doing, and which change of plan is under way.
 
-Everything here is immutable. Functions of the state that decide nothing (who is missing, who may go on) are its
-methods; what changes it is in membership.py and handover.py.
+Everything here is immutable. Methods answer questions about the state and decide nothing; membership.py and handover.py
+decide which state follows.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ class NodeState(StrEnum):
     __hash__ = str.__hash__  # that of an Enum takes longer, and each look at all nodes needs it
 
     EXPECTED = "expected"
-    """The plan needs it, and no agent has joined for it. It needs no entry in `State.nodes`."""
+    """The plan needs the node, and no agent has joined for it. Such a node needs no entry in `State.nodes`."""
     JOINED = "joined"
-    """The plan needs it, and its agent waits until the others have joined."""
+    """The plan needs the node, and its agent waits until the others have joined."""
     RUNNING = "running"
-    """The node's agent works with the configuration of the epoch that runs."""
+    """The node's agent works with the configuration of the running epoch."""
     LEFT = "left"
-    """The node's agent is done and has ended. The others may finish what is under way until the grace period ends."""
+    """The node's agent is done and has ended. The others may finish the operations under way until the grace period
+    ends."""
     LOST = "lost"
-    """The node's agent is gone, and the job runs on without it. Its part of the plan is not yet given to others."""
+    """The node's agent is gone, and the job runs on without it. No new plan has given its part to others yet."""
     RETURNED = "returned"
     """The node was lost, and an agent has joined for it since. It waits until a plan uses the node again."""
     STANDBY = "standby"
     """An agent has joined for the node, and the plan does not need it."""
     DRAINING = "draining"
-    """The new plan does not need it; its agent serves the operations of the previous epoch until these are done."""
+    """The new plan does not need the node; its agent serves the operations of the previous epoch until these are
+    done."""
 
 
 class Phase(StrEnum):
@@ -45,38 +47,38 @@ class Phase(StrEnum):
     WAITING = "waiting"
     """The job waits for agents that have not joined."""
     STARTING = "starting"
-    """Each agent that is needed has joined, and the number of the new epoch is being stored."""
+    """All agents that the plan needs have joined, and the number of the new epoch is being stored."""
     RUNNING = "running"
-    """All agents that the plan needs run, but for those that are done and have left."""
+    """All agents that the plan needs run, except those that are done and have left."""
     SHORT = "short"
-    """The job runs, but somebody was lost, and the plan has not been changed yet."""
+    """The job runs without an agent that was lost, and its plan has not been changed yet."""
     CLOSED = "closed"
-    """The job was removed, or the controller ends. Nothing is decided any more."""
+    """The job was removed, or the controller ends. No event changes anything any more."""
 
 
 class Stage(StrEnum):
     """Stage of a change of plan."""
 
     STARTING = "starting"
-    """The number of its epoch is being stored."""
+    """The number of the new epoch is being stored."""
     PREPARING = "preparing"
     """Agents make ready for the new plan, and workers hold back operations that they have not started."""
     DRAINING = "draining"
-    """All have changed over; the operations of the previous epoch are not all done."""
+    """All agents have switched over, and some operations of the previous epoch are not done."""
 
 
 MEMBER = frozenset({NodeState.JOINED, NodeState.RUNNING})
-"""The agent has joined, and the plan needs it."""
+"""States in which the agent has joined, and the plan needs it."""
 RESERVE = frozenset({NodeState.STANDBY, NodeState.RETURNED, NodeState.DRAINING})
-"""The agent has joined, and the plan does not use it."""
+"""States in which the agent has joined, and the plan does not use it."""
 GONE = frozenset({NodeState.LOST, NodeState.RETURNED})
-"""Lost from the epoch that runs."""
+"""States of a node that was lost from the running epoch."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """A node that may join: as what ("worker" or "parameter_server"), and its address. serves: a worker's host is a
-    parameter server, too, with one agent for both."""
+    """A node that may join the job: its role ("worker" or "parameter_server") and its address. With `serves`, a
+    worker's host is a parameter server, too, and one agent does both."""
 
     role: str
     address: str
@@ -84,8 +86,8 @@ class Known:
 
 
 class Place(NamedTuple):
-    """A node's place in a plan. digest: of the configuration that its agent gets, without epoch and key. serves: as of
-    `Known`, in this plan."""
+    """A node's place in a plan. The `digest` is that of the configuration that its agent gets, without epoch and key.
+    With `serves`, a worker's host is also a parameter server in this plan."""
 
     node: str
     role: str
@@ -95,8 +97,8 @@ class Place(NamedTuple):
 
 
 def known_with(known: Mapping[str, Known], places: Iterable[Place]) -> dict[str, Known]:
-    """The nodes that may join when these places are needed, too. A host that was a parameter server may be one again,
-    whatever the plan of now makes of it."""
+    """Return the nodes that may join when these places are needed, too. A host that was a parameter server may be one
+    again, whatever it is in the present plan."""
     more = {
         place.node: Known(place.role, place.address, place.serves or (place.node in known and known[place.node].serves))
         for place in places
@@ -106,12 +108,18 @@ def known_with(known: Mapping[str, Known], places: Iterable[Place]) -> dict[str,
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the job, and the agent that has joined for it, if one has.
+    """A node of the job, and the agent that has joined for it, if there is one.
 
-    connection: the number of its stream of events; 0 without an agent. agent: a random name of its process. process,
-    peer: who that is, for people. running: (epoch, digest of the configuration) that the agent works with, (0, ""):
-    none. since: when it joined, or began to wait. leaving, failure: it has said that it is about to end, because it is
-    done or because of that failure. reason: why it was lost.
+    Attributes:
+        state: the node's state.
+        connection: the number of the agent's stream of events; 0 without an agent.
+        agent: a random name of the agent's process.
+        process, peer: the process and where it connects from, for people.
+        running: the epoch and the digest of the configuration that the agent works with; (0, "") without one.
+        since: when the agent joined, or began to wait, in seconds.
+        leaving: the agent has announced that it ends because it is done.
+        failure: the failure because of which the agent has announced that it ends; "" without one.
+        reason: why the node was lost.
     """
 
     state: NodeState
@@ -130,9 +138,12 @@ class Node:
 class Starting:
     """An epoch that begins as soon as its number is stored.
 
-    carried_on: the epoch that the agents run already, after a restart of the controller (0: a new one begins).
-    without: nodes that count as lost from its beginning. joined: the node whose agent's joining has caused it, if any.
-    before: the phase until then. retried: its number could not be stored before.
+    Attributes:
+        carried_on: the epoch that the agents run already, after a restart of the controller; 0 where a new one begins.
+        without: nodes that count as lost from its beginning.
+        joined: the node whose agent's joining has caused it, or "".
+        before: the phase until then.
+        retried: its number could not be stored before.
     """
 
     carried_on: int
@@ -146,14 +157,23 @@ class Starting:
 class Handover:
     """A change of plan under a running job, as the agents see it.
 
-    places: of the new plan. again: operations under way are stopped and started again under the new plan, because an
-    agent was lost. fewer: a worker of the running plan is not in the new one. next_operations: by node that is ready,
-    the number of its next operation (again: of the first of which it has no result). done: by worker, operations whose
-    results it has. first_operation: the first that the new plan sums, counted in the old epoch. switched: when the
-    agents were told to change over. drained: workers that have all results of the old epoch. repeated: the most that a
-    worker started again, (operations, bytes). broken: why operations of the old epoch cannot end; they are started
-    again in another epoch as soon as its number is stored. instead_of: the epoch of the change that drained in vain and
-    became this one, which starts again with the same plan; 0: there was none.
+    Attributes:
+        stage: how far it is.
+        places: those of the new plan.
+        again: operations under way are stopped and started again under the new plan, because an agent was lost.
+        fewer: a worker of the running plan is not in the new one.
+        epoch: the one that begins with the new plan.
+        next_operations: by node that is ready, the number of its next operation; with `again`, the number of the first
+            operation of which it has no result.
+        done: by worker, the operations whose results it has.
+        first_operation: the first one that the new plan sums, counted in the old epoch.
+        switched: when the agents were told to switch over, in seconds.
+        drained: workers that have all results of the old epoch.
+        repeated: the most that a worker has started again, as operations and bytes.
+        broken: why operations of the old epoch cannot end; they are started again in another epoch as soon as its
+            number is stored.
+        instead_of: the epoch of the change whose operations could not end and which this one repeats with the same
+            plan; 0 where there was none.
     """
 
     stage: Stage
@@ -176,16 +196,17 @@ class Handover:
         return [place.node for place in self.places if place.role == "worker"]
 
     def unprepared(self) -> list[str]:
-        """Nodes whose agents have not said yet that they are ready to change over."""
+        """Return the nodes whose agents have not yet said that they are ready to switch over."""
         return [place.node for place in self.places if place.node not in self.next_operations]
 
     def undrained(self) -> list[str]:
-        """Workers that still have operations of the old epoch under way."""
+        """Return the workers that still have operations of the old epoch under way."""
         return [node for node in self.workers if node not in self.drained]
 
     def given(self) -> dict[int, int]:
-        """Operations that are not started again although some worker lacks the result: the lost worker's part is in it,
-        and only workers that have the result can give it. By operation: the number of such a worker."""
+        """Return the operations that are not started again although some worker lacks the result, each with the number
+        of a worker that has it. The result has the lost worker's part in it, so only workers that have it can give it
+        to the others."""
         found: dict[int, int] = {}
         if self.fewer:
             for index, node in reversed(list(enumerate(self.workers))):
@@ -202,12 +223,20 @@ class Handover:
 class State:
     """State of one job's agents.
 
-    version: of the packets' encoding; agents with another one are refused. grace: seconds for which the others may go
-    on after an agent that was done and has left. least_workers: the job may go on without lost agents while it has so
-    many workers and one parameter server; None: it never does. known: nodes that may join. plan: by node that the plan
-    needs, the digest of its configuration. nodes: those of which there is anything to say. epoch: the last that began;
-    0: none. repeat: the agents have stopped the operations under way, which are to be started again by the next change
-    of plan. refusal: what agents are told once the job is closed.
+    Attributes:
+        version: of the packets' encoding; agents with another one are refused.
+        grace: seconds for which the others may go on after an agent that was done and has left.
+        least_workers: the job may go on without lost agents while it has so many workers and one parameter server; None
+            where it never may.
+        known: the nodes that may join.
+        plan: by node that the plan needs, the digest of its configuration.
+        nodes: every node that is not simply expected.
+        phase: the state of the job as a whole.
+        epoch: the last one that began; 0 before the first.
+        repeat: the agents have stopped the operations under way, which the next change of plan is to start again.
+        starting: the epoch that is about to begin, if there is one.
+        handover: the change of plan that is under way, if there is one.
+        refusal: what agents are told once the job is closed.
     """
 
     version: int
@@ -225,7 +254,7 @@ class State:
 
     @property
     def running(self) -> bool:
-        """Whether agents work by a configuration."""
+        """Whether agents work with a configuration."""
         phase = self.starting.before if self.starting is not None else self.phase
         return phase in (Phase.RUNNING, Phase.SHORT)
 
@@ -235,24 +264,24 @@ class State:
         return self.nodes[node].state if node in self.nodes else NodeState.EXPECTED
 
     def having(self, states: Collection[NodeState]) -> dict[str, Node]:
-        """The nodes that are in one of these states."""
+        """Return the nodes that are in one of these states."""
         return {node: one for node, one in self.nodes.items() if one.state in states}
 
     def missing(self) -> list[str]:
-        """Nodes that the plan needs and whose agents are not there."""
+        """Return the nodes that the plan needs and whose agents are not there."""
         return [node for node in self.plan if self.state_of(node) not in MEMBER]
 
     def lost(self) -> dict[str, str]:
-        """Nodes that were lost from the epoch that runs, and why."""
+        """Return the nodes that were lost from the running epoch, and why."""
         return {node: one.reason for node, one in self.having(GONE).items()}
 
     def node_at(self, addresses: Iterable[str]) -> list[str]:
-        """The nodes that have these addresses."""
+        """Return the nodes that have these addresses."""
         by_address = {known.address: node for node, known in self.known.items()}
         return [by_address[address] for address in addresses if address in by_address]
 
     def spare_servers(self) -> list[str]:
-        """Parameter servers that wait, and that can begin while the others run."""
+        """Return the parameter servers that wait, and that can begin while the others run."""
         return [node for node in self.having(RESERVE) if self.known[node].role == "parameter_server"]
 
     def suffices(self, nodes: Iterable[str]) -> bool:
@@ -263,8 +292,8 @@ class State:
         return self.least_workers is not None and workers >= self.least_workers and serves
 
     def goes_on_without(self, node: str) -> bool:
-        """Return whether the job, which runs, may go on when this node is lost, too. Where a worker is done and has
-        left it may not: what is under way cannot be started again without it."""
+        """Return whether the job runs, and may go on when this node is lost, too. It may not where a worker is done and
+        has left, since the operations under way cannot be started again without that worker."""
         if not self.running:
             return False
         left = {*self.having(MEMBER), *self.spare_servers()} - {node}
@@ -273,8 +302,8 @@ class State:
         return not done and self.suffices(left)
 
     def common_epoch(self, nodes: Iterable[str]) -> int:
-        """The epoch that the agents of these nodes run already, each with the very configuration that it has in the
-        plan (the controller has started again); 0: there is none."""
+        """Return the epoch that the agents of these nodes run already, after a restart of the controller, each with
+        exactly the configuration that its node has in the plan; 0 where there is no such epoch."""
         running = {node: self.nodes[node].running for node in nodes}
         epochs = {epoch for epoch, _ in running.values()}
         same = all(digest == self.plan.get(node) for node, (_, digest) in running.items())
@@ -282,7 +311,7 @@ class State:
 
     def carries_on_without(self, lost: Collection[str]) -> int:
         """Return the epoch with which all others can go on after a restart of the controller, when these nodes count as
-        lost because their agents are not there or were started anew; 0: they cannot."""
+        lost because their agents are not there or were started anew; 0 where the others cannot go on."""
         members = self.having(MEMBER)
         left = [node for node in members if node not in lost]
         workers = any(self.known[node].role == "worker" for node in lost if node in members)
@@ -292,6 +321,6 @@ class State:
 
 
 def names(nodes: Iterable[str]) -> str:
-    """A list of nodes for people; a long one is cut."""
+    """Return a list of nodes for people, cut where it is long."""
     nodes = list(nodes)
     return ", ".join(nodes) if len(nodes) <= 8 else f"{', '.join(nodes[:6])} and {len(nodes) - 6} more"

@@ -11,9 +11,9 @@ from controlplane.service.core.state import MEMBER, RESERVE, Node, NodeState, Pl
 
 
 class Step:
-    """Collects what one event changes. The state that it was made of stays as it is.
+    """Collects the new state and the actions of one event. The `State` that it is made with stays as it is.
 
-    now: seconds of a clock that never goes back.
+    `now` is in seconds, of a clock that never goes back.
     """
 
     def __init__(self, state: State, now: float) -> None:
@@ -21,33 +21,33 @@ class Step:
         self.actions: list[Action] = []
 
     def change(self, **fields: Any) -> None:
-        """Other values for these fields of the state."""
+        """Give these fields of the state other values."""
         self.state = replace(self.state, **fields)
 
     def put(self, node: str, **fields: Any) -> None:
-        """Other values for these fields of a node."""
+        """Give these fields of a node other values."""
         self.change(nodes={**self.state.nodes, node: replace(self.state.nodes[node], **fields)})
 
     def place(self, node: str, entry: Node | None) -> None:
-        """Replace what is known of a node; None: nothing is, and the node is expected."""
+        """Replace what is known of a node. With None the entry goes, and the node is expected."""
         others = {one: known for one, known in self.state.nodes.items() if one != node}
         self.change(nodes=others if entry is None else {**others, node: entry})
 
     def do(self, action: Action) -> None:
-        """One more action."""
+        """Add an action."""
         self.actions.append(action)
 
     def say(self, line: str, *, warning: bool = False) -> None:
-        """A line for the log."""
+        """Add a line for the log."""
         self.do(Say(line, warning))
 
     def tell(self, node: str, *words: Word) -> None:
-        """Words to the agent of a node."""
+        """Send messages to the agent of a node."""
         for word in words:
             self.do(Tell(node, self.state.nodes[node].connection, word))
 
     def tell_members(self, word: Word) -> None:
-        """The same words to all agents that the plan needs and that have joined."""
+        """Send a message to all agents that the plan needs and that have joined."""
         for node in self.state.having(MEMBER):
             self.tell(node, word)
 
@@ -56,20 +56,21 @@ class Step:
         self.tell_members(Waiting(tuple(self.state.missing())))
 
     def stop(self, node: str, reason: str, *culprits: str) -> None:
-        """The agent of this node stops what it runs, if it runs anything, for this reason: because of these nodes."""
+        """Tell the agent of this node to stop what it runs, if it runs anything, for this reason, which these nodes
+        have caused."""
         if self.state.nodes[node].running[0]:
             self.put(node, running=(0, ""))
             self.tell(node, Abort(reason, culprits))
 
     def stand_by(self, node: str) -> None:
-        """The agent of this node waits until a plan uses it."""
+        """Tell the agent of this node to wait until a plan uses it."""
         lost = self.state.nodes[node].reason
         self.put(node, state=NodeState.RETURNED if lost else NodeState.STANDBY, since=self.now)
         self.tell(node, Waiting((node,), standby_words(node)))
 
     def rearrange(self, places: Iterable[Place], *, drain: bool = False) -> None:
-        """Another plan. Agents that it does not need stand by (drain: after what they have under way), and those that
-        stand by and that it needs are members."""
+        """Replace the plan. Agents that the new one does not need stand by (with `drain`: after they have served what
+        is under way), and those that stand by and that it needs become members."""
         places = tuple(places)
         self.change(known=known_with(self.state.known, places), plan={place.node: place.digest for place in places})
         for node in self.state.having(MEMBER):
@@ -84,13 +85,13 @@ class Step:
         self.promote_standbys()
 
     def promote_standbys(self) -> None:
-        """Agents that stand by, and that the plan needs, become members."""
+        """Make members of the agents that stand by and that the plan needs."""
         for node in self.state.having(RESERVE):
             if node in self.state.plan:
                 self.put(node, state=NodeState.JOINED, reason="")
 
     def fail_change(self, reason: str) -> None:
-        """A change of plan that is under way does not end in good order. What is only being prepared is withdrawn."""
+        """End a change of plan that is under way before its time. One that agents are only preparing is withdrawn."""
         handover = self.state.handover
         if handover is None:
             return
@@ -103,5 +104,5 @@ class Step:
 
 
 def standby_words(node: str) -> str:
-    """Return why an agent that has joined gets no configuration."""
+    """Return a sentence for an agent that has joined and gets no configuration."""
     return f"the job goes on without {node} for now; it waits to be used again"

@@ -1,6 +1,7 @@
 """Rules for how long a switch or a link is disabled: when it counts as lost, and when it is used again.
 
-Pure: a look takes what there was (`Trust`) and what is seen now, and gives what there is and what is to be done.
+Pure: each function takes what is known (`Trust`) and what is seen now, and returns the new knowledge and what is to be
+done.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from types import MappingProxyType
 from controlplane.service.core.disabled import Why
 
 LOST_SECONDS = 0.3
-"""Seconds for which a switch may be away: one that restarts at once is filled again, and nothing else happens."""
+"""Seconds for which a switch may be away before it counts as lost. One that restarts faster is filled again, and
+nothing else happens."""
 STEADY_SECONDS = 30.0
 """Seconds for which a switch must answer, or a lost parameter server must be back, before it is used again; for a
 server twice as long after each further loss."""
@@ -21,15 +23,15 @@ PROBATION_SECONDS = 60.0
 """Seconds for which a silent link or switch is disabled at first; twice as long each time that it is silent again."""
 LONGEST_PROBATION_SECONDS = 3600.0
 NO_WAY_SECONDS = 1.0
-"""PROBATION_SECONDS for a link or switch without which a job has no way: to try it is better than to give up. Twice as
-long each time that it is still silent."""
+"""Seconds for which a silent link or switch without which a job has no way is disabled, since trying it is better than
+giving up; twice as long each time that it is still silent."""
 LONGEST_NO_WAY_SECONDS = 4.0
 
 
 @dataclass(frozen=True)
 class Probation:
-    """Probation of a link or switch that was silent: since when, and for how many seconds it is disabled. early: how
-    often it was used before these were over, because a job had no other way."""
+    """Probation of a link or switch that was silent: since when it is disabled, and for how many seconds (`pause`).
+    `early` counts how many times it was used before that time was over, because a job had no other way."""
 
     since: float
     pause: float
@@ -38,16 +40,21 @@ class Probation:
 
 @dataclass(frozen=True)
 class Trust:
-    """away, back: by switch, since when it has not answered, or has answered again. probation: by link or switch that
-    was silent, also while it is tried again."""
+    """Knowledge about switches and links that failed.
+
+    Attributes:
+        away: by switch, since when it has not answered, in seconds.
+        back: by switch, since when it has answered again, in seconds.
+        probation: by link or switch that was silent; the entry stays while it is tried again.
+    """
 
     away: Mapping[str, float] = field(default_factory=dict)
     back: Mapping[str, float] = field(default_factory=dict)
     probation: Mapping[str, Probation] = field(default_factory=dict)
 
     def may_carry(self, off: Mapping[str, Why], up: Iterable[str], now: float) -> list[str]:
-        """Return what is disabled and may carry again, the likeliest first: switches that answer, links whose ports are
-        up (`up`), and what has been silent longest."""
+        """Return what is disabled and may work again, the likeliest first: switches that answer, links whose ports are
+        up (`up`), and then what has been silent longest."""
         answering = [name for name, why in off.items() if why == Why.LOST and name in self.back]
         since: dict[str, float] = {}
         for name in (name for name, why in off.items() if why == Why.SILENT):
@@ -66,12 +73,12 @@ def look_at_switches(
     timed_out: Collection[str] = (),
     prompt: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[Trust, list[str], list[str]]:
-    """Return the new state after a look at all switches (ready: whether each answers), the switches that are lost now,
+    """Return the new state after all switches were asked whether they answer (`ready`), the switches that are lost now,
     and those that are to be used again.
 
-    A switch that did not answer in time (timed_out) is lost only if most of the others have, since then, been asked
-    and answered at once (prompt: when they were asked): else it is this controller, or its network, that is slow, and
-    leading every job around switches that work would make that worse.
+    A switch that did not answer in time (`timed_out`) is lost only if most of the others were asked since then
+    (`prompt`: when they were asked) and have answered at once. Otherwise this controller, or its network, is slow, and
+    rerouting every job around switches that work would make that worse.
     """
     away = {name: trust.away.get(name, now) for name, answers in ready.items() if not answers}
     back = {name: trust.back.get(name, now) for name, answers in ready.items() if answers}
@@ -90,14 +97,14 @@ def look_at_switches(
 
 
 def found_silent(trust: Trust, names: Iterable[str], now: float) -> Trust:
-    """Packets went into these, and none came out. `keep_off` says for how long they are kept off."""
+    """Take note that packets went into these, and none came out. `keep_off` says for how long they are disabled."""
     found = {name: replace(trust.probation.get(name, Probation(now, 0.0)), since=now) for name in names}
     return replace(trust, probation={**trust.probation, **found})
 
 
 def keep_off(trust: Trust, names: Iterable[str], every_job_has_a_way: bool) -> Trust:
-    """Return for how long something that was just found silent is disabled. What was tried early has not waited its
-    time, so that stays the same."""
+    """Set for how long something that was just found silent is disabled, and return the new state. What was tried early
+    has not waited its time, so its time stays the same."""
     least = PROBATION_SECONDS if every_job_has_a_way else NO_WAY_SECONDS
     probation = dict(trust.probation)
     for name in names:
@@ -114,8 +121,9 @@ def tried_early(trust: Trust, names: Collection[str]) -> Trust:
 
 
 def end_probation(trust: Trust, off: Mapping[str, Why], now: float) -> tuple[Trust, dict[str, float]]:
-    """Return what is to be tried again, and after how many seconds, as only a job's own packets tell whether it
-    carries. What has carried for twice that time is trusted as any other, and forgotten."""
+    """Return the new state, and what is to be tried again, with the seconds for which it was disabled: only a job's own
+    packets tell whether it works. What has worked for twice that time is trusted like any other, and its probation
+    forgotten."""
     over = {
         name: one.pause
         for name, one in trust.probation.items()
@@ -129,9 +137,10 @@ def servers_to_take_back(
     lost: Mapping[str, int], waiting: Mapping[str, float], job_runs: bool
 ) -> tuple[list[str], float]:
     """Return which lost parameter servers are to be used again, and for how many seconds at least they have been back.
-    lost: how often each was lost. waiting: for how many seconds those that have joined again have waited. A server is
-    used again when it has stayed, or at once where the job does not run, since then all wait for those who are not
-    there.
+
+    `lost` says how many times each was lost, `waiting` for how many seconds each one that has joined again has waited.
+    A server is used again when it has stayed for long enough, or at once where the job does not run, since then all
+    wait for those that are missing.
     """
     there = [node for node in lost if node in waiting]
     if not job_runs:

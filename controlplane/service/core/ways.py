@@ -9,9 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Layout:
-    """A network as far as the core has to know it: who is connected to whom, and at which port.
+    """A network as far as the core has to know it: what is connected to what, and at which port.
 
-    neighbours: by switch and server. switches: which of them are switches. ports: by switch and port, what is there.
+    Attributes:
+        neighbours: by switch and by server, what it is connected to.
+        switches: those of them that are switches.
+        ports: by switch and port, the neighbour there.
     """
 
     neighbours: Mapping[str, tuple[str, ...]]
@@ -19,29 +22,29 @@ class Layout:
     ports: Mapping[str, Mapping[int, str]]
 
     def port(self, switch: str, neighbour: str) -> int:
-        """The switch's port to this neighbour."""
+        """Return the switch's port to this neighbour."""
         return next(port for port, other in self.ports[switch].items() if other == neighbour)
 
     def link(self, name: str) -> tuple[str, str]:
-        """The ends of a link ("V1-V2")."""
+        """Return the ends of a link ("V1-V2")."""
         return next((u, v) for u in self.neighbours for v in self.neighbours[u] if link_name(u, v) == name)
 
     def has(self, name: str) -> bool:
-        """Return whether a switch, a server or a link ("V1-V2", whichever end is first) is called so."""
+        """Return whether a switch, a server or a link ("V1-V2", whichever end is first) has this name."""
         if name in self.neighbours:
             return True
         return any(name in (f"{u}-{v}", f"{v}-{u}") for u, others in self.neighbours.items() for v in others)
 
     def only_switch(self, node: str) -> tuple[str, ...]:
-        """Return the switch that a server hangs on where it hangs on one alone; nothing for other servers and for
-        switches."""
+        """Return the switch that a server is connected to, if it is connected to one alone; nothing for other servers
+        and for switches."""
         others = () if node in self.switches else self.neighbours[node]
         return others if len(others) == 1 else ()
 
 
 @dataclass(frozen=True)
 class Need:
-    """A job's servers, which have to reach each other. without: those of them without which it goes on."""
+    """A job's servers, which have to reach each other, and those of them `without` which it goes on."""
 
     servers: tuple[str, ...]
     without: frozenset[str] = frozenset()
@@ -53,13 +56,13 @@ class Need:
 
 
 def link_name(u: str, v: str) -> str:
-    """The name of a link, whichever end is named first."""
+    """Return the name of a link, whichever end is named first."""
     return "-".join(sorted((u, v)))
 
 
 def avoidable(off: Iterable[str], layout: Layout, servers: Iterable[str]) -> list[str]:
-    """Return all disabled things that a job of these servers can do without: not the only switch of one of them.
-    A job waits for that one to be back, and is rerouted around what else fails."""
+    """Return those of the disabled switches and links that a job with these servers can do without: all but the only
+    switch of one of the servers. A job waits for that one to be back, and is rerouted around what else fails."""
     only = {switch for node in servers for switch in layout.only_switch(node)}
     return [name for name in off if name not in only]
 
@@ -88,8 +91,10 @@ def only_ways(
     """Return what has to be used again so that the servers of each job reach each other; nothing, where that does not
     help.
 
-    jobs: of each the servers, and what is disabled for it. probation: what may carry again, the likeliest first. One
-    that is enough for a job is preferred to several.
+    Args:
+        layout: the network.
+        jobs: for each job, its servers and what is disabled for it.
+        probation: what may work again, the likeliest first. One that is enough for a job is preferred to several.
     """
     chosen: list[str] = []
     for nodes, disabled in jobs:
@@ -106,7 +111,7 @@ def only_ways(
 
 
 def _needed(layout: Layout, nodes: Sequence[str], disabled: set[str], candidates: Sequence[str]) -> list[str]:
-    """Reduce candidates that are enough together to those that are all needed; the likeliest are kept first."""
+    """Reduce candidates that are enough together to those that are all needed; the likeliest are kept."""
     kept = list(candidates)
     for name in reversed(candidates):
         fewer = [one for one in kept if one != name]

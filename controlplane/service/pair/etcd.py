@@ -14,7 +14,7 @@ from typing import Any
 from controlplane.service.pair.store import NOTHING, StoreError, Value
 
 CALL_SECONDS = 0.4
-"""Seconds that one member of the cluster may take to answer; then the next is asked."""
+"""Seconds that one member of the cluster may take to answer; then the next one is asked."""
 
 
 class EtcdStore:
@@ -22,9 +22,9 @@ class EtcdStore:
 
     Args:
         members: "HOST:PORT" of some of its members.
-        prefix: of all names here; other networks in the same cluster have others.
+        prefix: the prefix of all names here, so that several networks can use one cluster.
         credentials: a folder with authority.pem and, where the cluster asks for them, certificate.pem and key.pem;
-            None: plaintext.
+            without one, connections are not encrypted.
     """
 
     def __init__(self, members: Sequence[str], prefix: str, credentials: Path | None = None) -> None:

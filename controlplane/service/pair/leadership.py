@@ -1,11 +1,11 @@
-"""Leadership among several controllers: the one leads whose name is in the store, as long as it says there that it
-lives.
+"""Leadership among several controllers: the leader is the one whose name is in the store, as long as it keeps writing
+there.
 
 The leader writes a beat several times a second. A controller that waits takes the lead when the beat has not changed
-for `after` seconds of its own clock; a leader that could not write one for two thirds of that has lost the lead, and
-must do nothing more. So no two lead at a time where clocks run alike, however wrong the time of day is. And should a
-machine have been stopped with its clock, what it still writes is refused: by the store, which compares who leads with
-every write, and by the switches, where the next controller has a higher election id.
+for `after` seconds of its own clock. A leader that could not write one for two thirds of that time has lost the lead,
+and must do nothing more. So no two lead at a time where clocks run equally fast, however wrong the time of day is. And
+should a machine have been stopped with its clock, what it still writes is refused: by the store, which compares with
+every write who leads, and by the switches, where the next controller has a higher election id.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from controlplane.service.pair.store import Store, StoreError, Value
 AFTER_SECONDS = 1.5
 """Seconds without a beat after which another controller takes the lead."""
 PART_THAT_LEADS = 2 / 3
-"""A leader that the store does not answer leads for this part of AFTER_SECONDS, and then ends."""
+"""Part of AFTER_SECONDS for which a leader goes on to lead when the store does not answer; then it ends."""
 BEATS, BEAT_SECONDS = 6, 0.25
-"""A leader writes at least so many beats in AFTER_SECONDS, and waits at most so many seconds between two of them."""
+"""Least number of beats that a leader writes in AFTER_SECONDS, and longest time between two of them, in seconds."""
 LEADER, BEAT = "leader", "beat"
 
 
 class NotLeading(OSError):
-    """Another controller leads, or may: nothing was written."""
+    """Another controller leads, or may lead: nothing was written."""
 
 
 class Leadership:
-    """A controller's part in it: `wait` until it leads; from then on `lost` is called at most once, from a thread.
+    """A controller's part in the choice of a leader: `wait` returns when it leads; from then on `lost` is called at
+    most once, from a thread.
 
     Args:
-        name: for people, to tell the controllers apart.
-        lost: gets why; whoever is called must end at once all that only a leader may do.
+        name: a name for people, to tell the controllers apart.
+        lost: gets the reason; it must end at once everything that only a leader may do.
     """
 
     def __init__(self, store: Store, name: str, lost: Callable[[str], None], *, after: float = AFTER_SECONDS) -> None:
@@ -53,7 +54,7 @@ class Leadership:
         return bool(self._revision) and not self._ended.is_set() and time.monotonic() < self._until
 
     def confirmed(self) -> bool:
-        """Return whether the store says now that this controller leads: also true to the world where this machine was
+        """Return whether the store says now that this controller leads. The answer is right also where this machine was
         stopped with its clock."""
         try:
             return self.leads and self.store.read(LEADER).revision == self._revision
@@ -61,7 +62,8 @@ class Leadership:
             return False
 
     def wait(self, stop: threading.Event, log: Callable[[str], None]) -> bool:
-        """Wait until this controller leads; False: `stop` was set before. log: gets who leads, and what is wrong."""
+        """Wait until this controller leads. Return False where `stop` was set before. `log` gets who leads, and what is
+        wrong."""
         seen: tuple[Value, Value] | None = None
         since, said = 0.0, ""
         while not stop.is_set():
@@ -86,7 +88,7 @@ class Leadership:
         return False
 
     def _take(self, seen: tuple[Value, Value], began: float) -> bool:
-        """Take the lead, unless the leader has written meanwhile. Raises StoreError."""
+        """Take the lead, unless the leader has written meanwhile. Return whether that worked. Raise StoreError."""
         leader, beat = seen
         if leader.content.decode(errors="replace") == self._token:  # An answer had been lost.
             self._revision = leader.revision
@@ -105,13 +107,14 @@ class Leadership:
         return True
 
     def commit(self, values: Mapping[str, bytes], expected: Mapping[str, int] | None = None) -> int:
-        """Write these values as the leader. Raises NotLeading, StoreError; returns 0 as `Store.commit` does."""
+        """Write these values as the leader. Return 0 where `Store.commit` does. Raise NotLeading or StoreError where it
+        fails."""
         if not self.leads:
             raise NotLeading(f"{self.name} does not lead any more")
         return self._commit(values, expected or {})
 
     def _commit(self, values: Mapping[str, bytes], expected: Mapping[str, int]) -> int:
-        """Write these values while the store says that this controller leads. Raises and returns as `commit`."""
+        """Write these values while the store says that this controller leads. Return and raise what `commit` does."""
         done = self.store.commit(values, {LEADER: self._revision, **expected})
         if not done and self.store.read(LEADER).revision != self._revision:
             self._end("another controller leads")
@@ -119,7 +122,7 @@ class Leadership:
         return done
 
     def end(self) -> None:
-        """Give the lead up in good order: the next controller takes it at once."""
+        """Give up the lead in good order, so that the next controller takes it at once."""
         self._ended.set()
         for thread in self._threads:
             thread.join(self._after)

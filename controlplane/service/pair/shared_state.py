@@ -18,8 +18,8 @@ JOBS, EPOCH, SECRET = "jobs", "epoch", "secret"
 class SharedState(StateFolder):
     """Keeps jobs in the store that controllers share, and the record and the journals in a folder of this controller.
 
-    Where the store has no jobs yet, those of the folder are taken: a network's only controller so becomes the first of
-    several.
+    Where the store has no jobs yet, those of the folder are used, so that a network's only controller can become the
+    first of several.
     """
 
     def __init__(self, path: Path, leadership: Leadership) -> None:

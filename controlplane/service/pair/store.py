@@ -1,4 +1,4 @@
-"""A store that several controllers share: named values that change only if what was read before is still there."""
+"""A store that several controllers share: named values that change only if the values read before are still there."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ NAME = re.compile(r"[a-z][a-z0-9.-]*")
 
 
 class StoreError(OSError):
-    """The store cannot be reached, or refuses; the message says which and why."""
+    """The store cannot be reached, or refuses; the message says which one, and why."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """The content that a store has under a name. revision: a number that grows with every change; 0: the store has
-    nothing under that name.
-    """
+    """The content that a store has under a name. `revision` is a number that grows with every change; it is 0 where the
+    store has nothing under that name."""
 
     content: bytes = b""
     revision: int = 0
@@ -36,21 +35,20 @@ class Store(Protocol):
     """Named values. Thread-safe. A call takes a second at most."""
 
     def read(self, name: str) -> Value:
-        """Return what is there. Raises StoreError."""
+        """Return the value of this name. Raise StoreError where the store does not answer."""
         ...
 
     def commit(self, values: Mapping[str, bytes], expected: Mapping[str, int]) -> int:
-        """Write all these values if what is named in `expected` has still these revisions (0: is not there); returns
-        the new revision, or 0: it has not, and nothing was written. Raises StoreError: it is not known whether they
-        were written.
-        """
+        """Write all these values if the names in `expected` still have these revisions (0 for a name without a value).
+        Return the new revision, or 0 where they do not, and nothing was written. Raise StoreError where the store does
+        not answer; the values may have been written then."""
         ...
 
 
 class FolderStore:
-    """A store in a folder: for controllers on one machine, one of which takes over when the other ends or hangs.
+    """A store in a folder, for controllers on one machine, one of which takes over when the other ends or hangs.
 
-    A file of each value has its revision in its first line.
+    The file of each value has its revision in the first line.
     """
 
     def __init__(self, folder: Path) -> None:

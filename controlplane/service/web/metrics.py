@@ -16,14 +16,14 @@ RESENDS = ("resent", "duplicates", "malformed", "kernel_drops", "send_errors")
 
 
 class Collector:
-    """Asked at each scrape. Counters of a switch that restarts, and of an agent in a new epoch, begin anew, which
-    Prometheus's rate() allows for."""
+    """Collects the metrics at each scrape. Counters of a switch that restarts, and of an agent in a new epoch, begin
+    anew, which Prometheus's rate() allows for."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
 
     def collect(self) -> Iterator[Any]:
-        """Prometheus's metric families."""
+        """Yield Prometheus's metric families."""
         now = self._snapshots.take()
         yield from _of_jobs(now["jobs"])
         yield from _of_links(now["links"], self._snapshots.measurements.read())
@@ -121,13 +121,13 @@ def _counter(name: str, text: str, labels: Sequence[str], rows: Rows) -> Any:
 
 
 class Metrics:
-    """/metrics of a network."""
+    """The metrics of a network, which Prometheus finds at /metrics."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(Collector(snapshots))
 
     def render(self, accept: str) -> tuple[str, bytes]:
-        """Content type and body, in the format that the scraper wants."""
+        """Return the content type and the body, in the format that the scraper asks for."""
         encoder, content_type = choose_encoder(accept)
         return content_type, encoder(self._registry)

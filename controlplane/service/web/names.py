@@ -1,4 +1,4 @@
-"""Under which names a page may be asked for."""
+"""Names by which a browser may ask for a page."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 def is_own_name(host: str, names: Collection[str]) -> bool:
     """Return whether a request's Host header names this machine: by an address, as localhost, or by one of `names`.
 
-    Where everybody who reaches the page may look, this keeps out the page of another site that has its own name resolve
-    to this machine's address (DNS rebinding): a browser would let it read our answers. "": no browser asks so.
+    Where everybody who reaches the page may see it, this refuses the page of another site that has its own name resolve
+    to this machine's address (DNS rebinding): a browser would let that page read our answers. "" is accepted, since no
+    browser sends that.
     """
     try:
         name = urlsplit(f"//{host}").hostname or ""

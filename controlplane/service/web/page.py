@@ -1,6 +1,7 @@
 """The page's figures, with Bokeh: the network with its live loads, and the jobs' rates over time.
 
-`figures` makes them once; `columns` turns every snapshot into what they show. Coordinates: x in 0..1, y a layer.
+`figures` makes them once; `columns` turns every snapshot into their data. Of the coordinates, x is in 0..1, and y is a
+layer.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ NEAR = 0.9
 OVER = 1.1
 STEPS = ((0.02, "idle", "#8a94a3"), (0.5, "under half", "#c4b5fd"), (NEAR, "under 90 %", "#a78bfa"),
          (OVER, "as planned", "#7c3aed"), (math.inf, "more than planned", "#d946ef"))  # fmt: skip
-"""Measured over planned load: up to what, in words, colour. All are violet, so that none is taken for a job's colour,
-and read on white and on black."""
+"""Steps of measured load as a part of planned load: the upper limit, the words, and the colour. All colours are violet,
+so that none is taken for a job's, and can be read on white and on black."""
 JOB_COLOURS = (
     "#1f77b4", "#ff7f0e", "#2ca02c", "#8c564b", "#bcbd22", "#17becf", "#98df8a", "#f4a582",
     "#00ff00", "#aa0099", "#88ccff", "#990000", "#22ee66", "#ffbbff", "#005500", "#0044ff",
 )  # fmt: skip
-"""Jobs take these in turn, by their numbers, which are the lowest that are free: up to sixteen at a time differ. None
-is violet (loads) or red (bottleneck, kept off), and each is read on white and on black."""
+"""Colours of jobs, which take them in turn by their numbers. A number is the lowest that is free, so up to sixteen jobs
+at a time differ. No colour is violet (loads) or red (bottleneck, disabled), and each can be read on white and on black.
+"""
 OFF_COLOUR, BOTTLENECK_COLOUR = "#d73a49", "#e5484d"
 LEAST_HISTORY = 60.0
-"""Seconds that the rates' figure shows at least; it shows as much as there is."""
+"""Least number of seconds that the figure of the rates shows; it shows as much as there is."""
 ARC_POINTS = 13
 CROWD = 24
 """Number of servers above which their names are written small, in two rows."""
@@ -50,12 +52,12 @@ SOURCES: dict[str, tuple[str, ...]] = {
 
 
 def colour_of(job_number: int) -> str:
-    """A job's colour, everywhere on the page."""
+    """Return a job's colour, which is the same everywhere on the page."""
     return JOB_COLOURS[(job_number - 1) % len(JOB_COLOURS)]
 
 
 def step_of(measured: float, planned: float) -> tuple[str, str]:
-    """Return how a link's load compares to its plan, in words, and its colour."""
+    """Return how a link's load compares to its plan, in words, and the colour for it."""
     ratio = measured / planned if planned > 0 else (math.inf if measured > 0.01 else 0.0)
     return next((words, colour) for limit, words, colour in STEPS if ratio < limit or math.isinf(limit))
 
@@ -144,7 +146,7 @@ def _rates() -> Any:
 
 
 def columns(snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """Per data source its columns; and per job and tree what lights up."""
+    """Return the columns of each data source, and what lights up for each job and tree."""
     place = {node["name"]: (node["x"], node["y"]) for node in snapshot["nodes"]}
     colours = {job["name"]: colour_of(job["number"]) for job in snapshot["jobs"]}
     paths = {(link["from"], link["to"]): path(place, link["from"], link["to"]) for link in snapshot["links"]}
@@ -159,7 +161,8 @@ def columns(snapshot: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def path(place: Mapping[str, tuple[float, float]], u: str, v: str) -> tuple[list[float], list[float]]:
-    """A link's line, its two directions a little apart; inside a layer it is an arc."""
+    """Return a link's line, as x and y. The lines of its two directions are a little apart; inside a layer, a link is
+    an arc."""
     (x0, y0), (x1, y1) = place[u], place[v]
     apart = 0.25 / max(16, len(place))
     if y0 != y1:
@@ -280,8 +283,8 @@ def _history(snapshot: Mapping[str, Any], colours: Mapping[str, str]) -> dict[st
 
 
 def slowest_hop(tree: Mapping[str, Any], links: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
-    """The link of a tree that carries least of what is planned on it, of all jobs, in words; empty: nothing was
-    measured on any of them."""
+    """Return, in words, the link of a tree that carries the least part of what all jobs plan on it; "" where nothing
+    was measured on any of the tree's links."""
     there = [links[tuple(link)] for link in tree["links"] if tuple(link) in links]
     used = [link for link in there if link["planned_mbps"] > 0]
     if not any(link["measured_mbps"] > 0 for link in used):

@@ -1,4 +1,4 @@
-"""The HTTP server of the page, the snapshot and the metrics. Everything it sends is on this machine."""
+"""The HTTP server of the page, the snapshot and the metrics. The page needs nothing from other machines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WebError(ValueError):
 
 
 class Site:
-    """Pages of the server, by path. sites: of a coordinator, which the page shows, too."""
+    """Pages of the server, by path. `sites` is the status of a coordinator, which the page shows, too."""
 
     def __init__(self, snapshots: Snapshots, sites: Sites | None = None) -> None:
         self._snapshots, self._sites = snapshots, sites
@@ -57,7 +57,7 @@ class Site:
         }
 
     def answer(self, path: str, accept: str) -> tuple[str, bytes] | None:
-        """Content type and body; None: there is nothing."""
+        """Return the content type and the body of the page with this path; None where there is none."""
         if path in self._files:
             file = self._files[path]
             return TYPES[file.suffix], file.read_bytes()
@@ -115,7 +115,7 @@ def _page(snapshot: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """GET and HEAD."""
+    """Answers GET and HEAD."""
 
     server: _Server
     server_version = "InArt"
@@ -157,7 +157,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, *found, body)
 
     def _check(self) -> None:
-        """Raises Denied."""
+        """Check that the caller may see the page; raise Denied otherwise."""
         access = self.server.access
         if not access.restricted:
             return
@@ -180,8 +180,8 @@ class Handler(BaseHTTPRequestHandler):
         return caller
 
     def _token(self) -> str:
-        """Return the token of a header "Bearer TOKEN" or "Basic": a browser asks for name and password, which is the
-        token."""
+        """Return the token of a header "Bearer TOKEN" or "Basic". With the latter a browser sends a name and a
+        password, and the password is the token."""
         kind, _, value = self.headers.get("Authorization", "").partition(" ")
         if kind.lower() == "basic":
             try:
@@ -206,7 +206,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: the page asks every second."""
+        """Log nothing, since the page asks every second."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -227,14 +227,14 @@ class _Server(ThreadingHTTPServer):
             request.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing: who breaks a connection off knows that."""
+        """Log nothing, since a client that breaks off its connection knows that."""
 
 
 class Web:
-    """Serves a site from `start` to `close`; the port is bound when it is made.
+    """Serves a site from `start` to `close`. Its port is bound when the object is made.
 
     Args:
-        address: "host:port" (port 0: any).
+        address: "host:port" (port 0 is any free one).
         tls: with an authority, clients may show certificates.
 
     Raises:

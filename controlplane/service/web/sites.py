@@ -1,4 +1,4 @@
-"""The status of a coordinator of sites (`inart site`), asked for by a controller whose page shows jobs and sites."""
+"""The status of a coordinator of sites (`inart site`), for which a controller asks whose page shows jobs and sites."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 SECONDS = 3.0
-"""A coordinator that takes longer to answer is shown as one that does not."""
+"""Seconds after which a coordinator that has not answered is shown as one that does not answer."""
 FRESH_SECONDS = 1.0
 MOST_BYTES = 16 << 20
 
 
 class Sites:
-    """Status of the coordinator at an address, "HOST:PORT" or a URL; asked once a second at most, however many look.
+    """Status of the coordinator at an address, "HOST:PORT" or a URL. It is asked once a second at most, however many
+    look.
 
-    Raises ValueError for what is no address.
+    Raises ValueError where the address is none.
     """
 
     def __init__(self, address: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +34,7 @@ class Sites:
         self._last: dict[str, Any] = {}
 
     def status(self) -> dict[str, Any]:
-        """Return what the coordinator says of itself (overlay/net/site_status.py), or {"problem": why it does not}."""
+        """Return the coordinator's status (overlay/net/site_status.py), or {"problem": why it does not answer}."""
         with self._lock:
             if self._clock() - self._asked >= FRESH_SECONDS:
                 self._last = self._ask()
