@@ -26,7 +26,7 @@ OCTAL = "permissions in octal, from 000 to 777 (660: owner and group)"
 
 
 def parse_size(text: str) -> int:
-    """Parse "25M" as 25000000; the units are K, M, G and Ki, Mi, Gi. Raises argparse.ArgumentTypeError."""
+    """Parse "25M" as 25000000; the units are K, M, G and Ki, Mi, Gi. Raise argparse.ArgumentTypeError for others."""
     try:
         size = parse_bytes(text)
     except ValueError as error:

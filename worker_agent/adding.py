@@ -1,10 +1,10 @@
 """Measures how many Mbit/s of packets a processor of this host takes in and adds up, which plans need to know.
 
-Two programs add on hosts. A parameter server's engine is measured by what it does (`Busy`): packets over processor
-time, while it is busy enough for that to say something. The switch of a host that adds inside of trees (softswitch,
-docs/planner.md) is measured before there is anything to do (`switch_adds_mbps`): a few hundred packets go through the
-same compiled program in this process, which takes some milliseconds. Processor time is counted, not time, so that
-waiting for a processor does not matter.
+Two programs add on hosts. A parameter server's engine is measured while it works (`Busy`): its packets are divided by
+the processor time that they took, in times when it was busy enough for a meaningful quotient. The switch of a host that
+adds inside of trees (softswitch, docs/planner.md) is measured before there is anything to do (`switch_adds_mbps`): a
+few hundred packets go through the same compiled program in this process, which takes some milliseconds. Both divide by
+processor time and not by elapsed time, so that waiting for a processor does not matter.
 """
 
 from __future__ import annotations
@@ -43,21 +43,29 @@ log = logging.getLogger(__name__)
 class Busy:
     """Finds the rate at which an engine's threads add, from its counters, in times in which the threads were busy.
 
-    A plan that believes it takes no more of this server. So a moment in which a packet cost much (a host that others
-    crowd) counts for no less than half of the best that was seen: a plan for half of what the threads can do keeps them
-    busy enough to be measured again, and a wrong belief ends with that.
+    A plan gives a server no more than the rate that is found here, so a value that is too low would keep itself:
+    threads with little to do are not measured again. Therefore a moment in which a packet cost much time (because
+    others crowd the host) counts for no less than half of the best rate that was seen: a plan for half of what the
+    threads can do keeps them busy enough to be measured again.
     """
 
     def __init__(self) -> None:
         self.mbps = 0.0
-        """Mbit/s that the threads add when each has a processor, as last seen, or half of the most that was seen; 0:
-        they were never busy."""
+        """The rate in Mbit/s that the threads add when each has a processor, as last measured, but at least half of the
+        highest that was measured; 0 while they have never been busy.
+        """
         self._most = 0.0
         self._before = (0, 0.0, 0.0)
 
     def note(self, received: int, cpu_seconds: float, now: float, threads: int) -> float:
-        """Take the engine's counters, which begin anew with another engine, and return `mbps`. received: bytes;
-        cpu_seconds: of all threads; now: of a monotonic clock."""
+        """Take the engine's counters, which begin anew with another engine, and return `mbps`.
+
+        Args:
+            received: bytes received so far.
+            cpu_seconds: processor time of all threads so far.
+            now: the time on a monotonic clock.
+            threads: number of the engine's threads.
+        """
         before, cpu_before, then = self._before
         cpu, more = cpu_seconds - cpu_before, received - before
         if not then or cpu < 0 or more < 0:
@@ -79,14 +87,16 @@ class OfSwitch:
         self._mbps = 0.0
 
     def mbps(self, values_per_packet: int) -> float:
-        """Return the Mbit/s that the switch adds; 0 as long as that is not known, and where it cannot be measured."""
+        """Return the Mbit/s that the switch adds; 0 while the measurement, which the first call starts, has not ended,
+        and where it fails.
+        """
         if self._thread is None:
             self._thread = threading.Thread(target=self._measure, args=(values_per_packet,), name="adding", daemon=True)
             self._thread.start()
         return self._mbps
 
     def wait(self) -> None:
-        """Wait until a measurement that was begun has ended."""
+        """Wait until a measurement that has begun ends."""
         if self._thread is not None:
             self._thread.join()
 
@@ -96,8 +106,11 @@ class OfSwitch:
 
 @functools.cache
 def switch_adds_mbps(values_per_packet: int) -> float:
-    """Return what softswitch adds on one processor of this host, Mbit/s of frames; 0, and a line in the log, where it
-    is not installed here, or cannot run the program for so many values per packet."""
+    """Measure what softswitch adds on one processor of this host, in Mbit/s of frames.
+
+    Return 0, and log why, where softswitch is not installed here or cannot run the program for so many values per
+    packet.
+    """
     try:
         softswitch = import_module("softswitch")  # by name: no agent needs it but that of a host with a switch
         code = find(values=values_per_packet).program.read_bytes()

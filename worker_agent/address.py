@@ -20,7 +20,7 @@ LOOPBACK = "lo"
 
 
 def addresses() -> dict[str, str]:
-    """Return address -> interface for all interfaces that are up, including the loopback."""
+    """Return a mapping from address to interface for all interfaces that are up, including the loopback."""
     return dict(_addresses())
 
 
@@ -47,7 +47,7 @@ def _addresses() -> list[tuple[str, str]]:
 def check_interface(name: str) -> str:
     """Return in words what keeps packets from passing an interface, or "" when nothing is found.
 
-    Raises AgentError that lists the existing interfaces when there is none with this name.
+    Raise AgentError, which lists the existing interfaces, when there is none with this name.
     """
     there = sorted(one for _, one in socket.if_nameindex())  # /sys may show another namespace's interfaces.
     if name not in there:
@@ -60,15 +60,18 @@ def check_interface(name: str) -> str:
 
 
 def check_interfaces(names: str) -> str:
-    """Return what `check_interface` says of each of several interfaces ("eth0,eth1"), or "" for nothing."""
+    """Return what `check_interface` finds for each of several interfaces ("eth0,eth1"), or "" for nothing."""
     return "; ".join(filter(None, map(check_interface, interfaces_in(names))))
 
 
 def interfaces_of(config: AgentConfig, given: str | None) -> str:
-    """Return the interfaces of an agent's links by commas, in the order of its node's ports.
+    """Return the interfaces of an agent's links, separated by commas, in the order of its node's ports.
 
-    given: what the user gave; None: all that have the node's address, in the order of their names. Raises AgentError
-    that says what to give where the node has more links.
+    Raise AgentError, which says what to give, where the node has more links than there are interfaces.
+
+    Args:
+        config: the agent's configuration.
+        given: the interfaces that the user gave; None: all that have the node's address, in the order of their names.
     """
     names = interfaces_in(given) if given is not None else holding(config.address)
     if not names:
@@ -82,8 +85,10 @@ def interfaces_of(config: AgentConfig, given: str | None) -> str:
 
 
 def links_up(names: str) -> dict[str, float]:
-    """Return, for a report to the controller, whether each of several interfaces has a cable that carries; of one:
-    nothing, as a node that has lost its only link reports nothing."""
+    """Return, for a report to the controller, whether each of several interfaces has a cable that carries.
+
+    Return nothing for a single interface: a node that has lost its only link cannot report that.
+    """
     several = interfaces_in(names)
     return {link_key(link): float(_runs(name)) for link, name in enumerate(several)} if len(several) > 1 else {}
 
@@ -103,7 +108,7 @@ def _flags(name: str) -> int:
 
 
 def holding(address: str) -> list[str]:
-    """Return the interfaces that hold an address, in the order of their names; the loopback where no other does."""
+    """Return the interfaces that hold an address, in the order of their names; the loopback where no other one does."""
     names = {name for held, name in _addresses() if held == address}
     return sorted(names - {LOOPBACK} or names, key=_natural)
 
@@ -114,7 +119,9 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def interface_of(address: str) -> str:
-    """Return the interface that holds an address. Raises AgentError that lists the existing addresses."""
+    """Return the interface that holds an address. Raise AgentError, which lists the existing addresses, where there is
+    none.
+    """
     found = addresses()
     if address not in found:
         there = ", ".join(f"{held} on {name}" for held, name in found.items()) or "none"

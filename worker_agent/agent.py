@@ -75,17 +75,17 @@ class Agent(Member):
 
     @property
     def values_per_packet(self) -> int:
-        """Values in a packet of the network; 0: not joined."""
+        """The number of values in a packet of the network; 0 while the agent has not joined."""
         return self.config.values_per_packet if self.config is not None else 0
 
     @property
     def ways(self) -> Ways | None:
-        """Return what the choice between the network and torch.distributed depends on; None: not joined."""
+        """The figures that decide between the network and torch.distributed; None while the agent has not joined."""
         return Ways.of(self.config) if self.config is not None else None
 
     @property
     def index(self) -> int:
-        """Return this worker's number in the job; -1: not joined."""
+        """This worker's number in the job; -1 while the agent has not joined."""
         return self.config.index if self.config is not None else -1
 
     def allreduce_async(
@@ -93,7 +93,7 @@ class Agent(Member):
     ) -> Work:
         """Start an all-reduce in place without waiting; see Engine.allreduce_async.
 
-        Raises AbortedError, with what is missing, while the job does not run.
+        Raise AbortedError, which says what is missing, while the job does not run.
         """
         epoch, began = self._engine().config.epoch, time.monotonic()
         how = collective(op)
@@ -136,8 +136,10 @@ class Agent(Member):
         work.wait(timeout)
 
     def on_stop(self, listener: Callable[[str], None], *, remove: bool = False) -> None:
-        """Add a listener: `listener(reason)` is called from any thread when the epoch ends, but not when the plan of a
-        running job changes.
+        """Add a listener, or remove it where `remove` is set.
+
+        `listener(reason)` is called from any thread when the epoch ends, but not when the plan of a running job
+        changes.
         """
         if not remove:
             self._listeners.append(listener)
@@ -145,8 +147,8 @@ class Agent(Member):
             self._listeners.remove(listener)
 
     def late(self) -> list[str]:
-        """Return the workers that the others wait for, as the roots report them; empty when there are none or nobody
-        can tell.
+        """Return the workers that the others wait for, as the roots report them; empty when there are none or the
+        controller does not answer.
         """
         try:
             job = self.config.job if self.config is not None else ""
@@ -156,7 +158,9 @@ class Agent(Member):
         return sorted({name for tree in trees for name in tree.missing})
 
     def stats(self) -> EngineStats:
-        """Return the engine's counters; an update of the plan begins with a new engine."""
+        """Return the engine's counters; they begin at zero with each new version of the plan, which has an engine of
+        its own.
+        """
         return self._engine().stats()
 
     def _engine(self) -> Engine:
@@ -189,7 +193,7 @@ class Agent(Member):
 
 
 def controller_address(given: str | None) -> str:
-    """Return the controller's address: the argument, else $INART_CONTROLLER. Raises AgentError."""
+    """Return the controller's address: the argument, else $INART_CONTROLLER. Raise AgentError where both are missing."""
     try:
         return channels.controller_address(given)
     except ValueError as error:

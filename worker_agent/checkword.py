@@ -22,7 +22,7 @@ DIGIT_MOST = 4095
 MERSENNE = (1 << 31) - 1
 CODE_BITS = 18
 MARK = 6144
-"""Values from here on are not exponents but describe an operation."""
+"""The lowest value of a MAXIMUM chunk that is not an exponent but describes an operation."""
 KINDS = Flag.MAXIMUM | HostFlag.SCATTER | HostFlag.SINGLE
 """The flags that are the same in all packets of a chunk, and are checked with it."""
 _CONSTANTS = (0x61707865, 0x3120646E, 0x79622D36, 0x6B206574)
@@ -46,7 +46,9 @@ def _rotated(x: int, by: int) -> int:
 
 
 def block(key: bytes, counter: int, purpose: int, tree: int = 0, kind: int = 0) -> list[int]:
-    """Return 16 numbers: one block of ChaCha with 8 rounds and a 128-bit key (RFC 8439 has the block of 20 rounds)."""
+    """Return 16 numbers of 32 bits: one block of ChaCha with 8 rounds and a 128-bit key (RFC 8439 has the block of 20
+    rounds).
+    """
     words = [int.from_bytes(key[at : at + 4], "little") for at in range(0, KEY_BYTES, 4)]
     start = [*_CONSTANTS, *words, *words, counter, purpose, tree, kind]
     x = list(start)
@@ -60,7 +62,7 @@ def block(key: bytes, counter: int, purpose: int, tree: int = 0, kind: int = 0) 
 
 
 def _drawn(key: bytes, purpose: int, first: int, count: int) -> NDArray[np.uint32]:
-    """Return the numbers of `count` blocks from block `first` on."""
+    """Return the numbers of `count` blocks of ChaCha from block `first` on."""
     words = np.frombuffer(key, "<u4").tolist()
     start = np.array([*_CONSTANTS, *words, *words, 0, purpose, 0, 0], np.uint32)[:, np.newaxis].repeat(count, axis=1)
     start[12] = np.arange(first, first + count)
@@ -87,7 +89,13 @@ def _is_prime(n: int) -> bool:
 
 
 class Check:
-    """The values that follow from an epoch's key. values: the number of a packet's words, including the check word."""
+    """The values that follow from an epoch's key, and the check words that are computed with them.
+
+    Args:
+        key: the epoch's key, of KEY_BYTES.
+        workers: number of workers.
+        values: number of a packet's words, including the check word.
+    """
 
     def __init__(self, key: bytes, workers: int, values: int) -> None:
         if len(key) != KEY_BYTES:
@@ -125,11 +133,14 @@ class Check:
         return found[:count]
 
     def number(self, tree: int, kind: int, sequence: int) -> int:
-        """Return r of one chunk. kind: the flags of KINDS that its packets have."""
+        """Return r, the random number of one chunk that its contributors' numbers are multiplied by.
+
+        `kind` holds the flags of KINDS that the chunk's packets have.
+        """
         return _numbers(self.key, sequence // 16, tree, int(kind))[sequence % 16]
 
     def word(self, data: Words | Sequence[int], workers: Sequence[int], tree: int, kind: int, sequence: int) -> int:
-        """Return the check word of data words (all words but the last) that are the sum of these workers'
+        """Return the check word of a packet whose data words (all words but the last) are the sum of these workers'
         contributions.
         """
         total = sum(c * int(v) for c, v in zip(self.coefficients, data, strict=True))
@@ -143,7 +154,7 @@ class Check:
         return words[-1] % (1 << 32) % self.prime == self.word(words[:-1], workers, tree, kind, sequence)
 
     def header(self, complete: int) -> int:
-        """Return what the number of complete chunks in a result's header adds to its check word."""
+        """Return the number that the count of complete chunks in a result's header adds to its check word."""
         return self.complete * complete % self.prime
 
     def result(
@@ -178,17 +189,19 @@ class Check:
         return mixed >> (31 - CODE_BITS)
 
     def exponent_word(self, tree: int, sequence: int, position: int, exponent: int) -> int:
-        """Return an exponent (13 bits) with its code, as it is in packets."""
+        """Return an exponent (13 bits) with its code, as packets carry it."""
         return exponent << CODE_BITS | self.code(tree, sequence, position, exponent)
 
     def exponent_of(self, tree: int, sequence: int, position: int, word: int) -> int:
-        """Return the exponent of a word, or -1 when the word is not right."""
+        """Return the exponent of a word, or -1 when the word's code does not match."""
         exponent = word >> CODE_BITS
         return exponent if word >= 0 and word == self.exponent_word(tree, sequence, position, exponent) else -1
 
     def maximum_right(self, words: Sequence[int], tree: int, sequence: int) -> bool:
-        """Return whether all words of a MAXIMUM chunk are right, and each exponent the same in both of its words. The
-        first two words of an operation are sizes that only error messages use: they are negative and have no code.
+        """Return whether all words of a MAXIMUM chunk have matching codes, and each exponent is the same in both of its
+        words.
+
+        The first two words of an operation are sizes that only error messages use: they are negative and have no code.
         """
         count = exponents_per_packet(len(words))
         mark = self.exponent_of(tree, sequence, 2, words[2])

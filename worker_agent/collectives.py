@@ -1,6 +1,7 @@
 """The operations of an agent, all of which work in place on one array.
 
-SUM, MEAN: all-reduce. For a few values also their largest, smallest, product, and, or, xor (`Collective.merge`).
+SUM, MEAN: all-reduce. Of a few values there are also the largest, the smallest, the product, and bitwise and, or, xor
+    (`Collective.merge`).
 SCATTER_SUM, SCATTER_MEAN: reduce-scatter. The array is W parts of the same size; part i becomes the sum over the
     workers at worker i, and stays unchanged at the others.
 GATHER: all-gather. The array is W parts of the same size; part i of worker i goes to all.
@@ -12,7 +13,7 @@ mean may also have the number of bits per value and a random seed ("mean bits=8 
 array's type determines the bits. With " feedback" after them the array is float32 and twice as long: its first half is
 reduced, and its second half gets the residuals, the parts of this worker's values that were rounded off.
 
-See docs/protocol.md, "Beyond all-reduce".
+docs/protocol.md describes them in "Beyond all-reduce".
 """
 
 from __future__ import annotations
@@ -34,9 +35,14 @@ class Kind(IntEnum):
 class Collective:
     """A collective operation.
 
-    source: of a broadcast; -1: none. bits: bits per value; None: those of its type. seed: of the random numbers by
-    which values are rounded. feedback: the array's second half gets the residuals. merge: one of MERGES instead of a
-    sum or mean, which only small operations can do (gathered.py).
+    Attributes:
+        kind: all-reduce, reduce-scatter or gather (a broadcast is a gather with a source).
+        mean: whether the sum is divided by the number of workers.
+        source: the worker whose array is broadcast; -1: it is no broadcast.
+        bits: bits per value; None: as many as the array's type has.
+        seed: seed of the random numbers by which values are rounded.
+        feedback: whether the array's second half gets the residuals.
+        merge: one of MERGES instead of a sum or mean, which only small operations can do (gathered.py).
     """
 
     kind: Kind
@@ -111,7 +117,7 @@ def broadcast(source: int) -> Collective:
 
 
 def collective(op: Operation) -> Collective:
-    """Return the collective with this name. Raises ValueError that lists the names."""
+    """Return the collective with this name. Raise ValueError, which lists the names, where there is none."""
     if isinstance(op, Collective):
         return op
     found = _NAMED.get(op) if isinstance(op, str) else None

@@ -77,7 +77,7 @@ def operation_tag(dtype: str, op: Collective, fields: int = 1) -> int:
 
 
 def encoding_of(how: Collective, dtype: str, elements: int, config: AgentConfig) -> NativeEncoding:
-    """Return the encoding of the values of an operation that part_sizes has accepted."""
+    """Return the encoding of the values of an operation whose size and type part_sizes has accepted."""
     workers = len(config.workers)
     if words := gathered_words(how, dtype, elements, workers, data_values(config.values_per_packet)):
         return NativeEncoding(1, 0, 0, None, NativeGathered(columns(how, workers), words, how.reduction))
@@ -104,7 +104,7 @@ class Shape:
 
     @classmethod
     def of(cls, how: Collective, dtype: str, elements: int, config: AgentConfig) -> Shape:
-        """Compute the shape of an operation. Raises ValueError."""
+        """Compute the shape of an operation. Raise ValueError for an operation that cannot be."""
         lanes = lanes_of(config.worker_trees)
         shares = lane_shares(config)
         part, values, at_once = part_sizes(how, config, elements, dtype)
@@ -116,12 +116,16 @@ class Shape:
 
 
 class Engine:
-    """All-reduce over the interfaces of one host. Thread-safe; the caller must make concurrent submissions in the same
-    order on all workers.
+    """An engine that all-reduces over the interfaces of one host.
 
-    interface: of the data network; where the node has several links, their interfaces by commas, in the order of
-    `AgentConfig.links`. timeout: seconds without any progress on a tree before its operations fail (0: never). io: back
-    end and threads (default: those of the environment).
+    It is thread-safe, but all workers must submit the same operations in the same order.
+
+    Args:
+        config: the trees and what else the controller said.
+        interface: the interface of the data network; where the node has several links, their interfaces separated by
+            commas, in the order of `AgentConfig.links`.
+        timeout: seconds without any progress on a tree before its operations fail (0: never).
+        io: back end and threads (default: those of the environment).
     """
 
     def __init__(
@@ -166,11 +170,19 @@ class Engine:
     ) -> Work:
         """Start the all-reduce of a contiguous numpy array or torch CPU tensor in place; all workers get the same bits.
 
-        Do not touch the array until the work is done. op: "sum", or "mean" (sum / number of workers), or another
-        collective (collectives.py). dtype: see host_array. bits: bits per value, 32, 16, 10, 8 or 6, the same on all
-        workers; None: 32 for float32, 16 for float16 and bfloat16 (fields.py). seed: of the random numbers by which
-        values that lose bits are rounded; use another one for each step. Raises TypeError, ValueError for an array that
-        cannot be reduced; AllReduceError when the engine has failed or is aborted.
+        Do not touch the array until the work is done.
+
+        Args:
+            array: the input, and later the result.
+            op: "sum", or "mean" (sum / number of workers), or another collective (collectives.py).
+            dtype: the elements' type where the array does not say it; see host_array.
+            bits: bits per value, 32, 16, 10, 8 or 6, the same on all workers; None: 32 for float32, 16 for float16 and
+                bfloat16 (fields.py).
+            seed: seed of the random numbers by which values that lose bits are rounded; use another one for each step.
+
+        Raises:
+            TypeError, ValueError: the array cannot be reduced.
+            AllReduceError: the engine has failed or is aborted.
         """
         how = collective(op).encoded(bits, seed)
         memory = operand(array, how, dtype)
@@ -187,10 +199,15 @@ class Engine:
         residual: int | None = None,
         keep_alive: Any = None,
     ) -> Work:
-        """Start the operation on raw host memory (pinned staging buffers): `elements` values of `dtype` at `address`.
+        """Start the operation on raw host memory (pinned staging buffers).
 
-        output: where the result goes (default: in place). residual: address of as many float32 values, which get the
-        rounded-off part of each value (fields.py), or None. keep_alive: is held until the work is done.
+        Args:
+            address, elements, dtype: where the values are, how many, and of which type.
+            how: the operation.
+            output: address that the result goes to (default: in place).
+            residual: address of as many float32 values, which get the rounded-off part of each value (fields.py), or
+                None.
+            keep_alive: object that is held until the work is done.
         """
         if elements > MOST_ELEMENTS:
             raise ValueError(f"an operation has at most {MOST_ELEMENTS} elements, not {elements}: split the tensor")
@@ -235,7 +252,8 @@ class Engine:
     def _shape(self, how: Collective, dtype: str, elements: int) -> Shape:
         """Return how an operation is divided and encoded; the caller holds the lock.
 
-        Shapes are cached, because scripts use the same few sizes again and again. Raises ValueError.
+        Shapes are cached, because scripts use the same few sizes again and again. Raise ValueError for an operation
+        that cannot be.
         """
         key = (how.kind, how.mean, how.source, how.bits, how.feedback, how.merge, dtype, elements)
         shape = self._shapes.get(key)
@@ -255,7 +273,7 @@ class Engine:
         seed: int = 0,
         timeout: float | None = None,
     ) -> None:
-        """Run allreduce_async and wait."""
+        """Run allreduce_async and wait at most `timeout` seconds (None: without a limit of its own)."""
         self.allreduce_async(array, op, dtype=dtype, bits=bits, seed=seed).wait(timeout)
 
     def abort(self, reason: str) -> None:
@@ -265,8 +283,8 @@ class Engine:
                 self._library.inart_worker_abort(self._handle, reason.encode())
 
     def repaired(self, trees: Iterable[RepairedTree]) -> None:
-        """Note that trees were rerouted: their rates change, and where requested, chunks in progress on them are sent
-        once more. Unknown trees are ignored.
+        """Take note that trees were rerouted: their rates change, and where requested, chunks in progress on them are
+        sent once more. Trees that the engine does not have are ignored.
         """
         with self._lock:
             for tree in trees:
@@ -278,8 +296,8 @@ class Engine:
     def reconfigure(self, config: AgentConfig, reason: str = "the job was configured anew") -> None:
         """Use `config`, a new epoch, in which sequence numbers start at 0.
 
-        Pending operations fail with `reason` (or with the reason of an earlier abort). Raises ValueError, AgentError
-        for a bad configuration.
+        Pending operations fail with `reason` (or with the reason of an earlier abort). Raise ValueError or AgentError
+        for a configuration that cannot run.
         """
         native, keep = self._native_config(config)
         error = ctypes.create_string_buffer(MESSAGE_BYTES)
@@ -294,9 +312,9 @@ class Engine:
             self._shapes.clear()
 
     def open_chunks(self) -> dict[int, int]:
-        """Return by tree its oldest chunk without an answer, without trees that have none.
+        """Return a mapping from each tree with unanswered chunks to the oldest of them.
 
-        Costs far less than `stats`. Raises AbortedError when closed.
+        It costs far less than `stats`. Raise AbortedError when the engine is closed.
         """
         with self._lock:
             if self._handle is None:
@@ -307,7 +325,7 @@ class Engine:
         return {tree: chunk for tree, chunk in zip(numbers, oldest, strict=True) if chunk != NO_CHUNK}
 
     def stats(self) -> EngineStats:
-        """Return the counters. Raises AbortedError when closed."""
+        """Return the counters. Raise AbortedError when the engine is closed."""
         native, io = NativeStats(), NativeIoStats()
         with self._lock:
             if self._handle is None:
@@ -345,9 +363,7 @@ class Engine:
             self._deliver(completion)
 
     def _fetch(self, operation: int, timeout: float | None) -> None:
-        """Wait for an operation's end in the caller's thread, and deliver it unless the completion thread has done
-        so.
-        """
+        """Wait for an operation's end in the caller's thread, and deliver it unless the completion thread already has."""
         end = math.inf if timeout is None else time.monotonic() + timeout
         completion = NativeCompletion()
         found = _NOT_ENDED
@@ -379,7 +395,7 @@ class Engine:
         work.finish(error)
 
     def abandon(self) -> None:
-        """Give up the engine in a forked process, because it is its parent's."""
+        """Give up the engine in a forked process, because it belongs to the parent."""
         self._handle, self._gone = None, why()
         self._lock, self._registered, self._fetching = threading.Lock(), threading.Lock(), threading.Condition()
         _engines.discard(self)

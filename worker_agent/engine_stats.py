@@ -15,9 +15,12 @@ from worker_agent.native_worker import COUNTERS, NativeStats, NativeTreeStats
 class TreeStats:
     """The counters of one tree since the last configuration.
 
-    measured_mbps: wire bits of the chunks (each once) over the time in which an operation was in progress (first send
-    to last answer). rtt_seconds: the lowest of the last second or so. check_failures: results that were changed on the
-    way; they were not used, and requested again. marked: answers that said that a queue on the way is too long (ECN).
+    Attributes:
+        check_failures: results that were changed on the way; they were not used, and requested again.
+        marked: answers that said that a queue on the way is too long (ECN).
+        measured_mbps: wire bits of the chunks (each counted once) over the time in which an operation was in progress,
+            from its first send to its last answer.
+        rtt_seconds: the lowest round-trip time of about the last second.
     """
 
     tree: int
@@ -40,7 +43,7 @@ class TreeStats:
 
     @classmethod
     def of(cls, tree: WorkerTree, native: NativeTreeStats, frame_bits: int) -> TreeStats:
-        """Convert what the library counted for `tree`, whose packets have frame_bits bits on the wire."""
+        """Convert the library's counters for `tree`, whose packets have `frame_bits` bits on the wire."""
         return cls(
             tree=tree.tree,
             root=tree.root,
@@ -63,16 +66,20 @@ class TreeStats:
 
     @property
     def resent(self) -> int:
-        """Packets sent again."""
+        """Number of packets sent again."""
         return self.resent_gap + self.resent_timeout + self.resent_recovery
 
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Counters since the engine was made (`trees`: since the last configuration).
+    """The counters of an engine since it was made, and of its trees since the last configuration.
 
-    bytes_*: of whole frames; other_source: packets from addresses that have no part in the job; bytes_reduced: of
-    tensors; cpu_seconds: of the I/O threads; io: back end, threads, super-frames, errors.
+    Attributes:
+        bytes_sent, bytes_received: bytes of whole frames.
+        other_source: packets from addresses that have no part in the job.
+        bytes_reduced: bytes of the tensors that were reduced.
+        cpu_seconds: processor time of the I/O threads.
+        io: back end, threads, super-frames and errors of input and output.
     """
 
     packets_sent: int
@@ -95,7 +102,7 @@ class EngineStats:
 
     @classmethod
     def of(cls, config: AgentConfig, native: NativeStats, io: IoStats, trees: Iterable[NativeTreeStats]) -> EngineStats:
-        """Convert what the library counted. trees: in the order of the configuration's."""
+        """Convert the library's counters. `trees` has the same order as the configuration's."""
         frame_bits = 8 * frame_bytes(config.values_per_packet)
         counters = {name: int(getattr(native, name)) for name in COUNTERS}
         cpu_seconds = counters.pop("cpu_ns") / 1e9
@@ -109,7 +116,7 @@ class EngineStats:
 
     @property
     def resent(self) -> int:
-        """Packets sent again, on all trees."""
+        """Number of packets sent again, on all trees."""
         return sum(tree.resent for tree in self.trees)
 
     @property

@@ -29,7 +29,7 @@ class AbortedError(AllReduceError):
 
 
 class NotReadyError(AgentError, TimeoutError):
-    """The job cannot start, or continue, yet: the message says which nodes or whose answer is missing."""
+    """The job cannot start, or continue, yet; the message says which nodes or whose answer is missing."""
 
 
 class ClaimedError(AgentError):

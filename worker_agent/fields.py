@@ -9,9 +9,9 @@ expression of the sums Q_i of the fields, each below 2^(w-1) in magnitude, so no
 never wraps, and each Q_i can be read from it. A result is Q * 2^(e - F).
 
 Rounding is to nearest even where a field has as many bits as the tensor's own type (float16 and bfloat16 in 16 bits);
-with fewer it is up or down by chance, so that what is lost cancels out over many steps. The chance is a function of the
-operation's seed, the worker's number and the value's position in the array, so the same inputs give the same bits,
-whatever the plan, the losses and the number of trees. docs/protocol.md, "Fields in words".
+with fewer bits it is stochastic (up or down by chance), so that the errors cancel out over many steps. The chance is a
+function of the operation's seed, the worker's number and the value's position in the array, so the same inputs give the
+same bits, whatever the plan, the losses and the number of trees. docs/protocol.md describes this in "Fields in words".
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ LEAST_BITS = 1
 
 
 def field_bits(bits: int, workers: int) -> int:
-    """Return F, the bits below 2^e that a value keeps that travels in this many bits (not 32: see fixedpoint)."""
+    """Return F, the number of bits below 2^e that a value keeps when it travels in `bits` bits (fewer than 32; see
+    fixedpoint.py for 32).
+    """
     return bits - 1 - (workers - 1).bit_length()
 
 
 def bits_of(dtype: str, asked: int | None, workers: int) -> int:
     """Return the bits per value.
 
-    asked: None: 32 for float32, and 16 for float16 and bfloat16 as long as a field keeps all their bits with this
-    number of workers. Raises ValueError that lists the possible values.
+    Where `asked` is None, that is 32 for float32, and 16 for float16 and bfloat16 as long as a field keeps all their
+    bits with this number of workers. Raise ValueError, which lists the possible values, for others.
     """
     own = OWN_BITS[dtype]
     if asked is None:
@@ -56,15 +58,24 @@ def bits_of(dtype: str, asked: int | None, workers: int) -> int:
 def is_stochastic(dtype: str, bits: int, *, feedback: bool = False) -> bool:
     """Return whether values of this type are rounded stochastically in this many bits, which are fewer than its own.
 
-    With error feedback they are not: what is rounded off is sent later, so nothing is lost on average anyway, and
-    rounding to nearest has half the variance.
+    With error feedback they are rounded to nearest: the part that is rounded off is sent later, so nothing is lost on
+    average anyway, and rounding to nearest has half the variance.
     """
     return bits < OWN_BITS[dtype] and not feedback
 
 
 @dataclass(frozen=True)
 class Fields:
-    """The encoding of a worker's values. words: data words of a packet. worker: its number. The others are as above."""
+    """The encoding of a worker's values.
+
+    Attributes:
+        bits: bits per value.
+        workers: number of workers.
+        words: number of a packet's data words.
+        stochastic: whether values are rounded by chance.
+        seed: seed of these random numbers.
+        worker: this worker's number.
+    """
 
     bits: int
     workers: int
@@ -84,7 +95,9 @@ class Fields:
         return min(1 << field_bits(self.bits, self.workers), ((1 << (self.bits - 1)) - 1) // self.workers)
 
     def integers(self, chunk: Floats, biased: int, position: int = 0) -> NDArray[np.int64]:
-        """Return q of each value, given the agreed biased exponent. position: of the first value in the array."""
+        """Return the integer q of each value, given the agreed biased exponent; `position` is the first value's place
+        in the array.
+        """
         if biased >= NONFINITE:
             return self._mixed_integers(chunk, biased - NONFINITE)
         if biased == 0:
@@ -98,7 +111,7 @@ class Fields:
         return np.rint(scaled).astype(np.int64)
 
     def quantise(self, chunk: Floats, biased: int, position: int = 0) -> Integers:
-        """Return the words of the packet."""
+        """Return the data words of the chunk's packet; the arguments are those of `integers`."""
         words = np.zeros(self.words, np.int64)
         values = self.integers(chunk, biased, position)
         for field, first in enumerate(range(0, values.size, self.words)):
@@ -129,7 +142,7 @@ class Fields:
             return result / np.float32(self.workers) if mean else result
 
     def _up(self, count: int, position: int) -> Floats:
-        """Return the numbers that are added before rounding down: one of 256 steps, from 1/512 to 511/512."""
+        """Return the numbers that are added before rounding down: each one of 256 steps, from 1/512 to 511/512."""
         key = _mix(_mix(_mix(self.seed & 0xFFFFFFFF) ^ (self.seed >> 32)) + self.worker)
         places = np.arange(position, position + count, dtype=np.uint64) * np.uint64(0x9E3779B1) + np.uint64(key)
         drawn = _mix_all(places & np.uint64(0xFFFFFFFF)) >> np.uint64(24)
@@ -137,8 +150,9 @@ class Fields:
 
     @property
     def _mixed(self) -> tuple[int, int, int, int]:
-        """Return the fields of chunks with NaN or infinities: bits of finite values, the largest possible sum of them,
-        unit, bias."""
+        """The layout of fields in chunks with NaN or infinities: bits of finite values, the largest possible sum of
+        them, the unit of the counters of NaN and infinities, and the bias.
+        """
         bits = fixedpoint.mixed_bits(self.workers, self.bits)
         most = self.workers << max(bits, 0)
         return bits, most, 2 * most + 1, ((1 << (self.bits - 1)) - 1 - most) // self.workers
@@ -174,11 +188,11 @@ class Fields:
 
 def error_bound(chunks: Sequence[Floats], bits: int, mean: bool = False, stochastic: bool = False) -> float:
     """Return the largest possible distance of a float32 result from the exact sum (or mean) of one chunk's values,
-    which travel in this many bits (not 32: fixedpoint.error_bound). chunks: one array of finite values per worker.
+    which travel in fewer than 32 bits (for 32 bits: fixedpoint.error_bound).
 
-    A step is 2^(e - F). Rounded to nearest, a value is off by half a step, and stochastically by less than one. Where
-    the number of workers is a power of two, a value within half a step of 2^e is off by up to one, because 2^F itself
-    has no room.
+    `chunks` has one array of finite values per worker. A step is 2^(e - F). Rounded to nearest, a value is off by at
+    most half a step, and rounded stochastically by less than one. Where the number of workers is a power of two, a
+    value within half a step of 2^e is off by up to one, because 2^F itself has no room.
     """
     workers = len(chunks)
     biased = max(fixedpoint.exponent(chunk) for chunk in chunks)
@@ -202,7 +216,9 @@ def _mix(x: int) -> int:
 
 
 def _mix_all(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply a permutation of 32 bits that leaves no pattern (Wellons, "Prospecting for hash functions")."""
+    """Apply a permutation of the 32-bit numbers that leaves no visible pattern (Wellons, "Prospecting for hash
+    functions").
+    """
     x = (x ^ x >> np.uint64(16)) * np.uint64(0x7FEB352D) & np.uint64(0xFFFFFFFF)
     x = (x ^ x >> np.uint64(15)) * np.uint64(0x846CA68B) & np.uint64(0xFFFFFFFF)
     return x ^ x >> np.uint64(16)

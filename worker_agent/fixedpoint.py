@@ -7,14 +7,14 @@ any of them needs; e is the smallest integer with |x| < 2^e):
     sum = (q_1 + ... + q_W) * 2^(e - F)                      exact in integers: |q_1 + ... + q_W| <= 2^30
 
 Each q is off by at most 1/2, so before the last rounding (to float32, or to the tensor's own dtype) the sum is off by
-at most W/2 * 2^(e - F). docs/architecture.md, section 3.
+at most W/2 * 2^(e - F). Section 3 of docs/architecture.md describes the protocol.
 
-A chunk in whose group of 8 anybody has NaN or an infinity has fewer bits, F' = mixed_bits(W), because its words count
-beside the finite values who contributes +Inf and who -Inf (NaN counts as both):
+A chunk has fewer bits, F' = mixed_bits(W), where any worker has a NaN or an infinity in its group of 8 chunks. Beside
+the finite values its words count the workers that contribute +Inf and those that contribute -Inf (NaN counts as both):
 
     word = round(x * 2^(F' - e)) + unit * (plus + (W + 1) * minus) - bias
 
-A value to which anybody contributed a NaN or an infinity is what IEEE addition gives; the others are off by at most
+A value to which any worker contributed a NaN or an infinity is what IEEE addition gives; the others are off by at most
 W/2 * 2^(e - F'). F' is 26 for 2 workers, 24 for 4, 21 for 8, 18 for 16, 12 for 64, 6 for 256, 1 for 1023.
 """
 
@@ -34,13 +34,15 @@ Integers = NDArray[np.int32]
 
 
 def fraction_bits(workers: int) -> int:
-    """Return F, the bits below 2^e that a value keeps."""
+    """Return F, the number of bits below 2^e that a value keeps."""
     return 30 - (workers - 1).bit_length()
 
 
 def mixed_bits(workers: int, width: int = 32) -> int:
-    """Return F', the bits in a chunk that holds NaN or an infinity: the most for which the sum fits into `width` bits.
-    -1: there is no room for a sum (fields.py: with few bits and many workers).
+    """Return F', the number of bits below 2^e that a value keeps in a chunk with NaN or infinities: the most for which
+    the sum fits into `width` bits.
+
+    Return -1 where there is no room for a sum (which happens in fields of few bits with many workers, fields.py).
     """
     bits = -1
     while bits < 29 and (2 * (workers << bits + 1) + 1) * (workers + 1) ** 2 + workers <= 1 << width:
@@ -49,14 +51,16 @@ def mixed_bits(workers: int, width: int = 32) -> int:
 
 
 def _mixed(workers: int) -> tuple[int, int, int]:
-    """Return for the words of such a chunk the largest possible sum of the finite values, unit and bias."""
+    """Return, for the words of a chunk with NaN or infinities, the largest possible sum of the finite values, the unit
+    of the counters, and the bias.
+    """
     most = workers << mixed_bits(workers)
     return most, 2 * most + 1, ((1 << 31) - most) // workers
 
 
 def exponent(chunk: Floats) -> int:
-    """Return the biased exponent that a chunk needs: 0 when its finite values are zero; + 4096 when it holds NaN or
-    Inf.
+    """Return the biased exponent that a chunk needs: 0 when its finite values are zero, and 4096 more when it holds NaN
+    or infinities.
     """
     finite = chunk[np.isfinite(chunk)].astype(np.float64)
     flag = NONFINITE if finite.size < chunk.size else 0
@@ -67,8 +71,8 @@ def exponent(chunk: Floats) -> int:
 
 
 def _fixed(values: NDArray[np.float64], bits: int, e: int) -> NDArray[np.float64]:
-    """Convert to fixed point, and limit values that were written to the array during the operation and are too large
-    for the sum.
+    """Convert values to fixed point, and clip those that are too large for the sum, because they were written to the
+    array during the operation.
     """
     return np.rint(np.clip(np.ldexp(values, bits - e), -(2.0**bits), 2.0**bits))
 
@@ -116,9 +120,9 @@ def error_bound(chunks: Sequence[Floats], mean: bool = False, mixed: bool = Fals
     """Return the largest possible distance of a float32 result from the exact sum (or mean) of one chunk's finite
     values.
 
-    chunks: one array per worker. The bound is W/2 * 2^(e - F) (F' where a worker has NaN or an infinity, or `mixed`:
-    where one has in another chunk of the group), plus the rounding of the result to float32 (twice for a mean). It is
-    infinite when the sum of the bound's magnitudes leaves float32.
+    `chunks` has one array per worker. The bound is W/2 * 2^(e - F), plus the rounding of the result to float32 (twice
+    for a mean). F' takes the place of F where a worker has NaN or an infinity, and where `mixed` says that a worker has
+    one in another chunk of the group. The bound is infinite when the sum of the magnitudes leaves float32.
     """
     workers = len(chunks)
     biased = [exponent(chunk) for chunk in chunks]

@@ -27,7 +27,7 @@ from worker_agent.work import Work
 FOLDER_VARIABLE = "INART_TRACE"
 MOST_EVENTS = 20_000
 MOST_FILES = 20
-"""Most files in the default folder; the oldest go."""
+"""Most files in the default folder; the oldest are deleted."""
 PAUSE_SECONDS = 10.0
 """Least seconds between two files of one process: one failure is often followed by others."""
 WAITS_SECONDS = 0.3
@@ -36,8 +36,10 @@ Event = dict[str, Any]
 
 
 class FlightRecorder:
-    """Keeps events. Thread-safe. Lanes ("steps", "operations", "tree 3") are threads of the trace, and the node its
-    process."""
+    """Keeps the latest events of a process and writes them as a trace.
+
+    It is thread-safe. Lanes ("steps", "operations", "tree 3") are threads of the trace, and the node is its process.
+    """
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
@@ -51,23 +53,27 @@ class FlightRecorder:
         abandon_when_forked(self)
 
     def abandon(self) -> None:
-        """Forget everything in a forked process: what its parent did is its parent's to tell."""
+        """Forget everything in a forked process: the parent's events are the parent's to write."""
         self.__init__()  # type: ignore[misc]
 
     def name_after_rank(self, rank: int) -> None:
-        """Name a trainer whose agent is another process."""
+        """Name the trace's process after its rank, in a trainer whose agent is another process and which therefore has
+        no node.
+        """
         self.node = self.node or f"rank {rank}"
 
     def span(self, lane: str, name: str, began: float, ended: float, **about: object) -> None:
-        """Keep what lasted from `began` to `ended` (time.monotonic)."""
+        """Keep an event that lasted from `began` to `ended` (time.monotonic)."""
         self._keep("X", lane, name, began, about, dur=max(0.0, round(1e6 * (ended - began), 1)))
 
     def moment(self, lane: str, name: str, **about: object) -> None:
-        """Keep what happened now."""
+        """Keep an event that happens now."""
         self._keep("i", lane, name, time.monotonic(), about, s="p")
 
     def operation(self, work: Work, name: str, began: float, epoch: int) -> None:
-        """Keep an operation that has ended: until its first packet it waits in the agent, then it is in the network."""
+        """Keep an operation that has ended, and within it the time in the network, from its first packet to its last
+        answer.
+        """
         ended, error = time.monotonic(), work.exception()
         about: dict[str, object] = {"bytes": work.nbytes, "epoch": epoch}
         self.span("operations", name, began, ended, **about, **({"error": str(error)} if error else {}))
@@ -75,7 +81,10 @@ class FlightRecorder:
             self.span("in the network", name, work.first_send, work.last_answer, **about)
 
     def trees(self, open_since: Mapping[int, tuple[int, float]], now: float) -> None:
-        """Take a look at the trees: by tree its oldest chunk without an answer, and since when."""
+        """Look at the trees, and keep the waiting times that have ended since the last look.
+
+        `open_since` maps each tree to its oldest chunk without an answer and since when it has been the oldest.
+        """
         with self._lock:
             before, self._waiting = self._waiting, dict(open_since)
             lacking = dict(self._lacking)
@@ -89,7 +98,9 @@ class FlightRecorder:
         return bool(self._waiting)
 
     def counted(self, statistics: Mapping[str, float], trees: Iterable[pb.TreeReport]) -> None:
-        """Take what is reported to the controller: packets that were sent again, and whom roots here wait for."""
+        """Take the numbers that are reported to the controller: packets that were sent again, and the workers that
+        roots here wait for.
+        """
         resent = statistics.get("resent", 0.0)
         with self._lock:
             more, self._resent = max(0.0, resent - self._resent), resent
@@ -97,7 +108,9 @@ class FlightRecorder:
         self._keep("C", "packets", "sent again", time.monotonic(), {"packets": more})
 
     def dump(self, why: str) -> Path | None:
-        """Write what there is to a file, where one may be written now; returns its path. Does not raise."""
+        """Write the events to a file and return its path; None where the last file is too recent, there are no events,
+        or the file cannot be written. This raises no exception.
+        """
         now = time.monotonic()
         with self._lock:
             if now - self._dumped < PAUSE_SECONDS or not self._events:
@@ -110,7 +123,7 @@ class FlightRecorder:
         return self._write(f"-{time.time():.0f}")
 
     def at_end(self) -> None:
-        """Write everything, where $INART_TRACE asks for it; again: in the place of what was written before."""
+        """Write all events where $INART_TRACE asks for it, over the file of an earlier call."""
         if os.environ.get(FOLDER_VARIABLE) and self._events:
             self._write("")
 
@@ -137,7 +150,7 @@ class FlightRecorder:
         return path
 
     def events(self) -> list[Event]:
-        """Return the events as the trace's format has them: lanes and processes are numbers that have names."""
+        """Return the events in the trace's format, in which lanes and processes are numbers that have names."""
         kept = list(self._events)
         pid = os.getpid()
         lanes = {lane: number for number, lane in enumerate(dict.fromkeys(one["tid"] for one in kept))}
@@ -151,7 +164,7 @@ class FlightRecorder:
 
 
 def default_folder() -> Path:
-    """Return where files go unless $INART_TRACE says it."""
+    """Return the folder for files where $INART_TRACE gives none."""
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(state) / "inart" / "flight"
 

@@ -18,7 +18,9 @@ class Abandoned(Protocol):
     """An object that a forked child must not use."""
 
     def abandon(self) -> None:
-        """Abandon the object in the child before anything else runs there. Takes no lock and waits for nothing."""
+        """Abandon the object in the child before anything else runs there, without taking a lock or waiting for
+        anything.
+        """
 
 
 _registered: weakref.WeakSet[Abandoned] = weakref.WeakSet()

@@ -3,8 +3,8 @@
 Each worker writes its values into words of its own in a chunk, and zeros into the others'; so the network's sum is the
 values of all workers side by side. Each worker merges them by itself in the order of the workers: all get the same
 bits, and the same again from the same inputs. No exponents have to be agreed first. Whether an operation is small
-depends only on its size, the number of workers and the words of a packet, so all workers decide alike. See
-docs/protocol.md, "Small operations".
+depends only on its size, the number of workers and the words of a packet, so all workers decide alike. docs/protocol.md
+describes this in "Small operations".
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from worker_agent.collectives import Collective, Kind
 from worker_agent.operands import item_bytes
 
 MOST_PACKETS = 3
-"""The most packets of data of a small operation: with the packet that describes the operation, this is what a worker
-may send before it knows anything of a tree. For larger operations, exchanging exponents first costs less than W times
-the bytes.
+"""The most packets of data of a small operation. With the packet that describes the operation, this is what a worker
+may send before it has had an answer on a tree. For larger operations, exchanging exponents first costs less than
+sending W times the bytes.
 """
 WORD_BYTES = 4
 
 
 def gathered_words(how: Collective, dtype: str, elements: int, workers: int, data: int) -> int:
-    """Return how many words each worker has in a chunk of `data` words for an operation on this many elements; 0: the
-    operation is not small.
+    """Return how many words each worker has in a chunk of `data` words for an operation on this many elements; 0 where
+    the operation is not small.
     """
     if how.bits is not None or not elements:
         return 0

@@ -1,4 +1,4 @@
-"""The options of an engine's input and output: back end, I/O threads, cores. Shared by workers and parameter servers.
+"""The options of an engine's input and output, which workers and parameter servers share: back end, I/O threads, cores.
 
 They are chosen at the start by arguments or by the environment: INART_IO (udp, raw), INART_THREADS (a number),
 INART_CORES (such as 2,3 or 2-5, or numa: those next to the network card).
@@ -29,7 +29,7 @@ log = logging.getLogger("inart")
 
 
 class Uplink(ctypes.Structure):
-    """struct inart_uplink: the link of a host of both roles, which its worker and its parameter server share."""
+    """The C structure inart_uplink: the link of a host of both roles, which its worker and parameter server share."""
 
     _fields_ = (("free_at", ctypes.c_uint64), ("ns_a_byte", ctypes.c_double))
 
@@ -38,8 +38,9 @@ _uplinks: dict[str, Uplink] = {}  # by interface; kept as long as the process, a
 
 
 def uplink_of(config: AgentConfig, interface: str) -> Uplink | None:
-    """Return what the engines of one host's two roles share; None: the host has one role, or the rate of its link is
-    not known."""
+    """Return the link that the engines of one host's two roles share; None where the host has one role, or the rate of
+    its link is not known.
+    """
     if not config.both_roles or not 0 < config.link_mbps < math.inf:
         return None
     uplink = _uplinks.setdefault(interface, Uplink())
@@ -95,10 +96,12 @@ class NativeIoStats(ctypes.Structure):
 class IoStats:
     """The state and counters of packet input and output.
 
-    messages_*: messages that the kernel accepted and delivered (a super-frame is one). foreign: packets of our own that
-    came back. receive_buffer: bytes per lane that the kernel granted. segments: packets that a message may have now (1:
-    this kernel or interface does not segment). trouble: the last failure to send in words, empty when there was none
-    since the last configuration.
+    Attributes:
+        messages_sent, messages_received: messages that the kernel accepted and delivered (a super-frame is one).
+        foreign: packets that this host sent and received again.
+        receive_buffer: bytes per lane that the kernel granted.
+        segments: packets that a message may have now (1: this kernel or interface does not segment).
+        trouble: the last failure to send, in words; empty when there was none since the last configuration.
     """
 
     backend: str
@@ -133,13 +136,15 @@ class IoStats:
 
 @dataclass(frozen=True)
 class IoOptions:
-    """The options of input and output.
+    """The options of input and output; values that do not exist raise ValueError.
 
-    backend: "udp" (needs no privilege) or "raw" (packet sockets, needs CAP_NET_RAW). threads: I/O threads; 0: by the
-    rate, one where one suffices. cores: the cores that the threads are pinned to, in turn; empty: not pinned; "numa":
-    those of the network card's memory node. receive_bytes: of each lane's receive buffer; 0: as much as the kernel
-    grants. dscp: of the packets that are sent (RFC 2474), by which switches choose a queue. Raises ValueError for
-    values that do not exist.
+    Attributes:
+        backend: "udp" (needs no privilege) or "raw" (packet sockets, needs CAP_NET_RAW).
+        threads: number of I/O threads; 0: as many as the rate needs.
+        cores: the cores that the threads are pinned to, in turn; empty: not pinned; "numa": those of the network card's
+            memory node.
+        receive_bytes: size of each lane's receive buffer; 0: as much as the kernel grants.
+        dscp: code point of the packets that are sent (RFC 2474), by which switches choose a queue.
     """
 
     backend: str = "udp"
@@ -165,7 +170,9 @@ class IoOptions:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> IoOptions:
-        """Return the options of INART_IO, INART_THREADS, INART_CORES, INART_DSCP. Raises ValueError that names them."""
+        """Return the options of INART_IO, INART_THREADS, INART_CORES and INART_DSCP. Raise ValueError, which names the
+        variable, for values that do not exist.
+        """
         try:
             return cls(
                 environment.get("INART_IO") or "udp",
@@ -178,15 +185,15 @@ class IoOptions:
 
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:
-        """Add --io, --threads, --cores; omitted options have the environment's values."""
+        """Add --io, --threads, --cores to a parser; options that are not given have the environment's values."""
         parser.add_argument("--io", choices=BACKENDS, help="I/O back end (default $INART_IO, else udp)")
         parser.add_argument("--threads", type=int, metavar="N", help="I/O threads (default: by the rate)")
         parser.add_argument("--cores", metavar="LIST", help='cores of the I/O threads: 2,3 or 2-5, or "numa"')
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> IoOptions:
-        """Return the options given by add_arguments' arguments, and store them in this process's environment, where
-        engines find them. Raises ValueError.
+        """Return the options that the arguments of `add_arguments` give, and store them in this process's environment,
+        where engines find them. Raise ValueError for values that do not exist.
         """
         given = {
             "INART_IO": arguments.io,
@@ -197,12 +204,20 @@ class IoOptions:
         return cls.from_environment()
 
     def of(self, config: AgentConfig) -> IoOptions:
-        """For this agent: only `udp` has what a host that is worker and parameter server sends to itself."""
+        """Return the options for this agent: a host that is worker and parameter server sends to itself, which only
+        `udp` can.
+        """
         return replace(self, backend="udp") if config.both_roles else self
 
     def native(self, config: AgentConfig, interface: str, ports: Iterable[int], mbps: float) -> IoConfig:
-        """Return the C structure for an engine with trees on `ports`, of `mbps` in all (0: not known). interface: those
-        of several links by commas. Raises ValueError: too many."""
+        """Return the C structure for an engine. Raise ValueError for too many interfaces.
+
+        Args:
+            config: the agent's configuration.
+            interface: the interface, or those of several links separated by commas.
+            ports: the ports of the engine's trees.
+            mbps: the rate of these trees together; 0: not known.
+        """
         first, *further = interfaces_in(interface)
         if len(further) >= MOST_LINKS:
             raise ValueError(f"{interface}: an agent uses at most {MOST_LINKS} interfaces")
@@ -228,7 +243,7 @@ class IoOptions:
 
 
 def parse_cores(text: str) -> tuple[int, ...] | str:
-    """Parse "2,4-6" as (2, 4, 5, 6); "numa" stays. Raises ValueError."""
+    """Parse "2,4-6" as (2, 4, 5, 6); "numa" stays as it is. Raise ValueError for other text."""
     if text == "numa":
         return text
     cores: list[int] = []
@@ -239,8 +254,8 @@ def parse_cores(text: str) -> tuple[int, ...] | str:
 
 
 def numa_cores(interface: str) -> tuple[int, ...]:
-    """Return this process's cores on the memory node of an interface's card; all of them where there is no such
-    node.
+    """Return this process's cores on the memory node of an interface's card; all of this process's cores where the card
+    has no such node.
     """
     allowed = os.sched_getaffinity(0)
     try:
@@ -252,7 +267,7 @@ def numa_cores(interface: str) -> tuple[int, ...]:
 
 
 def link_mbps(interface: str) -> float:
-    """Return the speed of an interface's link in Mbit/s; 0: not known."""
+    """Return the speed of an interface's link in Mbit/s; 0 where it is not known."""
     try:
         return max(0.0, float((_SYSTEM / "class/net" / interface / "speed").read_text()))
     except (OSError, ValueError):
@@ -260,14 +275,15 @@ def link_mbps(interface: str) -> float:
 
 
 def threads_for(mbps: float) -> int:
-    """Return the number of I/O threads for a rate, at most the number of cores."""
+    """Return the number of I/O threads for a rate in Mbit/s, at most the number of cores."""
     return max(1, min(-(-int(mbps) // int(LANE_MBPS)), len(os.sched_getaffinity(0))))
 
 
 def assign(trees: Sequence[tuple[int, float]], threads: int) -> list[int]:
-    """Return the thread of each tree, given as (port, weight). All trees of a port are on one thread, which has the
-    port's socket. Heavy ports come first, each to the thread with the least weight so far, and of these to the one with
-    the fewest ports.
+    """Return the thread of each tree, given as (port, weight).
+
+    All trees of a port are on one thread, which has the port's socket. Heavy ports come first, each to the thread with
+    the least weight so far, and of several such threads to the one with the fewest ports.
     """
     weights: dict[int, float] = {}
     for port, weight in trees:

@@ -25,7 +25,7 @@ from worker_agent.work import Work
 
 SPARE_COPIES = 8
 WINDOWS = 2
-"""The number of windows after which a result is everywhere: the protocol bounds it by one, and one more is for
+"""The number of windows after which a result is everywhere. The protocol bounds it by one, and one more is for
 exponents, which may travel before.
 """
 
@@ -34,9 +34,15 @@ exponents, which may travel before.
 class Kept:
     """An operation whose input is kept.
 
-    number: since operations were last begun anew. work: the caller's. memory: its array. copy: the array's input.
-    reach: for each lane of a tree that it uses, the chunks up to its end. run: the engine that it went to. result: its
-    result, where it may have to be given to other workers.
+    Attributes:
+        number: its place among the operations since the last configuration.
+        work: the caller's handle.
+        array, memory: the caller's array, and its host memory.
+        copy: the array's input.
+        run: the number of the engine that it was started in.
+        reach: for each lane of a tree that the operation uses, the number of the lane's chunks up to the operation's
+            end.
+        result: its result, where it may have to be given to other workers.
     """
 
     number: int
@@ -55,8 +61,10 @@ class Kept:
         ctypes.memmove(self.memory.address, self.copy.ctypes.data, self.copy.size)
 
     def giving(self, gives: bool) -> npt.NDArray[np.float32]:
-        """Return the array whose sum over the workers gives this worker's result to all, bit by bit: each byte as a
-        number, and the number of workers in it; the other workers give zeros.
+        """Return the array whose sum over the workers gives this worker's result to all, bit by bit.
+
+        It has each byte of the result as a number, and after them the number of workers that the result is of. The
+        workers that do not give (`gives` is false) contribute zeros. Raise ValueError where the result was not kept.
         """
         size = self.copy.size
         made = np.zeros(size + 2, np.float32)
@@ -68,7 +76,7 @@ class Kept:
         return made
 
     def take(self, given: npt.NDArray[np.float32]) -> int:
-        """Copy the sum of `giving` into the array; returns the number of workers that the result is of."""
+        """Copy the sum of `giving` into the array, and return the number of workers that the result is of."""
         found = given[:-2].astype(np.uint8)
         if self.op.feedback:
             found[found.size // 2 :] = 0  # Another worker's residuals are not this one's.
@@ -76,7 +84,7 @@ class Kept:
         return int(given[-2]) * 256 + int(given[-1])
 
     def again(self) -> npt.NDArray[Any]:
-        """Return the input in other memory: the caller has the result, and another worker does not."""
+        """Return a copy of the input, for an operation whose caller has the result while another worker lacks it."""
         return self.copy.copy().view(_VIEWS[self.memory.dtype])
 
 
@@ -87,7 +95,7 @@ _VIEWS |= {name: np.dtype(name) for name in SMALL_DTYPES}
 class Ledger:
     """The operations of one worker since its last configuration, as far as they are kept.
 
-    Not thread-safe. config: of the engine that they go to first.
+    It is not thread-safe. The operations go first to an engine with the configuration `config`.
     """
 
     def __init__(self, config: AgentConfig) -> None:
@@ -98,7 +106,7 @@ class Ledger:
         self.follow(config)
 
     def follow(self, config: AgentConfig) -> None:
-        """Note that operations go to an engine with this configuration from now on."""
+        """Take note that operations go to an engine with this configuration from now on."""
         self._run += 1
         self._config = config
         self._slots = [tree.slots // tree.lanes for tree in config.worker_trees for _ in range(tree.lanes)]
@@ -106,7 +114,7 @@ class Ledger:
         self._answered = [0] * len(self._slots)
 
     def add(self, work: Work, array: Any, op: Collective, memory: HostArray) -> Kept:
-        """Add the next operation before it is started. Raises ValueError when the engine would refuse it."""
+        """Add the next operation before it is started. Raise ValueError when the engine would refuse it."""
         one = Kept(self.started, work, array, op, memory, self._copy(memory), self._run)
         self._place(one)
         self._kept.append(one)
@@ -114,7 +122,7 @@ class Ledger:
         return one
 
     def ended(self, one: Kept) -> None:
-        """Note that its result has arrived; the array belongs to the caller again."""
+        """Take note that the operation's result has arrived; the array belongs to the caller again."""
         if self._config.shrinks and not one.done:
             one.result = np.empty_like(one.copy)
             ctypes.memmove(one.result.ctypes.data, one.memory.address, one.result.size)
@@ -136,8 +144,11 @@ class Ledger:
         return next((one.number for one in self._kept if not one.done), self.started)
 
     def again_from(self, first: int, config: AgentConfig) -> Iterator[Kept]:
-        """Yield the operations from `first` on, each of which an engine with this configuration has to start again;
-        those before it are done everywhere. Raises ValueError when some are not kept, or cannot run with fewer workers.
+        """Return an iterator over the operations from `first` on, each of which an engine with this configuration has
+        to start again.
+
+        The operations before `first` are done everywhere and forgotten. Raise ValueError when some are not kept any
+        more, or cannot run with fewer workers.
         """
         while self._kept and self._kept[0].number < first and self._kept[0].done:
             self._forget()

@@ -1,6 +1,6 @@
 """Sends a process's operations to its agent in the order of the calls, whichever tensor is ready first.
 
-A tensor may become ready later: when it has been copied from a GPU, or summed over the ranks of the node.
+A tensor may become ready later than the call: when it has been copied from a GPU, or summed over the ranks of the node.
 """
 
 from __future__ import annotations
@@ -42,14 +42,18 @@ class Lane:
         self._thread: threading.Thread | None = None
 
     def submit(self, tensor: Any, op: Collective) -> Work:
-        """Submit a tensor that is ready, in place; it starts at once when nothing waits. Raises as the agent does."""
+        """Submit a tensor that is ready, in place; the operation starts at once when no earlier one waits. Raise the
+        errors of the agent's method.
+        """
         with self._lock:
             if not self._waiting:
                 return self._begin(tensor, op)
         return self.submit_later(lambda: tensor, op, tensor.numel(), tensor.element_size())
 
     def submit_later(self, ready: Callable[[], Any], op: Collective, elements: int, item_bytes: int) -> Work:
-        """Submit a tensor that `ready()` returns, which may wait. The Work ends with the exception that it raises."""
+        """Submit the tensor that `ready()` will return; `ready` may wait. The Work ends with the exception that `ready`
+        raises.
+        """
         work = Work(elements, elements * item_bytes)
         with self._lock:
             self._waiting += 1
@@ -60,12 +64,14 @@ class Lane:
         return work
 
     def stuck_seconds(self) -> float:
-        """Return for how long operations have been under way at the agent and none has ended; 0: there are none."""
+        """Return for how many seconds no operation has ended although some are in progress at the agent; 0 where none
+        are.
+        """
         with self._count:
             return time.monotonic() - self._since if self._under_way else 0.0
 
     def close(self, *, wait: bool = False) -> None:
-        """End after the last operation. wait: until the agent has it."""
+        """End the lane's thread after its last operation; with `wait`, return only when the agent has that one."""
         with self._lock:
             thread, self._thread = self._thread, None
             if thread is not None:
@@ -110,7 +116,7 @@ _lanes_lock = threading.Lock()
 
 
 def lane_of(reducer: Any) -> Lane:
-    """Return the lane of this process to an agent, which all states that use the agent share."""
+    """Return the lane of this process to an agent; all states that use the agent share it."""
     with _lanes_lock:
         lane = getattr(reducer, "_inart_lane", None)
         if lane is None:

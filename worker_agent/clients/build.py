@@ -12,12 +12,15 @@ from controlplane.common.native_build import ENGINE, NATIVE, BuildError, build
 HERE = Path(__file__).resolve().parent
 CLIENT = HERE / "client.c"
 OPTIONS = (*(option for option in ENGINE if option != NATIVE), "-D_GNU_SOURCE")
-"""Options of the compiler: clients copy and say what others compute, and may be copied to other machines."""
+"""Options of the compiler. They are not those for this machine's processor: clients only copy memory and talk to the
+agent, which computes, and a compiled client may be copied to other machines.
+"""
 
 
 def mpi_library() -> Path:
-    """Return the library that is loaded before an MPI program, for the MPI whose `mpicc` is on PATH. Raises
-    BuildError."""
+    """Return the library that is loaded before an MPI program, for the MPI whose `mpicc` is on PATH. Raise BuildError
+    where it cannot be compiled.
+    """
     compiler = shutil.which("mpicc")
     if compiler is None:
         raise BuildError("there is no mpicc on PATH: install MPI's headers (Debian: apt-get install libopenmpi-dev)")
@@ -30,6 +33,6 @@ def mpi_library() -> Path:
 
 
 def nccl_library() -> Path:
-    """Return the plugin for NCCL. Raises BuildError."""
+    """Return the plugin for NCCL. Raise BuildError where it cannot be compiled."""
     sources = [HERE / "nccl_collnet.c", HERE / "nccl_sockets.c", CLIENT]
     return build(sources, include=[HERE], options=(*OPTIONS, "-fvisibility=hidden"))

@@ -28,7 +28,7 @@ from worker_agent.launch import child
 from worker_agent.service import AgentSettings, Service
 
 OPERATION_SECONDS = 1800.0
-"""Seconds without any progress after which an operation has failed: a rank may be late."""
+"""Seconds without any progress after which an operation has failed. They are many, because a rank may be late."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -44,7 +44,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 @contextmanager
 def agent(arguments: argparse.Namespace) -> Iterator[str]:
-    """Return this node's agent, and its address. Raises AgentError."""
+    """Yield the address of this node's agent: the one that the arguments name, or one that runs as long as the context.
+
+    Raise AgentError where the agent cannot run.
+    """
     if arguments.agent:
         yield arguments.agent
         return

@@ -1,1 +1,1 @@
-"""The command `inart run`: a training command with a job in the network for as long as it runs (docs/training.md)."""
+"""The command `inart run`, which runs a training command with a job in the network (docs/training.md)."""

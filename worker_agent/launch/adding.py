@@ -1,4 +1,4 @@
-"""Adds a job for a launcher, also while another one of several controllers takes over."""
+"""Adds a job for a launcher, also while another of several controllers takes over."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from controlplane.common.rpc.client import ControllerError, NoAnswer, ask, fetch
 
 ADD_SECONDS = 300.0
 ANSWER_SECONDS = 30.0
-"""Seconds for which a launcher waits for a controller that does not answer: longer than another one takes to
-take over."""
+"""Seconds for which a launcher waits for a controller that does not answer; longer than another controller takes to
+take over.
+"""
 ANSWER_VARIABLE = "INART_ANSWER_SECONDS"
 """Environment variable with that time, where controllers take over later than usual (`--takeover-after`, a busy
 machine)."""
@@ -22,7 +23,7 @@ Value = TypeVar("Value")
 
 
 def answer_seconds() -> float:
-    """Return ANSWER_SECONDS, or what the environment says instead. Raises ValueError."""
+    """Return ANSWER_SECONDS, or the environment's value. Raise ValueError where that is no number."""
     given = os.environ.get(ANSWER_VARIABLE, "")
     try:
         return float(given) if given else ANSWER_SECONDS
@@ -31,8 +32,11 @@ def answer_seconds() -> float:
 
 
 def patiently(act: Callable[[], Value], seconds: float | None = None) -> Value:
-    """Do it, again and again for so many seconds (None: `answer_seconds`) while it fails. Raises ControllerError,
-    ValueError."""
+    """Call `act` until it succeeds, for at most `seconds` (None: `answer_seconds`), and return its result.
+
+    Raise ControllerError, the last one, where it has not succeeded by then, and ValueError for a bad environment
+    variable.
+    """
     until = time.monotonic() + (answer_seconds() if seconds is None else seconds)
     while True:
         try:
@@ -44,10 +48,10 @@ def patiently(act: Callable[[], Value], seconds: float | None = None) -> Value:
 
 
 def add(controller: str, name: str, request: pb.AddJobRequest) -> pb.AddJobReply:
-    """Add a job; where the controller that was asked is gone before it answers, with the next one. Raises
-    ControllerError: it is refused, or nobody answers for long.
+    """Add a job; where the controller that was asked is gone before it answers, ask the next one.
 
-    What the controller that is gone has done of it is taken off first: the next one may know the job from the store.
+    Before asking again, remove what the first controller may have added: the next one may know that job from the store.
+    Raise ControllerError where the job is refused, or no controller answers in time.
     """
     until = time.monotonic() + ADD_SECONDS
     reply: pb.AddJobReply
@@ -62,6 +66,8 @@ def add(controller: str, name: str, request: pb.AddJobRequest) -> pb.AddJobReply
 
 
 def take_off(controller: str, name: str) -> None:
-    """Remove the job of this name, if there is one. Raises ControllerError."""
+    """Remove the job of this name, if there is one. Raise ControllerError where the controller refuses or does not
+    answer.
+    """
     if any(job.name == name for job in fetch_status(controller).jobs):
         ask(controller, "remove_job", pb.RemoveJobRequest(name=name), timeout=ADD_SECONDS)

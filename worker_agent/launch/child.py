@@ -14,7 +14,7 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signa
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the command to its end; returns its exit status, 128 + N where signal N ended it."""
+    """Run the command to its end, and return its exit status: 128 + N where signal N ended it."""
     early: list[int] = []
     child: subprocess.Popen[bytes] | None = None
 
@@ -39,7 +39,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _from_terminal() -> bool:
-    """Return whether Ctrl-C at the terminal reaches the command by itself: it is in the same foreground group."""
+    """Return whether Ctrl-C at the terminal reaches the command by itself, as part of the same foreground group."""
     try:
         return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
     except OSError:

@@ -24,7 +24,7 @@ Object = Mapping[str, Any]
 
 
 class ClusterError(Exception):
-    """The API server cannot be asked, or refuses; the message says what was asked."""
+    """The API server does not answer, or refuses; the message says what was asked."""
 
 
 class Cluster:
@@ -49,7 +49,7 @@ class Cluster:
             raise ClusterError(f"{authority} cannot be used: {error}") from None
 
     def items(self, path: str, query: str = "") -> list[Object]:
-        """Return all objects under a path; resourceVersion=0: as the API server has them at hand, which is cheap."""
+        """Return all objects under a path, as the API server's cache has them (resourceVersion=0), which is cheap."""
         found = self._call("GET", f"{path}?resourceVersion=0{query}")
         items = found.get("items")
         if not isinstance(items, list):
@@ -82,7 +82,7 @@ class Cluster:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """Return the message of the Status object that the API server refuses with."""
+    """Return the message of the Status object with which the API server refuses."""
     try:
         return str(json.loads(error.read(1 << 16)).get("message", error.reason))
     except (OSError, ValueError, AttributeError):

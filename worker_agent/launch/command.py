@@ -34,9 +34,9 @@ from worker_agent.launch.adding import patiently
 from worker_agent.launch.machines import Machines, find_machines, resolve
 
 LOOK_SECONDS = 0.3
-"""Seconds between two looks of a node whether its job is there, or whether the others have left it."""
+"""Seconds between two looks of a node at whether its job has been added, or whether the others have left it."""
 LEAVING_SECONDS = 10.0
-"""Seconds for which the first node, whose command has ended well, leaves the job to others whose commands still run."""
+"""Seconds for which the first node, whose command has ended well, keeps the job for others whose commands still run."""
 HOLDER_SECONDS = 90.0
 NO_JOB, INTERRUPTED = 1, 130
 
@@ -47,20 +47,20 @@ class NoJob(Exception):
 
 @dataclass(frozen=True)
 class Where:
-    """The controller, and as whom this node asks it. node: this node's name in the topology."""
+    """The controller that is asked, the credentials, and `node`, this node's name in the topology."""
 
     controller: str
     tls: Tls | None
     node: str
 
     def status(self, job: str = "") -> pb.StatusReply:
-        """Return the controller's status. Raises ControllerError."""
+        """Return the controller's status. Raise ControllerError where it does not answer."""
         reply: pb.StatusReply = ask(self.controller, "status", pb.StatusRequest(job=job), self.tls, STATUS_SECONDS)
         return reply
 
 
 def say(words: str) -> None:
-    """Tell the user, beside the output of the command."""
+    """Print words for the user to standard error, beside the output of the command."""
     print(f"inart run: {words}", file=sys.stderr, flush=True)
 
 
@@ -98,7 +98,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def locate(arguments: argparse.Namespace) -> Where:
-    """Find out which node this machine is. Raises ControllerError, NoJob, ValueError."""
+    """Find out which node this machine is.
+
+    Raise NoJob where it is none of the topology, ControllerError where no controller answers, and ValueError for bad
+    credentials.
+    """
     tls, own = credentials(arguments.credentials), list(addresses())
     request = pb.StatusRequest(addresses=own)
     several = "," in arguments.controller  # Another one may be about to take over.
@@ -118,7 +122,9 @@ def job_name(words: str, machines: Machines) -> str:
 
 
 def find_job(where: Where, name: str) -> pb.StatusReply | None:
-    """Return the status of the job if there is one of that name. Raises NoJob if it is not this node's."""
+    """Return the status of the job with this name; None where there is none. Raise NoJob where this node has no part in
+    it.
+    """
     if all(job.name != name for job in where.status().jobs):
         return None
     try:
@@ -135,7 +141,9 @@ def find_job(where: Where, name: str) -> pb.StatusReply | None:
 
 
 def wait_for_job(where: Where, name: str, seconds: float) -> None:
-    """Wait until the first node has added the job. Raises ControllerError, NoJob."""
+    """Wait until the first node has added the job. Raise NoJob where that takes too long, ControllerError where no
+    controller answers.
+    """
     deadline = time.monotonic() + seconds
 
     def look() -> pb.StatusReply | None:
@@ -148,10 +156,10 @@ def wait_for_job(where: Where, name: str, seconds: float) -> None:
 
 
 class Held:
-    """A job that this node has added, and that goes when this process does (holder.py)."""
+    """A job that this node has added, and that is removed when this process ends (holder.py)."""
 
     def __init__(self, controller: str, request: pb.AddJobRequest, folder: Path | None) -> None:
-        """Add the job. Raises NoJob."""
+        """Add the job. Raise NoJob where it is refused."""
         environment = dict(os.environ) | ({"INART_CREDENTIALS": str(folder)} if folder is not None else {})
         self._process = subprocess.Popen(
             [sys.executable, "-m", "worker_agent.launch.holder", controller],
@@ -171,7 +179,7 @@ class Held:
         self.reply = json_format.ParseDict(answer, pb.AddJobReply())
 
     def remove(self) -> None:
-        """Remove the job and wait for that."""
+        """Remove the job, and wait until it is removed."""
         assert self._process.stdin is not None, "it is a pipe"
         try:
             self._process.stdin.close()
@@ -184,7 +192,9 @@ class Held:
 
 
 def add_job(arguments: argparse.Namespace, where: Where, machines: Machines) -> Held | None:
-    """Add the job, from its first node; None if it is there already. Raises ControllerError, NoJob."""
+    """Add the job, from its first node; return None if it exists already. Raise NoJob where it is refused,
+    ControllerError where no controller answers.
+    """
     name = job_name(arguments.job, machines)
     if patiently(lambda: find_job(where, name), None if "," in arguments.controller else 0.0) is not None:
         say(f"job {name} is there already; it stays when this ends")
@@ -204,7 +214,7 @@ def add_job(arguments: argparse.Namespace, where: Where, machines: Machines) -> 
 
 
 def wait_for_others(where: Where, name: str) -> None:
-    """Leave the job to nodes whose agents are still in it, for a while."""
+    """Wait, for at most LEAVING_SECONDS, until the agents of other nodes have left the job."""
     deadline = time.monotonic() + LEAVING_SECONDS
     try:
         while time.monotonic() < deadline:
@@ -217,7 +227,9 @@ def wait_for_others(where: Where, name: str) -> None:
 
 
 def run(arguments: argparse.Namespace, command: Sequence[str], start: Callable[..., int] = child.run) -> int:
-    """Run the command with its job; returns the exit status. Raises NoJob, ValueError."""
+    """Run the command with its job, and return the exit status. Raise NoJob where there is no job, ValueError for bad
+    arguments.
+    """
     environment = dict(os.environ) | {"INART_CONTROLLER": arguments.controller}
     if arguments.credentials is not None:
         environment["INART_CREDENTIALS"] = str(arguments.credentials)

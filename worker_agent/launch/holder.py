@@ -26,7 +26,7 @@ RETRY_SECONDS = 2.0
 
 
 def hold(controller: str) -> int:
-    """Do what the module says; returns the exit status."""
+    """Hold the job of standard input's first line, as the module describes, and return the exit status."""
     request = json_format.Parse(sys.stdin.readline(), pb.AddJobRequest())
     try:
         reply = add(controller, _name(request), request)
@@ -42,12 +42,12 @@ def hold(controller: str) -> int:
 
 
 def _name(request: pb.AddJobRequest) -> str:
-    """Return the name that the request gives the job in words; the launcher always gives one."""
+    """Return the name of the job, from the request's words; the launcher always gives one."""
     return next(word.removeprefix("name=") for word in request.job.split(",") if word.startswith("name="))
 
 
 def remove(controller: str, name: str) -> int:
-    """Remove the job, also where the controller comes back only after a while; returns the exit status."""
+    """Remove the job, also where the controller comes back only after a while, and return the exit status."""
     deadline = time.monotonic() + REMOVE_SECONDS
     while True:
         try:
@@ -64,7 +64,7 @@ def remove(controller: str, name: str) -> int:
 
 
 def _is_gone(controller: str, name: str) -> bool:
-    """Return whether the controller answers and has no such job: somebody else has removed it."""
+    """Return whether the controller answers and has no such job, because somebody else has removed it."""
     try:
         return all(job.name != name for job in fetch_status(controller).jobs)
     except ControllerError:

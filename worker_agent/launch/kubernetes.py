@@ -1,13 +1,14 @@
-"""Keeps the network's jobs as Kubernetes' annotated PyTorchJobs are: added when their pods have nodes, taken off after.
+"""Keeps the network's jobs in step with annotated PyTorchJobs of Kubernetes: it adds a job when all its pods have
+nodes, and removes it afterwards.
 
-inart kubernetes --controller 10.1.0.1:9600                 # in a pod: examples/kubernetes/operator.yaml
+inart kubernetes --controller 10.1.0.1:9600 # in a pod: examples/kubernetes/operator.yaml
 
-A PyTorchJob with the annotation `inart/job: ""` (or words as `inart job add` takes them: "ps=2,share,model=100M") has
-a job in the network called k8s-NAMESPACE.NAME from the moment when all its pods have nodes until it has ended, failed,
-was suspended or deleted. Its nodes are the workers and the parameter servers; agents run on them as a DaemonSet. What
-became of it stands in its annotation `inart/status`. A job that the network cannot take trains over torch.distributed,
-and is tried again every half minute. What is wanted and what is there are compared again every few seconds, so nothing
-is lost while this operator, the API server or the controller is away.
+A PyTorchJob with the annotation `inart/job: ""` (or words as `inart job add` takes them: "ps=2,share,model=100M") has a
+job in the network called k8s-NAMESPACE.NAME from the moment when all its pods have nodes until it has ended, failed,
+was suspended or deleted. Its nodes are the workers and the parameter servers; agents run on them as a DaemonSet. The
+outcome is written to its annotation `inart/status`. A job that the network cannot take trains over torch.distributed,
+and is tried again every half minute. The jobs that are wanted are compared with those of the network every few seconds,
+so nothing is lost while this operator, the API server or the controller is away.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from worker_agent.launch.cluster_api import ACCOUNT, Cluster, ClusterError, Obje
 from worker_agent.launch.wishes import Refused, parse_wish
 
 ASKS, TELLS = "inart/job", "inart/status"
-"""Annotations of a PyTorchJob: what its user asks for, and what became of it."""
+"""Annotations of a PyTorchJob: the user's wishes, and the status that this program writes."""
 JOBS = "/apis/kubeflow.org/v1/pytorchjobs"
 PODS = "/api/v1/pods"
 OF_A_JOB = "training.kubeflow.org/job-name"
-"""Label that Kubeflow's training operator gives the pods of a job: the job's name."""
+"""The label with the job's name that Kubeflow's training operator gives the pods of a job."""
 PREFIX = "k8s-"
 LOOK_SECONDS = 2.0
 AGAIN_SECONDS = 30.0
@@ -44,13 +45,19 @@ AGAIN_SECONDS = 30.0
 MOST_LETTERS = 64
 """Most letters of a job's name in the network."""
 MOST_WORDS = 1000
-"""Letters of a status that are written down."""
+"""Most letters of a status that are written to the annotation."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A job that its PyTorchJob asks for. where: its path on the API server. nodes: names and addresses of the nodes of
-    its pods, none while a pod has no node yet. told: its status as it stands there."""
+    """A job that its PyTorchJob asks for.
+
+    Attributes:
+        name: the job's name in the network.
+        where: the PyTorchJob's path on the API server.
+        nodes: names and addresses of the nodes of its pods; empty while a pod has no node yet.
+        told: the status that the PyTorchJob's annotation has.
+    """
 
     name: str
     where: str
@@ -61,7 +68,7 @@ class Wanted:
 
 
 def job_name(namespace: str, name: str) -> str:
-    """Return the job's name in the network; a namespace has no dots, so no two jobs share one."""
+    """Return the job's name in the network; a namespace has no dots, so no two jobs share a name."""
     whole = f"{PREFIX}{namespace}.{name}"
     if len(whole) <= MOST_LETTERS:
         return whole
@@ -69,7 +76,7 @@ def job_name(namespace: str, name: str) -> str:
 
 
 def wanted(jobs: Iterable[Object], pods: Iterable[Object]) -> list[Wanted]:
-    """Return the jobs that are to be in the network, of what the API server lists."""
+    """Return the jobs that are to be in the network, given the PyTorchJobs and pods that the API server lists."""
     by_job: dict[tuple[str, str], list[Object]] = {}
     for pod in pods:
         about = pod["metadata"]
@@ -113,9 +120,12 @@ def _nodes(pods: Iterable[Object]) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 @dataclass
 class Operator:
-    """Brings the jobs of one network to what the PyTorchJobs of one cluster ask for.
+    """Adds and removes jobs of one network until they are those that the PyTorchJobs of one cluster ask for.
 
-    placed: the nodes of every job that it has added, by the job's name. tried: when a job was refused last, and why.
+    Attributes:
+        cluster, controller: the API server, and the controller's address.
+        placed: the nodes of every job that it has added, by the job's name.
+        tried: when a job was last refused, and why.
     """
 
     cluster: Cluster
@@ -124,7 +134,9 @@ class Operator:
     tried: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Compare once, and do what is to be done. Raises ClusterError, ControllerError."""
+        """Compare the wanted jobs with the network's once, and add, remove and annotate. Raise ClusterError or
+        ControllerError where one of them does not answer.
+        """
         jobs = self.cluster.items(JOBS)
         pods = self.cluster.items(PODS, f"&labelSelector={OF_A_JOB}")
         wishes = {one.name: one for one in wanted(jobs, pods)}
@@ -158,7 +170,9 @@ class Operator:
             self.cluster.annotate(wish.where, {TELLS: words})
 
     def _added(self, wish: Wanted) -> str:
-        """Add a job; returns what it gets, in words. Raises Refused, ControllerError."""
+        """Add a job, and return in words what it gets. Raise Refused where it is refused, ControllerError where no
+        controller answers.
+        """
         asked = parse_wish(wish.words, f"the annotation {ASKS}")
         if asked.waits:
             raise Refused(f"else=wait in the annotation {ASKS}: pods have begun when their nodes are known")
@@ -181,7 +195,9 @@ def _say(words: str) -> None:
 
 
 def run(operator: Operator, stop: threading.Event) -> None:
-    """Look again and again until `stop`; what went wrong is said once, and tried again."""
+    """Call `operator.look` every few seconds until `stop` is set; an error is logged once, and the next look tries
+    again.
+    """
     problem = ""
     while not stop.wait(LOOK_SECONDS):
         before, problem = problem, ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 MOST_MACHINES = 100_000
 RANGES = re.compile(r"([^\[\]]*)\[([0-9,-]+)\](.*)")
-"""Slurm's short form of several names: what comes before the brackets, numbers and ranges, what comes after."""
+"""Slurm's short form of several names: text before the brackets, numbers and ranges in them, and text after them."""
 
 
 class MachinesError(ValueError):
@@ -18,9 +18,12 @@ class MachinesError(ValueError):
 
 @dataclass(frozen=True)
 class Machines:
-    """names: of all machines, the same on each. position: of this machine; -1: it is not known.
+    """The machines on which a command is started.
 
-    job: a name for the job that is the same on all machines.
+    Attributes:
+        names: the names of all machines, the same on each.
+        position: this machine's place among them; -1: it is not known.
+        job: a name for the job that is the same on all machines.
     """
 
     names: tuple[str, ...]
@@ -34,10 +37,13 @@ class Machines:
 
 
 def find_machines(given: str | None, environment: Mapping[str, str], node: str, own: Collection[str]) -> Machines:
-    """Return the machines that the command is started on.
+    """Return the machines that the command is started on. Raise MachinesError where they cannot be found out.
 
-    given: the value of --nodes. node: this machine's node of the topology, or "". own: this machine's addresses.
-    Raises MachinesError.
+    Args:
+        given: the value of --nodes.
+        environment: the environment variables, among which Slurm's are looked for.
+        node: this machine's node of the topology, or "".
+        own: this machine's addresses.
     """
     if given is not None:
         names = expand(given)
@@ -61,7 +67,7 @@ def find_machines(given: str | None, environment: Mapping[str, str], node: str, 
 
 
 def expand(text: str) -> list[str]:
-    """Return the names in a list such as "a,b" or Slurm's "gpu[01-03,07],login1". Raises MachinesError."""
+    """Return the names in a list such as "a,b" or Slurm's "gpu[01-03,07],login1". Raise MachinesError for others."""
     names: list[str] = []
     for part in re.split(r",(?![^\[]*\])", text):
         names += _expand_one(part.strip())
@@ -95,7 +101,9 @@ def _expand_one(part: str) -> list[str]:
 
 
 def _position(names: Sequence[str], node: str, own: Collection[str]) -> int:
-    """Return this machine's place among names: of topology nodes, of hosts, or addresses; -1: it is none of them."""
+    """Return this machine's place among `names`, which are topology nodes, host names or addresses; -1 where it is none
+    of them.
+    """
     full = socket.gethostname()
     for known in (node, full, full.partition(".")[0]):
         if known and known in names:
@@ -105,7 +113,7 @@ def _position(names: Sequence[str], node: str, own: Collection[str]) -> int:
 
 
 def resolve(name: str) -> list[str]:
-    """Return the IPv4 addresses of a host's name; none where nobody knows it."""
+    """Return the IPv4 addresses of a host's name; none where the name is not known."""
     try:
         found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:

@@ -34,13 +34,17 @@ from worker_agent.launch.wishes import Refused, Wish, parse_wish
 
 WORD = "inart"
 PREFIX = "slurm-"
-"""A job's name in the network is this and its number in Slurm, as `inart run` names it, too."""
+"""The beginning of a job's name in the network, which the job's number in Slurm follows; `inart run` uses the same
+names.
+"""
 SCONTROL_SECONDS = 30.0
 Environment = Mapping[str, str]
 
 
 def wished(comment: str) -> Wish | None:
-    """Return what a job's comment asks for; None if it does not ask for the network. Raises Refused."""
+    """Return the wishes in a job's comment; None if it does not ask for the network. Raise Refused for words that are
+    not understood.
+    """
     found = [word for word in comment.replace(";", " ").split() if word == WORD or word.startswith(f"{WORD}:")]
     if not found:
         return None
@@ -48,12 +52,14 @@ def wished(comment: str) -> Wish | None:
 
 
 def wanted(environment: Environment) -> Wish | None:
-    """Return what the job asks for in whose prolog we are. Raises Refused."""
+    """Return the wishes of the job whose prolog this is; None if it does not ask for the network. Raise Refused for
+    words that are not understood.
+    """
     return wished(environment.get("SLURM_JOB_COMMENT", ""))
 
 
 def number_of(environment: Environment) -> str:
-    """Return the job's number. Raises ValueError."""
+    """Return the job's number. Raise ValueError where Slurm's environment has none."""
     number = environment.get("SLURM_JOB_ID", "")
     if not number.isdigit():
         raise ValueError("SLURM_JOB_ID is not set: Slurm calls this (slurm.conf, examples/slurm/)")
@@ -61,7 +67,7 @@ def number_of(environment: Environment) -> str:
 
 
 def prolog(controller: str, environment: Environment) -> int:
-    """Add the job. Returns 1 where it is to wait for it."""
+    """Add the job, and return the exit status: 1 where the job is to wait for the network."""
     number, wish = number_of(environment), None
     try:
         if (wish := wanted(environment)) is None:
@@ -77,8 +83,11 @@ def prolog(controller: str, environment: Environment) -> int:
 
 
 def admitted(controller: str, name: str, wish: Wish, environment: Environment) -> str:
-    """Add a job on its nodes, for its account as the tenant; returns what it gets, in words. Raises Refused,
-    ControllerError, MachinesError."""
+    """Add a job on its nodes, for its account as the tenant, and return in words what it gets.
+
+    Raise Refused where it is refused, ControllerError where no controller answers, MachinesError where its nodes cannot
+    be found out.
+    """
     nodes = expand(environment.get("SLURM_JOB_NODELIST", ""))
     if len(nodes) == 1:
         raise Refused("one node has nothing to send through the network")
@@ -96,12 +105,12 @@ def admitted(controller: str, name: str, wish: Wish, environment: Environment) -
 
 
 def epilog(controller: str, environment: Environment) -> int:
-    """Take the job off, if it is there; returns 1 where that could not be done."""
+    """Remove the job, if it is there; return the exit status, 1 where it could not be removed."""
     return remove(controller, f"{PREFIX}{number_of(environment)}")
 
 
 def task(controller: str, environment: Environment) -> int:
-    """Print what Slurm's TaskProlog is to do: `export NAME=value` for the task, `print words` for the user."""
+    """Print the lines for Slurm's TaskProlog: `export NAME=value` for the task, `print words` for the user."""
     number = number_of(environment)
     name = f"{PREFIX}{number}"
     print(f"export INART_SLURM_JOB={number}")
@@ -129,7 +138,7 @@ def task(controller: str, environment: Environment) -> int:
 
 
 def sweep(controller: str, _: Environment) -> int:
-    """Take off jobs that Slurm does not run any more; returns 1 where that could not be done."""
+    """Remove the jobs that Slurm does not run any more; return the exit status, 1 where that could not be done."""
     try:
         listed = subprocess.run(
             ["squeue", "--noheader", "--states=RUNNING,SUSPENDED,COMPLETING,CONFIGURING", "--format=%A"],
@@ -149,7 +158,7 @@ def sweep(controller: str, _: Environment) -> int:
 
 
 def remark(number: str, words: str) -> None:
-    """Write into Slurm's AdminComment of the job what became of it (`scontrol show job`), and to standard error."""
+    """Write what became of the job into its AdminComment in Slurm (`scontrol show job`), and to standard error."""
     text = f"inart: {_line(words)}"
     print(text, file=sys.stderr, flush=True)
     try:
@@ -162,7 +171,7 @@ def remark(number: str, words: str) -> None:
 
 
 def _remarked(number: str) -> str:
-    """Return what `remark` has written; empty if nothing can be read."""
+    """Return the job's AdminComment, which `remark` has written; empty if it cannot be read."""
     try:
         done = subprocess.run(
             ["scontrol", "--oneliner", "show", "job", number],
@@ -175,7 +184,7 @@ def _remarked(number: str) -> str:
 
 
 def _taken(name: str) -> str:
-    """Return how the remark begins on a job that the network has taken."""
+    """Return the beginning of the remark on a job that the network has taken."""
     return f"job {name}:"
 
 

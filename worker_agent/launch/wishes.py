@@ -1,6 +1,6 @@
-"""Reads what a user's words ask of the network for a job that a cluster's scheduler starts: `ps=2,model=100M,share`.
+"""Reads what a user asks of the network for a job that a cluster's scheduler starts, such as `ps=2,model=100M,share`.
 
-Slurm users write them into a job's comment (slurm.py), users of Kubernetes into an annotation (kubernetes.py).
+Slurm users write these words into a job's comment (slurm.py), users of Kubernetes into an annotation (kubernetes.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Wish:
-    """Wishes of one job. job: words for `inart job add`. waits: whether the job waits where it is refused."""
+    """The wishes of one job.
+
+    Attributes:
+        job: words for `inart job add`.
+        waits: whether the job waits where it is refused.
+    """
 
     job: str = ""
     strategy: str = "inart"
@@ -25,7 +30,10 @@ class Wish:
 
 
 def parse_wish(text: str, where: str) -> Wish:
-    """Return what "ps=2,share,else=wait" asks for. where: what the words stand in, for messages. Raises Refused."""
+    """Return the wishes in text such as "ps=2,share,else=wait". Raise Refused for words that are not understood.
+
+    `where` names the place of the words in the message.
+    """
     words = [word for word in text.split(",") if word]
     given = dict(word.partition("=")[::2] for word in words)
     other = given.pop("else", ELSE[0])
