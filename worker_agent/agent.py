@@ -193,7 +193,7 @@ class Agent(Member):
 
 
 def controller_address(given: str | None) -> str:
-    """Return the controller's address: the argument, else $INART_CONTROLLER. Raise AgentError where both are missing."""
+    """Return the controller's address: the argument, else $INART_CONTROLLER. Raise AgentError where there is none."""
     try:
         return channels.controller_address(given)
     except ValueError as error:

@@ -1,7 +1,7 @@
 """The operations of an agent, all of which work in place on one array.
 
-SUM, MEAN: all-reduce. Of a few values there are also the largest, the smallest, the product, and bitwise and, or, xor
-    (`Collective.merge`).
+SUM, MEAN: all-reduce. For a few values, `Collective.merge` also has the largest, the smallest, the product, and, or and
+    exclusive or.
 SCATTER_SUM, SCATTER_MEAN: reduce-scatter. The array is W parts of the same size; part i becomes the sum over the
     workers at worker i, and stays unchanged at the others.
 GATHER: all-gather. The array is W parts of the same size; part i of worker i goes to all.

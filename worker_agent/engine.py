@@ -363,7 +363,9 @@ class Engine:
             self._deliver(completion)
 
     def _fetch(self, operation: int, timeout: float | None) -> None:
-        """Wait for an operation's end in the caller's thread, and deliver it unless the completion thread already has."""
+        """Wait for an operation's end in the caller's thread, and deliver it unless the completion thread has done
+        that.
+        """
         end = math.inf if timeout is None else time.monotonic() + timeout
         completion = NativeCompletion()
         found = _NOT_ENDED

@@ -34,7 +34,7 @@ LATE_SECONDS = 5.0
 
 
 class NoAgentError(AgentError):
-    """Nobody is this node's agent."""
+    """This node has no agent that listens."""
 
 
 @dataclass
@@ -56,8 +56,8 @@ class LocalAgent:
         seat: which trainer of which job this is; None: the only one of a job of its own.
 
     Raises:
-        NotReadyError: the job is not complete; says what is missing.
-        NoAgentError: nobody listens on the abstract socket, or who did has gone while we came.
+        NotReadyError: the job is not complete; the message says what is missing.
+        NoAgentError: nobody listens on the abstract socket, or the listener has gone while this process connected.
         AgentError: there is no agent, or it is busy with another trainer.
     """
 
@@ -127,7 +127,7 @@ class LocalAgent:
 
     @property
     def ready(self) -> bool:
-        """Whether operations are taken; once they are not, they never are again: connect anew."""
+        """Whether the agent takes operations. Once this is false it stays so: connect anew."""
         return not self._lost
 
     def late(self) -> list[str]:
@@ -163,11 +163,11 @@ class LocalAgent:
         return work
 
     def allreduce(self, array: Any, op: Operation = "sum", *, timeout: float | None = None) -> None:
-        """`allreduce_async` and wait."""
+        """Run `allreduce_async` and wait at most `timeout` seconds (None: for as long as it takes)."""
         self.allreduce_async(array, op).wait(timeout)
 
     def close(self) -> None:
-        """Tell the agent that this trainer is done. Again: nothing happens."""
+        """Tell the agent that this trainer is done. A second call does nothing."""
         with self._lock:
             self._lost = self._lost or "the connection to the agent is closed"
             # Also after its epoch: who goes without a word is taken for dead.
@@ -179,13 +179,16 @@ class LocalAgent:
 
     def abort(self, reason: str) -> None:
         """End all operations with AbortedError(reason), and leave without a good-bye: the agent joins its job anew,
-        which ends these operations for the other workers, too."""
+        which ends these operations for the other workers, too.
+        """
         with self._lock:
             self._lost = self._lost or reason
         self._connection.close()
 
     def abandon(self) -> None:
-        """Abandon the connection in a forked process, whose parent is the trainer. The connection abandons itself."""
+        """Abandon the connection in a forked process: the parent is the trainer. The `Connection` object abandons
+        itself.
+        """
         self._lock, self._lost = threading.Lock(), why()
 
     def _take(self, size: int) -> _Region:
@@ -246,7 +249,7 @@ class LocalAgent:
 
 
 def _bytes_of(array: Any) -> memoryview:
-    """The memory of a contiguous numpy array or torch CPU tensor, writable."""
+    """Return the memory of a contiguous numpy array or torch CPU tensor, writable."""
     if not isinstance(array, np.ndarray):
         import torch
 

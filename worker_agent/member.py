@@ -1,4 +1,4 @@
-"""Joins a controller and follows what it says, as worker and parameter server alike do."""
+"""Joins a controller and follows its messages, as worker and parameter server alike do."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ class Member:
     Args:
         controller: "host:port".
         node: its name in the topology; None: the controller finds it by this machine's addresses.
-        versions: what runs the configurations that the controller sends.
-        interface: of the data network; None: the one that holds the node's address; those of several links by commas,
-            in the order of the node's ports in the topology. Raises AgentError: there is none.
-        tls: None: what $INART_CREDENTIALS names, else plaintext.
+        versions: the engines that run the configurations that the controller sends.
+        interface: the interface of the data network, or those of several links separated by commas, in the order of the
+            node's ports in the topology; None: the one that holds the node's address.
+        tls: the node's credentials; None: those that $INART_CREDENTIALS names, else plaintext.
         job: its name; None: $INART_JOB, or the only one that the node is in.
-        take_over: from another process that has joined as this node; else this one is refused.
+        take_over: replace another process that has joined as this node; otherwise this one is refused.
         log: gets one line per event.
+
+    Raises:
+        AgentError: there is no such interface, or the credentials cannot be read.
     """
 
     role: Role
@@ -82,7 +85,7 @@ class Member:
 
     @property
     def config(self) -> AgentConfig | None:
-        """Return the configuration that runs, or ran last; None: none yet."""
+        """The configuration that runs, or ran last; None where there was none yet."""
         return self._state.config
 
     @property
@@ -92,26 +95,27 @@ class Member:
 
     @property
     def problem(self) -> str:
-        """Why it is not ready, in words; empty when it is."""
+        """The reason, in words, for which the agent is not ready; empty when it is."""
         return self._state.problem
 
     def wait_ready(self, timeout: float) -> AgentConfig:
-        """Wait for the configuration.
+        """Wait until the agent is ready, and return its configuration.
 
         Raises:
-            NotReadyError: not within `timeout` seconds; the message has what is missing.
+            NotReadyError: it was not ready within `timeout` seconds; the message has what is missing.
             AgentError: it never will be: the controller refused, or the engine could not start.
         """
         return self._state.wait(timeout)
 
     def wait_change(self, seconds: float) -> None:
-        """Wait until something changes, at most `seconds`. Raises AgentError once the agent cannot go on."""
+        """Wait until something changes, at most `seconds`. Raise AgentError once the agent cannot go on."""
         self._state.wait_change(seconds)
 
     def close(self, announce: bool = True) -> None:
-        """Leave the job and stop the engine. Again: nothing happens.
+        """Leave the job and stop the engine. A second call does nothing.
 
-        announce: in good order: the others may finish what is under way; else they are told to stop at once.
+        With `announce` the agent leaves in good order, and the others may finish the operations in progress; otherwise
+        they are told to stop at once.
         """
         if self._closed.is_set():
             return
@@ -125,7 +129,7 @@ class Member:
         self._running.end(in_order)
 
     def abandon(self) -> None:
-        """Give everything up in a forked process: its parent is the agent."""
+        """Give everything up in a forked process: the parent is the agent."""
         self._closed = threading.Event()
         self._closed.set()
         self._state.abandon(why())
@@ -229,19 +233,22 @@ class Member:
             self._log(reason + ("; the job goes on without it" if self.ready else ""))
 
     def _give_up(self, failure: str) -> None:
-        """Ask for a new epoch, as this one cannot go on; that ends it for the others too. Does not wait."""
+        """Ask for a new epoch, since this one cannot go on; that ends it for the other agents, too.
+
+        Do not wait for it.
+        """
         if self._state.stop_if_ready(failure):
             self._log(f"gave up: {failure}")
             self._record(f"gave up: {failure}")
             threading.Thread(target=self._membership.rejoin, args=(failure,), name="rejoin", daemon=True).start()
 
     def _record(self, failure: str) -> None:
-        """Write what the process did until it failed, and say where."""
+        """Write the flight recorder's events to a file, and log its path."""
         if path := flight.dump(failure):
             self._log(f"what happened before is in {path} (a Chrome trace)")
 
     def _fail(self, error: AgentError) -> None:
-        """Fail, since the agent cannot go on: whoever waits for it gets the error, and says it."""
+        """Fail, since the agent cannot go on: every caller that waits for it gets the error."""
         self._state.fail(error)
         self._running.stop(str(error))
         # Out of the membership's own thread: the controller shall not count on an agent that does not run.

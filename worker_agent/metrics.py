@@ -7,9 +7,12 @@ import time
 
 
 class Counts:
-    """Counters of one state, written by its thread.
+    """The counters of one state.
 
-    falls: how often the job left the network. steps_in_network, steps_outside: how many steps went which way.
+    Attributes:
+        falls: how often the job left the network.
+        steps_in_network: steps that went through the network.
+        steps_outside: steps that went over torch.distributed.
     """
 
     def __init__(self) -> None:
@@ -23,7 +26,7 @@ class Counts:
         self._exposed = 0.0
 
     def step_begins(self, network: bool) -> None:
-        """A step goes through the network, or not."""
+        """Count a step, which goes through the network or not."""
         with self._lock:
             if network:
                 self.steps_in_network += 1
@@ -31,20 +34,25 @@ class Counts:
                 self.steps_outside += 1
 
     def reduced(self, nbytes: int) -> None:
-        """A tensor of so many bytes."""
+        """Count a tensor of so many bytes."""
         with self._lock:
             self._reductions += 1
             self._bytes += nbytes
 
     def step_ends(self, began: float, last: float) -> None:
-        """A step is over. began, last: when its first and its last tensor came (time.monotonic)."""
+        """Add the times of a step that ends now.
+
+        Args:
+            began: when the step's first tensor was submitted (time.monotonic).
+            last: when its last tensor was submitted.
+        """
         now = time.monotonic()
         with self._lock:
             self._seconds += now - began
             self._exposed += now - last
 
     def metrics(self) -> dict[str, float]:
-        """See InArtState.metrics."""
+        """Return the metrics by name; see InArtState.metrics."""
         with self._lock:
             overlap = 1 - self._exposed / self._seconds if self._seconds else 0.0
             return {

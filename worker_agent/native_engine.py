@@ -1,4 +1,4 @@
-"""Loads the agents' C engines (what they have in common is in native/), compared with what Python takes them for."""
+"""Loads the agents' C engines (native/ has their common part), and checks that their structures are Python's."""
 
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ NATIVE = Path(__file__).resolve().parent / "native"
 def load_engine(
     sources: Sources, sizes: str, structures: Sequence[type[ctypes.Structure]], options: Sequence[str] = ENGINES
 ) -> ctypes.CDLL:
-    """The engine of these C files. sizes: its table of the sizes of `structures`, which it shares with Python. Raises
-    AgentError: it cannot be compiled, or a structure differs."""
+    """Compile and load the engine of these C files. Raise AgentError where it cannot be compiled, or a structure
+    differs.
+
+    Args:
+        sources: the C files.
+        sizes: name of the engine's table of the sizes of `structures`.
+        structures: the structures that it shares with Python.
+        options: options of the compiler.
+    """
     try:
         library = load(sources, include=[NATIVE], options=options)
         check_sizes(library, sizes, structures)
@@ -29,7 +36,7 @@ def load_engine(
 
 
 def key_bytes(config: AgentConfig) -> bytes:
-    """The key of the configuration's epoch. Raises ValueError."""
+    """Return the key of the configuration's epoch. Raise ValueError where it is no key."""
     try:
         key = bytes.fromhex(config.key) if config.key else bytes(KEY_BYTES)
     except ValueError:
@@ -40,11 +47,13 @@ def key_bytes(config: AgentConfig) -> bytes:
 
 
 def native_key(config: AgentConfig) -> ctypes.Array[ctypes.c_uint8]:
-    """The same as the C engines take it. Raises ValueError."""
+    """Return the key of the configuration's epoch as the C engines take it. Raise ValueError where it is no key."""
     return (ctypes.c_uint8 * KEY_BYTES).from_buffer_copy(key_bytes(config))
 
 
 def native_sources(config: AgentConfig) -> ctypes.Array[ctypes.c_uint32]:
-    """Addresses that packets may come from, as the C engines take them. Raises ValueError."""
+    """Return the addresses that packets may come from, as the C engines take them. Raise ValueError for others than
+    IPv4.
+    """
     addresses = [int(ipaddress.IPv4Address(address)) for address in config.sources]
     return (ctypes.c_uint32 * len(addresses))(*addresses)

@@ -1,4 +1,6 @@
-"""The worker's C engine (native/worker/) as ctypes sees it: structures that both know, and its functions."""
+"""The worker's C engine (native/worker/) as ctypes sees it: the structures that it shares with Python, and its
+functions.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +121,10 @@ SOURCES = engine_sources(NATIVE / "worker" / "worker.c", NATIVE)
 
 
 def library(sources: Sources = SOURCES, options: Sequence[str] = ENGINES) -> ctypes.CDLL:
-    """The compiled worker engine. sources: others instead of its own. Raises AgentError."""
+    """Return the compiled worker engine. Raise AgentError where it cannot be compiled.
+
+    `sources` and `options` of the compiler can be given, for tests of other builds.
+    """
     structures = (
         NativeTreeConfig,
         NativeConfig,
@@ -139,7 +144,9 @@ def library(sources: Sources = SOURCES, options: Sequence[str] = ENGINES) -> cty
 
 
 def _functions() -> dict[str, tuple[Any, list[Any]]]:
-    """Return the result and the arguments of the engine's functions; the first of these is the engine."""
+    """Return the result type and the argument types of the engine's functions, by name; the first argument of most is
+    the engine.
+    """
     engine, pointer, uint32, real = ctypes.c_void_p, ctypes.POINTER, ctypes.c_uint32, ctypes.c_double
     text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     array = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, pointer(NativeEncoding)]
@@ -161,8 +168,10 @@ def _functions() -> dict[str, tuple[Any, list[Any]]]:
 
 
 def _check_own_trees(config: AgentConfig) -> None:
-    """Raises ValueError where the root on the worker's own host waits for the worker's gradients from somewhere else:
-    they stay on the host (native/io.h, `enum io_reach`), and without them no chunk of the tree would ever be complete.
+    """Check that the root on the worker's own host takes the worker's gradients directly; raise ValueError otherwise.
+
+    They stay on the host (native/io.h, `enum io_reach`). A root that waits for them from a switch would never get them,
+    and no chunk of the tree would ever be complete.
     """
     taken = {flow.label for tree in config.root_trees for flow in tree.flows if not flow.partial}
     for tree in config.worker_trees if config.both_roles else ():
@@ -174,8 +183,11 @@ def _check_own_trees(config: AgentConfig) -> None:
 
 
 def native_config(config: AgentConfig, threads: int, timeout: float) -> tuple[NativeConfig, Any]:
-    """Return the engine's form of a worker's configuration, with so many I/O threads, and what must be kept as long as
-    that. timeout: seconds without progress after which operations fail. Raises ValueError."""
+    """Return a worker's configuration in the engine's form, and the objects that must live as long as it is used.
+
+    `timeout` is in seconds without progress, after which operations fail. Raise ValueError for a configuration that is
+    not a worker's, or makes no sense.
+    """
     if config.role != "worker":
         raise ValueError(f"{config.node} is configured as {config.role}, not as a worker")
     if not config.worker_trees:

@@ -1,4 +1,4 @@
-"""Arrays that operations work on, as host memory: numpy's, and torch's on the CPU."""
+"""Arrays that operations work on (numpy's, and torch's on the CPU) as host memory."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from worker_agent.collectives import Collective
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 BYTES = "bytes"
-"""The dtype of what travels as it is: elements are bytes."""
+"""The dtype of data that travels unchanged; its elements are bytes."""
 SMALL_DTYPES = {"float64": (4, 8), "int64": (5, 8), "int32": (6, 4), "int8": (7, 1), "uint8": (8, 1), "bool": (8, 1)}
-"""Dtypes of small operations only (gathered.py): their number in native/numbers.h, and bytes of an element."""
+"""Dtypes that only small operations take (gathered.py): the dtype's number in native/numbers.h, and bytes of an
+element.
+"""
 NATIVE_DTYPES = {**DTYPES, BYTES: 3, **{name: number for name, (number, _) in SMALL_DTYPES.items()}}
 
 
 def item_bytes(dtype: str) -> int:
-    """Bytes of an element."""
+    """Return the bytes of an element."""
     return SMALL_DTYPES[dtype][1] if dtype in SMALL_DTYPES else ITEM_BYTES.get(dtype, 1)
 
 
 @dataclass(frozen=True)
 class HostArray:
-    """Host memory of an array: address, elements, dtype's name, and the object that keeps it alive."""
+    """The host memory of an array: address, number of elements, the dtype's name, and the object that owns it."""
 
     address: int
     elements: int
@@ -39,9 +41,16 @@ class HostArray:
 
 
 def host_array(array: Any, dtype: str | None = None, *, raw: bool = False) -> HostArray:
-    """A numpy array or torch CPU tensor as contiguous, writable host memory. `dtype` overrides what the array says
-    (numpy has no bfloat16: uint16 with dtype="bfloat16"). raw: as bytes, whatever it says. Raises TypeError, ValueError
-    that say what to do."""
+    """Return the memory of a numpy array or torch CPU tensor, which has to be contiguous and writable.
+
+    Args:
+        array: the array or tensor.
+        dtype: overrides the array's own type (numpy has no bfloat16: give uint16 values with dtype="bfloat16").
+        raw: whether the memory is taken as bytes, whatever the type.
+
+    Raises:
+        TypeError, ValueError: the array cannot be used; the message says what to do.
+    """
     if isinstance(array, np.ndarray):
         if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
             raise ValueError("the array must be contiguous, aligned and writable: pass a numpy.ascontiguousarray copy")
@@ -71,5 +80,7 @@ def host_array(array: Any, dtype: str | None = None, *, raw: bool = False) -> Ho
 
 
 def operand(array: Any, op: Collective, dtype: str | None = None) -> HostArray:
-    """The memory of an operation's array. Raises TypeError, ValueError for what cannot be, also as host_array does."""
+    """Return the memory of an operation's array. Raise TypeError or ValueError for an array that the operation cannot
+    take, as host_array does.
+    """
     return host_array(array, dtype, raw=op.raw)

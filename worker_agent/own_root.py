@@ -17,32 +17,40 @@ from controlplane.common.rpc import inart_pb2 as pb
 from worker_agent.errors import AgentError
 
 LINGER_SECONDS, LINGER_MOST_SECONDS = 1.0, 5.0
-"""The root answers others after its worker has left in good order, as their last results may have been lost: until
-nothing has come for so long, at most so long (a controller gives others as much)."""
+"""Seconds for which a root goes on to answer other workers after its own worker has left in good order, as their last
+results may have been lost: until nothing has come for LINGER_SECONDS, and at most LINGER_MOST_SECONDS (a controller
+gives other agents as much time).
+"""
 KEPT = ("ingress_bytes", ROOT_ADDS)
 """Statistics of the root that are reported beside the worker's."""
 
 
 class OwnRoot:
-    """Does what ps_server/versions.py does where the configuration is of both roles, and nothing elsewhere."""
+    """The versions of the root on a worker's host (ps_server/versions.py), where the configuration is of both roles;
+    elsewhere it does nothing.
+    """
 
     def __init__(self) -> None:
         self._versions: Any = None
 
     def configure(self, config: AgentConfig, interface: str) -> None:
-        """Raises AgentError, ValueError, OSError."""
+        """Run `config` from now on. Raise AgentError, ValueError or OSError where the root cannot run."""
         if config.both_roles:
             self._made().configure(config, interface)
         else:
             self.end()
 
     def prepare(self, config: AgentConfig, interface: str, anew: bool) -> None:
-        """Raises AgentError, ValueError, OSError."""
+        """Make ready for `config` beside the configuration that runs. Raise AgentError, ValueError or OSError where the
+        root cannot run.
+        """
         if config.both_roles:
             self._made().prepare(config, interface, anew)
 
     def switch_over(self) -> None:
-        """See `Versions`; so all others."""
+        """Switch over to the prepared configuration; this method and those below do as the methods of the same name in
+        `PlanVersions`.
+        """
         if self._versions is not None:
             self._versions.switch_over(0, {})
 
@@ -59,7 +67,7 @@ class OwnRoot:
             self._versions.repaired(trees)
 
     def linger(self) -> None:
-        """Linger before the end in good order."""
+        """Go on to answer other workers for a while, before the end in good order."""
         end, before = time.monotonic() + LINGER_MOST_SECONDS, -1
         while self._versions is not None and time.monotonic() < end:
             try:
@@ -77,7 +85,7 @@ class OwnRoot:
             versions.end(in_order=True)
 
     def add_to(self, numbers: dict[str, float], trees: Sequence[pb.TreeReport]) -> None:
-        """The root's report put into the worker's: whom it waits for, and what it refused."""
+        """Add the root's report to the worker's: the workers that it waits for, and the packets that it refused."""
         if self._versions is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""The agent's counters for Prometheus: `inart agent ... --metrics 0.0.0.0:9400`, then GET /metrics."""
+"""Serves the agent's counters to Prometheus: `inart agent ... --metrics 0.0.0.0:9400`, then GET /metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PER_TREE = ("chunks_sent", "answers", "duplicates", "refused", "resent_gap", "re
 
 
 class Source(Protocol):
-    """Source of the metrics: a Service, or the like."""
+    """The object whose metrics are served: a Service, or the like."""
 
     @property
     def trainers(self) -> int: ...
@@ -23,13 +23,15 @@ class Source(Protocol):
 
 
 class Collector:
-    """Asked at each scrape. Counters begin anew with the agent's engine, which Prometheus's rate() allows for."""
+    """Reads the metrics at each scrape. Counters begin anew with the agent's engine, which Prometheus's rate() allows
+    for.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
 
     def collect(self) -> Iterator[Any]:
-        """Prometheus's metric families."""
+        """Yield Prometheus's metric families."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         agent = self._source.agent
@@ -69,7 +71,9 @@ class Collector:
 
 
 def serve_metrics(address: str, source: Source) -> tuple[int, Callable[[], None]]:
-    """Serve /metrics on "host:port" ("0.0.0.0:9400"; port 0: any). The port, and what ends it. Raises AgentError."""
+    """Serve /metrics on "host:port" ("0.0.0.0:9400"; port 0: any), and return the port and a function that ends it.
+    Raise AgentError where that is impossible.
+    """
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ModuleNotFoundError:

@@ -9,9 +9,10 @@ from worker_agent.errors import AgentError, NotReadyError
 
 
 class Readiness:
-    """Readiness of an agent by the controller's events, for those who wait for it. Thread-safe.
+    """The state of an agent as the controller's events change it, for threads that wait for it. Thread-safe.
 
-    problem: why the agent is not ready at first, in words.
+    Args:
+        problem: why the agent is not ready at first, in words.
     """
 
     def __init__(self, problem: str) -> None:
@@ -42,11 +43,11 @@ class Readiness:
     # -- waiting --------------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float) -> AgentConfig:
-        """Wait for the configuration.
+        """Wait until the agent is ready, and return its configuration.
 
         Raises:
-            NotReadyError: not within `timeout` seconds; the message has what is missing.
-            AgentError: it never will be ready: `fail` has said why.
+            NotReadyError: it was not ready within `timeout` seconds; the message has what is missing.
+            AgentError: it never will be, for the reason that `fail` was given.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._failure is not None, timeout)
@@ -57,7 +58,7 @@ class Readiness:
             return self._config
 
     def wait_change(self, seconds: float) -> None:
-        """Wait until something changes, at most `seconds`. Raises AgentError once the agent cannot go on."""
+        """Wait until something changes, at most `seconds`. Raise AgentError once the agent cannot go on."""
         with self._changed:
             if self._failure is None:
                 self._changed.wait(seconds)
@@ -67,14 +68,14 @@ class Readiness:
     # -- what happens -----------------------------------------------------------------------------------------------
 
     def wait_for_others(self, reason: str) -> None:
-        """Something is missing before the agent can begin."""
+        """Take note that something is missing before the agent can begin."""
         with self._changed:
             if not self._ready:
                 self._problem = f"{self._stopped}; {reason}" if self._stopped else reason
             self._changed.notify_all()
 
     def miss_controller(self, reason: str) -> bool:
-        """The controller does not answer; what runs goes on. Returns whether that is news."""
+        """Take note that the controller does not answer, while a running job goes on; return whether that is news."""
         with self._changed:
             news = reason != self._problem
             if not self._ready:
@@ -83,26 +84,26 @@ class Readiness:
         return news
 
     def begin(self, config: AgentConfig) -> None:
-        """The agent runs `config`, and all agents of the job are there."""
+        """Take note that the agent runs `config`, and all agents of the job are there."""
         with self._changed:
             self._config, self._ready, self._problem, self._stopped = config, True, "", ""
             self._changed.notify_all()
 
     def follow(self, config: AgentConfig) -> None:
-        """The agent runs `config` as soon as it is ready, or goes on with it if it is."""
+        """Take note that the agent runs `config` from now on; this does not change whether it is ready."""
         with self._changed:
             self._config = config
             self._changed.notify_all()
 
     def stop(self, reason: str) -> None:
-        """The epoch has ended; another may begin."""
+        """Take note that the epoch has ended; another may begin."""
         with self._changed:
             self._ready = False
             self._problem = self._stopped = reason
             self._changed.notify_all()
 
     def stop_if_ready(self, reason: str) -> bool:
-        """Do as `stop`, if the agent is ready; returns whether it was."""
+        """Do as `stop`, if the agent is ready, and return whether it was."""
         with self._changed:
             if not self._ready:
                 return False
@@ -110,19 +111,20 @@ class Readiness:
             return True
 
     def close(self, reason: str) -> None:
-        """The agent is closed, and is not ready for that reason."""
+        """Take note that the agent is closed, and is not ready for that reason."""
         with self._changed:
             self._ready, self._problem = False, reason
             self._changed.notify_all()
 
     def fail(self, error: AgentError) -> None:
-        """Fail for ever: whoever waits gets this error."""
+        """Fail for ever: every waiting thread gets this error."""
         with self._changed:
             self._ready, self._failure, self._problem = False, error, str(error)
             self._changed.notify_all()
 
     def abandon(self, reason: str) -> None:
-        """Fail, as `fail` does, in a forked process: another thread's lock is held there for ever, so it is
-        replaced."""
+        """Fail, as `fail` does, in a forked process. The lock is replaced, because another thread of the parent may
+        hold it.
+        """
         self._changed = threading.Condition()
         self._ready, self._problem, self._failure = False, reason, AgentError(reason)

@@ -1,7 +1,7 @@
 """The engine that operations go to, and its successor while the plan changes under a running job.
 
-Where a job can go on without an agent that is lost (`AgentConfig.repeats`), what was under way is started again with
-the next engine, by all workers from the same operation on (kept.py).
+Where a job can go on without an agent that is lost (`AgentConfig.repeats`), the operations in progress are started
+again with the next engine, by all workers from the same operation on (kept.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from worker_agent.work import Work
 
 @dataclass(frozen=True)
 class _Held:
-    """An operation that waits for the switch-over; `work` is what the caller got."""
+    """An operation that waits for the switch-over; `work` is the handle that the caller got."""
 
     work: Work
     array: Any
@@ -35,7 +35,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class Repeated:
-    """Operations that were started again, and their bytes."""
+    """The number of operations that were started again, and their bytes."""
 
     operations: int = 0
     nbytes: int = 0
@@ -45,17 +45,20 @@ NOTHING = Repeated()
 
 
 class Relay:
-    """Operations in order over one engine, then over the next.
+    """Runs operations in order over one engine, then over the next.
 
         prepare -> operations are held -> switch_over(first) or withdraw -> they start
 
     Operations before number `first` of the old engine's go to it, the others to the new one. All workers switch at the
     same operation, so each is summed under one version of the plan. The old engine is closed once its operations are
-    done. Nothing waits: a held operation is a Work like any other.
+    done. No caller waits: a held operation is a Work like any other. After the loss of an agent there is instead
 
-        prepare_again -> what runs is stopped, operations are held -> switch_again(first): from there on, once more
+        prepare_again -> the engine is stopped, operations are held -> switch_again(first): they start again from there
 
-    Thread-safe. drained: called, from a thread of its own, when the old engine is closed.
+    Thread-safe.
+
+    Args:
+        drained: called, from a thread of its own, when the old engine is closed.
     """
 
     def __init__(self, drained: Callable[[], None]) -> None:
@@ -84,7 +87,7 @@ class Relay:
             return work
 
     def configure(self, config: AgentConfig, make: Callable[[AgentConfig], Engine], reason: str) -> None:
-        """Run `config` afresh, whatever ran before. Raises as Engine does."""
+        """Run `config` afresh, whatever ran before. Raise Engine's errors where it cannot run."""
         self.abort(reason)
         with self._lock:
             self._ledger = Ledger(config) if getattr(config, "repeats", False) else None
@@ -97,7 +100,9 @@ class Relay:
             self._open = set()
 
     def prepare(self, config: AgentConfig, make: Callable[[AgentConfig], Engine]) -> int:
-        """Hold operations back and make the next engine; the first operation that has not started."""
+        """Hold operations back, make the next engine, and return the first operation that has not started. Raise
+        AgentError where no engine runs, or the last update has not ended.
+        """
         with self._lock:
             if self.engine is None:
                 raise AgentError("nothing runs that something could follow")
@@ -114,7 +119,9 @@ class Relay:
             return self._held is not None
 
     def switch_over(self, first: int) -> None:
-        """Operations from number `first` on go to the next engine."""
+        """Give operations from number `first` on to the next engine. Raise AgentError where that one has started
+        already.
+        """
         with self._lock:
             if self._next is None or first < self._started:
                 raise AgentError(f"cannot switch over at operation {first}: {self._started} have started")
@@ -124,7 +131,7 @@ class Relay:
             self._release()
 
     def withdraw(self) -> None:
-        """No switch-over: everything goes on as before; what is to be started again still is."""
+        """Go on with the engine that runs, without a switch-over; operations that are to be started again still are."""
         with self._lock:
             if self._again:
                 return
@@ -134,8 +141,9 @@ class Relay:
             successor.close()
 
     def prepare_again(self, config: AgentConfig, make: Callable[[AgentConfig], Engine]) -> int:
-        """Stop what runs, hold everything back and make the next engine; the first operation whose result is not here,
-        counted since `configure`. Raises AgentError: what is under way cannot be started again."""
+        """Stop the engine, hold all operations back, make the next engine, and return the first operation, counted
+        since `configure`, that has no result here. Raise AgentError where those in progress cannot be started again.
+        """
         successor = make(config)
         with self._lock:
             if self._ledger is None or self._unkept or self.engine is None:
@@ -153,13 +161,15 @@ class Relay:
 
     @property
     def results(self) -> list[int]:
-        """Operations, counted since `configure`, whose results can be given to others."""
+        """The operations, counted since `configure`, whose results can be given to others."""
         with self._lock:
             return self._ledger.results if self._ledger is not None else []
 
     def switch_again(self, first: int, given: Mapping[int, int] | None = None) -> Repeated:
-        """Operations from this one on, counted since `configure`, are started again, and then those that are held.
-        given: of these the workers get the result that the one with this number has. Raises AgentError."""
+        """Start the operations from number `first` on again, counted since `configure`, then those that are held.
+        `given` has the worker's number for each operation whose result one worker gives to the others. Raise AgentError
+        where it is impossible.
+        """
         with self._lock:
             if not self._again or self._ledger is None or self.engine is None:
                 raise AgentError("nothing was stopped that could be started again")
@@ -185,14 +195,14 @@ class Relay:
             return Repeated(count, nbytes)
 
     def retire(self) -> None:
-        """Forget the operations of before the last switch-over, as all workers have all their results."""
+        """Forget the operations from before the last switch-over, as all workers have all their results."""
         with self._lock:
             self._unkept = False
             if self._ledger is not None:
                 self._ledger.retire()
 
     def repaired(self, trees: Sequence[RepairedTree]) -> None:
-        """Pass new rates to whatever runs, as Engine.repaired does."""
+        """Pass new rates on to all engines, as Engine.repaired does."""
         with self._lock:
             engines = [engine for engine in (self.engine, self._next, self._old) if engine is not None]
         for engine in engines:
@@ -200,7 +210,7 @@ class Relay:
 
     @property
     def repeating(self) -> bool:
-        """Whether operations are stopped, to be started again."""
+        """Whether operations are stopped and wait to be started again."""
         with self._lock:
             return self._again
 
@@ -222,7 +232,7 @@ class Relay:
             work.finish(AbortedError(reason))
 
     def close(self) -> None:
-        """End everything."""
+        """End all operations and the engine."""
         self.abort("the agent is closed")
         with self._lock:
             engine, self.engine = self.engine, None
@@ -253,7 +263,7 @@ class Relay:
         return work
 
     def _give(self, ledger: Ledger, one: Kept, array: npt.NDArray[np.float32]) -> None:
-        """An operation whose result one worker has: all get it."""
+        """Start an operation whose result one worker has: it gives the result to all."""
 
         def taken(work: Work) -> None:
             work.workers = one.take(array)
@@ -270,7 +280,7 @@ class Relay:
         dtype: str | None = None,
         taken: Callable[[Work], None] = lambda work: None,
     ) -> None:
-        """Give a kept operation to the engine, or what stands for it."""
+        """Give a kept operation to the engine, or one that stands for it (`op`, `dtype`)."""
         assert self.engine is not None, "it runs"
         engine, run = self.engine, one.run
         own = None if one.memory.dtype == BYTES else one.memory.dtype

@@ -15,14 +15,14 @@ from worker_agent.flight import flight
 REPORT_SECONDS = 1.0
 LOOK_SECONDS = 0.15
 STUCK_SECONDS = 0.3
-"""A tree that makes no progress for so long is reported at once: something may have failed."""
+"""Seconds without progress after which a tree is reported at once, because something may have failed."""
 
 Statistics = tuple[Mapping[str, float], Sequence[pb.TreeReport]]
 """Statistics of an agent, and of each of its trees, as the controller's status has them."""
 
 
 def scalars(stats: Any) -> dict[str, float]:
-    """The numbers among a dataclass's fields, but not zeros."""
+    """Return the numbers among a dataclass's fields, without zeros."""
     values = {field.name: getattr(stats, field.name) for field in fields(stats)}
     return {name: value for name, value in values.items() if isinstance(value, int | float) and value}
 
@@ -31,9 +31,10 @@ class Reporter:
     """A thread that looks at the trees several times a second, from `start` to `close`.
 
     Args:
-        running: whether there is anything to report now.
-        open_chunks: by tree, its oldest chunk that is under way; called at each look. Raises AgentError.
-        statistics: what is reported. Raises AgentError.
+        running: returns whether there is anything to report now.
+        open_chunks: returns, for each tree with chunks in progress, the oldest of them; called at each look; may raise
+            AgentError.
+        statistics: returns the report's contents; may raise AgentError.
         send: takes the report.
     """
 
@@ -52,7 +53,7 @@ class Reporter:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; it may be called from that thread, too."""
+        """End the thread; this may be called from that thread, too."""
         self._closed.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=10)

@@ -1,8 +1,8 @@
-"""A node's agent, and its trainers: ranks of one job, over a Unix socket or in this very process.
+"""A node's agent, and its trainers: ranks of one job, over a Unix socket or in the same process.
 
-Trainers need only access to the socket. One job has the agent at a time; all its
-local ranks use it at once (team.py). A trainer that goes away without a word is a lost worker: the agent joins the job
-anew, which stops the operations of the others with a message that names this node.
+Trainers need only access to the socket. One job has the agent at a time; all its local ranks use it at once (team.py).
+A trainer that goes away without a word is a lost worker: the agent joins the job anew, which stops the operations of
+the others with a message that names this node.
 """
 
 from __future__ import annotations
@@ -45,16 +45,24 @@ from worker_agent.work import Work
 
 MOST_REGIONS = 1024
 TURN_SECONDS = 3.0
-"""Seconds for which a trainer waits for the one before it, which may be on its way out, before it is told that the
-agent is busy."""
+"""Seconds for which a trainer waits for an earlier one, which may be on its way out, before it is told that the agent
+is busy.
+"""
 _NUMPY_TYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, BYTES: np.uint8}
 _NUMPY_TYPES |= {name: np.dtype(name) for name in SMALL_DTYPES}
 
 
 @dataclass
 class _Place:
-    """A trainer that has the agent. leave: makes it go. used: it has started an operation, so others may wait for its
-    next one. agent, team: which it takes part in."""
+    """A trainer that has the agent.
+
+    Attributes:
+        seat: which rank of which job it is.
+        who: the trainer's process, in words.
+        leave: called with a reason to make it go.
+        used: whether it has started an operation, so that others may wait for its next one.
+        agent, team: those that it takes part in.
+    """
 
     seat: Seat
     who: str
@@ -65,7 +73,7 @@ class _Place:
 
     @property
     def awaited(self) -> bool:
-        """Whether others may wait for the trainer: what it has begun has not ended."""
+        """Whether others may wait for the trainer, because its operations have not ended."""
         return self.used and self.team is not None and not self.team.ended
 
 
@@ -80,7 +88,7 @@ class _Session:
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """Settings with which a node's agent takes part in a job: see Agent."""
+    """Settings with which a node's agent takes part in a job; see Agent."""
 
     interface: str | None = None
     tls: Tls | None = None
@@ -90,7 +98,7 @@ class AgentSettings:
 
 @dataclass(frozen=True)
 class Permissions:
-    """Permissions of a socket: its mode, and the group that owns it (None: this process's)."""
+    """The permissions of a socket: its mode, and the group that owns it (None: this process's)."""
 
     mode: int = 0o660
     group: str | None = None
@@ -107,12 +115,14 @@ class Service:
     `path`.
 
     Args:
-        controller, node, settings, log: see Agent.
-        take_over: from a process that has joined as this node without being its agent for others (`connect`).
-        path: of a socket with permissions of its own; one that nobody listens on is replaced.
+        controller, node, log: see Agent.
+        settings: how the agent takes part in the job.
+        take_over: replace a process that has joined as this node without being its agent for others (`connect`).
+        path: path of a socket with permissions of its own; a socket there that nobody listens on is replaced.
+        permissions: the permissions of `path`.
 
     Raises:
-        AgentError: this node's agent runs already.
+        AgentError: this node's agent runs already, or cannot listen on `path`.
     """
 
     def __init__(
@@ -160,7 +170,7 @@ class Service:
             raise
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until `stop`. Raises AgentError when the agent cannot go on (the controller refused)."""
+        """Serve until `stop` is set. Raise AgentError when the agent cannot go on (the controller refused)."""
         while not stop.is_set() and not self._closed:
             try:
                 readable, _, _ = select.select(self._listeners, [], [], 0.2)
@@ -175,7 +185,9 @@ class Service:
             self._agent.wait_change(0)
 
     def attach(self, seat: Seat, timeout: float) -> Port:
-        """A trainer in this process. Raises AgentError, NotReadyError."""
+        """Give a trainer in this process its place. Raise AgentError where it is refused, NotReadyError where the job
+        is not complete within `timeout` seconds.
+        """
         who = f"process {os.getpid()} (this one)"
         place = _Place(seat, who, lambda reason: self._end_team(reason), used=True)
         self._admit(place)
@@ -188,17 +200,17 @@ class Service:
 
     @property
     def trainers(self) -> int:
-        """Number of trainers now."""
+        """The number of trainers now."""
         with self._changed:
             return len(self._session.places) if self._session is not None else 0
 
     @property
     def agent(self) -> Agent:
-        """The agent as it is now; another one after a trainer was lost."""
+        """The agent; after the loss of a trainer there is another one."""
         return self._agent
 
     def close(self) -> None:
-        """End the trainers' connections and leave the job. Again: nothing happens."""
+        """End the trainers' connections and leave the job. A second call does nothing."""
         with self._changed:
             if self._closed:
                 return
@@ -215,8 +227,9 @@ class Service:
         self._agent.close()
 
     def abandon(self) -> None:
-        """Abandon the service in a forked process: its parent is the node's agent, and nobody may find this one when
-        that has ended."""
+        """Abandon the service in a forked process: the parent is the node's agent, and nobody may find the child when
+        the parent has ended.
+        """
         self._closed = True
         self._changed, self._renewal = threading.Condition(), threading.Lock()
         for listener in self._listeners:
@@ -231,7 +244,7 @@ class Service:
     # -- who has the agent --------------------------------------------------------------------------------------------
 
     def _admit(self, place: _Place) -> None:
-        """Wait until there is room for this trainer. Raises AgentError, saying who is in the way."""
+        """Wait until there is room for this trainer. Raise AgentError, which names the trainer in the way."""
         seat = place.seat
         deadline = time.monotonic() + TURN_SECONDS
         with self._changed:
@@ -266,7 +279,7 @@ class Service:
                 self._changed.wait(left)
 
     def _release(self, place: _Place, clean: bool) -> None:
-        """A trainer is gone; unclean: without a word, so others may wait for it."""
+        """Take note that a trainer is gone: cleanly (`clean`), or without a word, so that others may wait for it."""
         with self._changed:
             session = self._session
             if session is None or session.places.get(place.seat.rank) is not place:
@@ -279,8 +292,11 @@ class Service:
             self._changed.notify_all()
 
     def _lose(self, place: _Place) -> None:
-        """A trainer that others may wait for is gone without a word: join anew, which stops them. Several that go at
-        once (a parameter server is lost, and all see it) make one new agent: two would throw each other out."""
+        """Join anew where a trainer that others may wait for is gone without a word, which stops their operations.
+
+        Several that go at once (a parameter server is lost, and all see it) make one new agent: two would put each
+        other out.
+        """
         with self._renewal:
             agent = self._agent
             if self._closed or not place.awaited or place.agent is not agent:
@@ -291,7 +307,9 @@ class Service:
             self._agent = self._new_agent()
 
     def _join(self, place: _Place, timeout: float) -> Team:
-        """The team of the present epoch, once the job is complete. Raises AgentError."""
+        """Return the team of the present epoch, once the job is complete. Raise AgentError where the agent cannot go
+        on, NotReadyError after `timeout` seconds.
+        """
         agent, size = self._agent, place.seat.size
         agent.wait_ready(timeout)
         with self._changed:
@@ -301,7 +319,9 @@ class Service:
             return self._team
 
     def _present(self, place: _Place) -> Team:
-        """The team, for who goes on over epochs. Raises AbortedError while the job does not run."""
+        """Return the team of the present epoch, for a trainer that goes on over epochs. Raise AbortedError while the
+        job does not run.
+        """
         try:
             return self._join(place, 0)
         except NotReadyError:
@@ -314,7 +334,7 @@ class Service:
             team.end(reason)
 
     def _serve(self, accepted: socket.socket, named: bool) -> None:
-        """A trainer over a socket. named: it came by the path, whose permissions say who may."""
+        """Serve a trainer over a socket. `named` says that it came by the path, whose permissions say who may."""
         pid, uid, _ = struct.unpack("3i", accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         connection = Connection(accepted)
         who = f"process {pid} of user {uid}"
@@ -345,7 +365,11 @@ class Service:
 
 
 class _Trainer:
-    """One trainer's connection. timeout: how long it waits for the job to be complete, in seconds."""
+    """The connection of one trainer.
+
+    Attributes:
+        timeout: seconds for which it waits for the job to be complete.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -353,7 +377,7 @@ class _Trainer:
         self._regions: dict[int, mmap.mmap] = {}
 
     def hello(self) -> Seat:
-        """Return who the trainer is."""
+        """Receive the trainer's first message, and return its seat. Raise ProtocolViolation for other messages."""
         hello, descriptors = self.connection.receive()
         _close(descriptors)
         if hello["type"] != "hello" or hello.get("version") != VERSION:
@@ -365,8 +389,9 @@ class _Trainer:
         return Seat.from_json(hello)
 
     def serve(self, present: Callable[[], Team], place: _Place) -> bool:
-        """Serve until the connection ends; True when the trainer said good-bye. present: the team that operations go
-        to."""
+        """Serve until the connection ends, and return whether the trainer said good-bye; `present` returns the team
+        that operations go to.
+        """
         team = present()
         welcome: dict[str, Any] = {"workers": team.workers, "node": team.node, "index": team.index, "epoch": team.epoch}
         welcome |= {"values": team.values_per_packet, "ways": team.ways.to_json()}
@@ -457,7 +482,7 @@ def _close(descriptors: list[int]) -> None:
 
 
 def _listen(path: Path, permissions: Permissions) -> socket.socket:
-    """A listening socket with these permissions. Raises AgentError when another agent listens there."""
+    """Return a listening socket with these permissions. Raise AgentError when another agent listens there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_socket():
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:

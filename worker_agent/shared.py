@@ -1,7 +1,7 @@
-"""One agent a node: all states of a process, and all processes of a job on a node, meet here.
+"""One agent a node, which all states of a process and all processes of a job on the node share.
 
-    the first that comes is the agent of its node, and lets the others in (service.py); a claim on an abstract socket
-    says who that is. With "unix:/path" the agent is a process of its own for all of them.
+    The first process that comes is the agent of its node, and lets the others in (service.py); a claim on an abstract
+    socket tells them which process it is. With "unix:/path" the agent is a process of its own for all of them.
 
 A process has one place at the agent, whatever number of states uses it, so that their operations have one order.
 """
@@ -35,7 +35,7 @@ logger = logging.getLogger("inart")
 
 
 class Reducer(Protocol):
-    """Agent as states need it: a Port, a LocalAgent, worker_agent.Agent, or the like."""
+    """The methods of an agent that states need: a Port, a LocalAgent, worker_agent.Agent, or the like."""
 
     @property
     def world_size(self) -> int: ...
@@ -47,9 +47,13 @@ class Reducer(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """Options that say how this node's agent is reached; see InArtState. rank, size: of the ranks on this node.
+    """The way to this node's agent; see InArtState for most options.
 
-    Where neither a controller nor an agent is given, $INART_CONTROLLER and $INART_AGENT are.
+    Where neither a controller nor an agent is given, $INART_CONTROLLER and $INART_AGENT are used.
+
+    Attributes:
+        rank: this process's rank among those on this node.
+        size: the number of ranks on this node.
     """
 
     controller: str | None = None
@@ -63,7 +67,7 @@ class Options:
     take_over: bool = False
 
     def resolved(self) -> Options:
-        """Return the options with what the environment says where they say nothing."""
+        """Return the options, with the environment's controller and agent where they name neither."""
         if self.controller is not None or self.agent is not None:
             return self
         environment = os.environ
@@ -75,8 +79,11 @@ class Options:
 
 
 def local_rank() -> tuple[int, int]:
-    """Return this process's rank on its node, and how many there are: torchrun's LOCAL_RANK and LOCAL_WORLD_SIZE, else
-    Slurm's (srun), else alone. Raises AgentError when they make no sense."""
+    """Return this process's rank on its node, and the number of ranks there.
+
+    They are torchrun's LOCAL_RANK and LOCAL_WORLD_SIZE, else Slurm's (srun), else 0 of 1. Raise AgentError when they
+    make no sense.
+    """
     environment = os.environ
     if "LOCAL_RANK" in environment and "LOCAL_WORLD_SIZE" in environment:
         words = environment["LOCAL_RANK"], environment["LOCAL_WORLD_SIZE"]
@@ -102,7 +109,7 @@ def job_key() -> str:
 
 
 class Node:
-    """Way of this process to its node's agent. Made by `node_for`; each user closes it once."""
+    """The way of this process to its node's agent. `node_for` makes it; each user closes it once."""
 
     def __init__(self, options: Options, key: tuple[Any, ...]) -> None:
         self._options = options
@@ -116,9 +123,11 @@ class Node:
         abandon_when_forked(self)
 
     def join(self, timeout: float) -> Reducer:
-        """The place at the agent, ready; the same for all states until its epoch ends.
+        """Return the place at the agent, which is ready, and the same for all states until its epoch ends.
 
-        Raises NotReadyError: not within `timeout` seconds. AgentError: it never will be.
+        Raises:
+            NotReadyError: the job was not complete within `timeout` seconds.
+            AgentError: the agent cannot run here, or refused.
         """
         with self._lock:
             if self._reducer is not None and self._reducer.ready:
@@ -179,8 +188,9 @@ class Node:
             pass  # who attaches is told
 
     def abort(self, reason: str) -> None:
-        """End the operations of all users that are under way, with AbortedError(reason); who needs the agent again
-        joins anew."""
+        """End the operations in progress of all users with AbortedError(reason); a user that needs the agent again
+        joins anew.
+        """
         with self._lock:
             reducer, self._reducer = self._reducer, None
         if reducer is not None:
@@ -188,12 +198,14 @@ class Node:
             reducer.abort(reason)
 
     def abandon(self) -> None:
-        """Abandon the way in a forked process, whose parent has the place."""
+        """Abandon the way in a forked process: the parent has the place."""
         self._lock, self._service, self._reducer = threading.Lock(), None, None
 
     def close(self) -> None:
-        """One user less; with the last one, leave the agent. An agent in this process stays until the node's other
-        ranks have left it too."""
+        """Take note that a user is done, and with the last one leave the agent.
+
+        An agent in this process stays until the node's other ranks have left it, too.
+        """
         with _lock:
             self.users -= 1
             if self.users > 0:
@@ -231,14 +243,16 @@ _lingering: list[Service] = []
 
 
 def _alike(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the key of the one way that there is already and that has all that this key names. Two ways of a process
-    to one agent would refuse each other."""
+    """Return the key of the one existing way that has all that this key names, or this key where there is no such way.
+
+    Two ways of a process to one agent would refuse each other.
+    """
     there = [one for one in _nodes if all(own in (None, other) for own, other in zip(key, one, strict=True))]
     return there[0] if len(there) == 1 else key
 
 
 def node_for(options: Options) -> Node:
-    """The way to the agent that these options name: the same for all who ask."""
+    """Return the way to the agent that these options name; it is the same for all that ask."""
     options = options.resolved()
     key = (options.controller, options.agent, options.node, options.interface, os.getpid())
     with _lock:
@@ -251,7 +265,9 @@ def node_for(options: Options) -> Node:
 
 
 def _forget_all() -> None:
-    """Forget all ways in a forked process: the places at agents are its parent's; it may take some of its own."""
+    """Forget all ways in a forked process: the places at agents are the parent's, and the child may take some of its
+    own.
+    """
     global _lock
     _lock = threading.Lock()
     _nodes.clear()
@@ -263,7 +279,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 @atexit.register
 def _close_all() -> None:
-    """An agent leaves its job in good order, also when nobody closed the states."""
+    """Leave all jobs in good order at exit, also when nobody closed the states."""
     services, _lingering[:] = list(_lingering), []
     closers: list[Callable[[], None]] = [service.close for service in services]
     for node in list(_nodes.values()):

@@ -47,7 +47,7 @@ class ConnectionLost(Exception):
 
 
 class Silence(ConnectionLost):
-    """The other side has said nothing for as long as we wait."""
+    """The other side has sent nothing for as long as this side waits."""
 
 
 class ProtocolViolation(Exception):
@@ -56,10 +56,15 @@ class ProtocolViolation(Exception):
 
 @dataclass(frozen=True)
 class Seat:
-    """Seat of a trainer: rank of `size` on this node, of which job.
+    """The place of a trainer among those of one job on this node.
 
-    bound: the connection ends with the epoch, so that an operation that was meant for one never meets those of the
-    next; several ranks are always bound. take_over: put another job's trainers out.
+    Attributes:
+        job: a key that all trainers of the job have.
+        rank: the trainer's rank on this node.
+        size: the number of the job's ranks on this node.
+        bound: whether the connection ends with the epoch, so that an operation that was meant for one never meets those
+            of the next; several ranks are always bound.
+        take_over: whether another job's trainers are put out.
     """
 
     job: str
@@ -74,7 +79,7 @@ class Seat:
 
     @classmethod
     def from_json(cls, message: dict[str, Any]) -> Seat:
-        """Raises ProtocolViolation."""
+        """Read the seat of a hello message. Raise ProtocolViolation where it has none."""
         job = message.get("job", secrets.token_hex(8))  # who says nothing has a job of its own
         rank, size = message.get("rank", 0), message.get("ranks", 1)
         numbers = isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size <= MOST_TRAINERS
@@ -85,15 +90,17 @@ class Seat:
 
 
 def claim_name(controller: str, node: str | None, job: str | None = None) -> bytes:
-    """The abstract socket of a node's agent: one for each controller, job (None: $INART_JOB) and node in a network
-    namespace."""
+    """Return the name of the abstract socket of a node's agent.
+
+    There is one for each controller, job (None: $INART_JOB) and node in a network namespace.
+    """
     name = os.environ.get("INART_JOB", "") if job is None else job
     digest = hashlib.sha256(f"{controller}\0{node or ''}\0{name}".encode()).hexdigest()
     return b"\0inart/" + digest[:32].encode()
 
 
 def bind_claim(name: bytes) -> socket.socket:
-    """Listen on `name`; nobody else can until it is closed. Raises ClaimedError."""
+    """Listen on `name`; nobody else can until the socket is closed. Raise ClaimedError where another process does."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         listener.bind(name)
@@ -105,7 +112,7 @@ def bind_claim(name: bytes) -> socket.socket:
 
 
 def holder(name: bytes) -> str:
-    """The process that listens on an abstract socket, in words."""
+    """Return in words which process listens on an abstract socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         try:
             probe.settimeout(HANG_UP_SECONDS)
@@ -117,7 +124,7 @@ def holder(name: bytes) -> str:
 
 
 class Connection:
-    """Messages over a socket; `send` may be called from several threads."""
+    """Sends and receives messages over a socket; `send` may be called from several threads."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -125,7 +132,7 @@ class Connection:
         abandon_when_forked(self)
 
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Raises ConnectionLost."""
+        """Send a message and descriptors. Raise ConnectionLost where the other side is gone."""
         data = json.dumps(message).encode()
         try:
             with self._lock:
@@ -134,7 +141,11 @@ class Connection:
             raise ConnectionLost(str(error)) from None
 
     def receive(self) -> tuple[dict[str, Any], list[int]]:
-        """A message and its descriptors (the caller closes them). Raises ConnectionLost, ProtocolViolation."""
+        """Return the next message and its descriptors, which the caller closes.
+
+        Raise ConnectionLost where the other side is gone, ProtocolViolation for a message that makes no sense, and
+        Silence where the socket has a timeout and it passes.
+        """
         try:
             data, descriptors, flags, _ = socket.recv_fds(self._socket, MESSAGE_BYTES, 1)
         except TimeoutError as error:
@@ -158,7 +169,7 @@ class Connection:
         return message, list(descriptors)
 
     def refuse(self, error: str, message: str) -> None:
-        """Tell the other side why, and hang up."""
+        """Tell the other side why it is refused, and hang up."""
         try:
             self.send({"type": "refused", "error": error, "message": message})
             # With unread messages, close would reset the connection and take the reason away from the other side.
@@ -172,12 +183,12 @@ class Connection:
         self.close()
 
     def abandon(self) -> None:
-        """Abandon the connection in a forked process: this copy is closed, the connection stays as it is."""
+        """Abandon the connection in a forked process: only this copy of the socket is closed."""
         self._lock = threading.Lock()
         self._socket.close()
 
     def close(self) -> None:
-        """Close the connection; that also ends a `receive` under way in another thread."""
+        """Close the connection; that also ends a `receive` of another thread."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

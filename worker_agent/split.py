@@ -1,4 +1,4 @@
-"""Split of a tensor's elements over the trees and their lanes: the same on every worker, from the configuration."""
+"""Splits a tensor's elements over the trees and their lanes, in the same way on all workers, from the configuration."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ from worker_agent.operands import BYTES, DTYPES, item_bytes
 
 
 def ranges(elements: int, values_per_chunk: int, shares: Sequence[float], at_once: int = 1) -> list[tuple[int, int]]:
-    """(first element, number of elements) of each tree: contiguous, in the order of the trees, cut at whole chunks; a
-    small tensor leaves trees out (0 elements). at_once: 1, or the workers of an operation whose chunks take turns
-    (`elements` are then those of each worker's part)."""
+    """Return (first element, number of elements) of each tree.
+
+    The ranges are contiguous, in the order of the trees, and cut at whole chunks; a small tensor leaves trees out (0
+    elements).
+
+    Args:
+        elements: number of elements; where chunks take turns, of each worker's part.
+        values_per_chunk: number of elements of a chunk.
+        shares: the trees' shares.
+        at_once: 1, or the number of workers of an operation whose chunks take turns.
+    """
     counts = dealt(-(-elements // values_per_chunk), shares, at_once)
     starts = [0, *accumulate(counts)]
     bounds = [min(start * values_per_chunk, elements) for start in starts]
@@ -30,8 +38,11 @@ def lane_shares(config: AgentConfig) -> list[float]:
 
 
 def part_sizes(collective: Collective, config: AgentConfig, elements: int, dtype: str) -> tuple[int, int, int]:
-    """Return the sizes of what is cut over the trees: elements (of each worker's part), how many a chunk has, and how
-    many chunks go together. Raises ValueError."""
+    """Return the number of elements (of each worker's part) that are split over the trees, how many of them a chunk
+    has, and how many chunks go together.
+
+    Raise ValueError for an operation that cannot be.
+    """
     workers, values = len(config.workers), data_values(config.values_per_packet)
     if collective.source >= workers:
         raise ValueError(f"there is no worker {collective.source}: the job has {workers}")
@@ -58,5 +69,5 @@ def part_sizes(collective: Collective, config: AgentConfig, elements: int, dtype
 
 
 def fields_of(collective: Collective, dtype: str, workers: int) -> int:
-    """Return how many values share a word. Raises ValueError."""
+    """Return how many values share a word. Raise ValueError for a type that cannot travel in so many bits."""
     return 1 if dtype == BYTES else FIELDS[bits_of(dtype, collective.bits, workers)]

@@ -2,12 +2,12 @@
 tensors.
 
 A sum of n contributions needs all n, in the switches as everywhere: a sum that is closed early would have to be taken
-out of every switch on the way, as one packet a worker. So nothing is closed early. Instead each rank has a *stand-in*,
-a thread in the rank's process: when the others wait and the rank has not arrived by a deadline, the stand-in
-contributes in its place, with the weight 0, and everything is added up as ever. The gradient that comes too late is
-*carried*: it is added to the rank's next contribution, or is what the stand-in contributes next. A contribution is a
-sum of `weight` gradients; the weights are added up beside the gradients, and the mean is the sum over the sum of the
-weights. So every gradient that is computed is in exactly one mean, and has the same weight in it as all others.
+out of every switch on the way, as one packet a worker. So no sum is closed early. Instead each rank has a *stand-in*, a
+thread in the rank's process: when the others wait and the rank has not arrived by a deadline, the stand-in contributes
+in its place, with the weight 0, and the sum is completed as usual. The gradient that comes too late is *carried*: it is
+added to the rank's next contribution, or is what the stand-in contributes next. A contribution is a sum of `weight`
+gradients; the weights are added up beside the gradients, and the mean is the sum over the sum of the weights. So every
+gradient that is computed is in exactly one mean, and has the same weight in it as all others.
 
 `python -m tests.model.straggler_search` explores all orders of events of these rules.
 """
@@ -24,12 +24,14 @@ SPREAD_OF_MEDIAN = 1.4826
 
 
 class Turns:
-    """The sums of one rank in their order. Sum `position` is of bucket `position % buckets` of a step. Not thread-safe.
+    """The sums of one rank in their order. Not thread-safe.
+
+    Sum `position` is of bucket `position % buckets` of a step.
 
     Args:
-        buckets: the sums of a step.
-        most_behind: the stand-in contributes to so many steps at most that the rank itself has not finished; then the
-            others wait for the rank.
+        buckets: number of sums of a step.
+        most_behind: the most steps that the rank itself has not finished to which the stand-in contributes; after that
+            the others wait for the rank.
 
     Attributes:
         own: the first sum that the rank itself has not arrived at.
@@ -47,8 +49,10 @@ class Turns:
         return self.own < self.next
 
     def arrive(self, gradient: Any) -> tuple[Any, int] | None:
-        """The rank has the gradient for sum `own`. Returns its contribution and its weight; None: the stand-in has
-        contributed to this sum before, and the gradient is carried."""
+        """Take the rank's gradient for sum `own`, and return its contribution and that one's weight.
+
+        Return None where the stand-in has contributed to this sum before; the gradient is carried.
+        """
         bucket, behind = self.own % self.buckets, self.is_behind
         self.own += 1
         value, weight = self._carried.pop(bucket, (None, 0))
@@ -65,14 +69,18 @@ class Turns:
         return self.next // self.buckets - self.own // self.buckets < self._most_behind
 
     def stand_in(self) -> tuple[Any, int]:
-        """The stand-in contributes to sum `next`; returns what is carried (None: nothing) and its weight."""
+        """Return the stand-in's contribution to sum `next`: the carried gradients (None where there are none) and their
+        weight.
+        """
         value, weight = self._carried.pop(self.next % self.buckets, (None, 0))
         self.next += 1
         return value, weight
 
     def skip(self) -> range:
-        """The rank passes a step over whose sums all have been contributed to; returns these. Empty: there is no such
-        step, or the rank has begun it."""
+        """Pass over a step whose sums all have been contributed to, and return these sums.
+
+        Return an empty range where there is no such step, or the rank has begun it.
+        """
         if self.own % self.buckets or self.next < self.own + self.buckets:
             return range(0)
         first, self.own = self.own, self.own + self.buckets
@@ -80,14 +88,15 @@ class Turns:
 
 
 class Patience:
-    """Rule for how long a rank that has not arrived is waited for, once enough others have: some deviations of the
-    times that ranks lately took, the same on all ranks.
+    """The rule for how long a rank that has not arrived is waited for, once enough others have.
+
+    The time is some deviations of the times that ranks lately took, and the same on all ranks.
 
     Args:
-        deviations: how many.
-        least: part of the median time that is waited in any case: where all ranks take the same time, the deviation
-            says nothing.
-        sums: of how many sums the times are remembered.
+        deviations: how many deviations.
+        least: the fraction of the median time that is waited in any case: where all ranks take the same time, the
+            deviation says nothing.
+        sums: number of sums whose times are remembered.
     """
 
     def __init__(self, deviations: float, least: float = 0.1, sums: int = 100) -> None:
@@ -96,19 +105,19 @@ class Patience:
         self._found: tuple[float, float] | None = 0.0, 0.0  # median and seconds, as far as they are known
 
     def note(self, seconds: Sequence[float]) -> None:
-        """Note the times of the ranks that were on time for a sum, from the results of the step before it."""
+        """Take note of the seconds of the ranks that were on time for a sum, from the results of the step before it."""
         if seconds:
             self._seconds.append(tuple(seconds))
             self._found = None
 
     @property
     def median(self) -> float:
-        """The time that ranks take; 0: not known."""
+        """The seconds that ranks take; 0 where no times are known."""
         return self._find()[0]
 
     @property
     def seconds(self) -> float:
-        """Return the seconds that the others wait, once they are there."""
+        """The seconds that the others wait for a rank, once they are there."""
         return self._find()[1]
 
     def _find(self) -> tuple[float, float]:

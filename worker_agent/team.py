@@ -1,8 +1,8 @@
-"""One order for the operations of all trainers of a node.
+"""Gives the operations of all trainers of a node one order.
 
 All workers of a job must submit the same operations in the same order, and a node is one worker, whatever number of
 ranks it has. The ranks of a node are programs of one kind, so the order is by turns: the first operation of rank 0, of
-rank 1, ..., then the second of each. It is the same on all nodes without a word between them.
+rank 1, ..., then the second of each. It is the same on all nodes without a message between them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ class _Queued:
 
 
 class Team:
-    """The trainers of one epoch of an agent. It ends with the epoch: what they submit after it meets no operation of
-    the next, which they enter by a new team.
+    """The trainers of one epoch of an agent.
+
+    A team ends with the epoch. Operations that trainers submit afterwards fail, so that they meet none of the next
+    epoch's, which trainers enter by a new team.
 
     Args:
-        agent: ready.
-        size: how many trainers take turns.
+        agent: the agent, which has to be ready.
+        size: number of trainers that take turns.
     """
 
     def __init__(self, agent: Agent, size: int) -> None:
@@ -60,7 +62,7 @@ class Team:
         return self._ended
 
     def on_end(self, listener: Callable[[str], None]) -> None:
-        """`listener(reason)` when it ends; at once when it has."""
+        """Call `listener(reason)` when the team ends, or at once when it has ended."""
         with self._lock:
             if not self._ended:
                 self._listeners.append(listener)
@@ -68,7 +70,7 @@ class Team:
         listener(self._ended)
 
     def submit(self, member: int, array: Any, op: Collective, dtype: str | None) -> Work:
-        """Submit an operation, as Engine.allreduce_async does; it is started when it is this member's turn."""
+        """Submit an operation, as Engine.allreduce_async does; it starts when it is this member's turn."""
         with self._lock:
             if self._ended:
                 raise AbortedError(self._ended)
@@ -85,14 +87,15 @@ class Team:
 
     def late(self) -> list[str]:
         """Return the workers for whom the others wait: local ranks of this node, else workers of the job, as the roots
-        report them."""
+        report them.
+        """
         with self._lock:
             most = max(self._counts)
             behind = [f"local rank {member} of {self.node}" for member, n in enumerate(self._counts) if n < most]
         return behind or self._agent.late()
 
     def end(self, reason: str) -> None:
-        """Take nothing more, and fail what waits for its turn."""
+        """Take no more operations, and fail those that wait for their turn."""
         with self._lock:
             if self._ended:
                 return
@@ -117,9 +120,13 @@ class Team:
 
 
 class Port:
-    """A trainer's place in a team of this process: what the hook and the backend need of an agent.
+    """A trainer's place in a team of this process, with the methods that the hook and the backend need of an agent.
 
-    leave: called once, by `close` (True) or `abort` (False): whether in good order.
+    Args:
+        team: the team.
+        member: the trainer's rank on this node.
+        leave: called once, by `close` (True) or `abort` (False), with whether the trainer leaves in good order.
+        stats: returns the agent's counters.
     """
 
     def __init__(self, team: Team, member: int, leave: Callable[[bool], None], stats: Callable[[], Any]) -> None:
@@ -132,7 +139,7 @@ class Port:
 
     @property
     def ready(self) -> bool:
-        """Whether operations are taken."""
+        """Whether the team takes operations."""
         return not self._team.ended and self._leave is not None
 
     def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
@@ -146,7 +153,7 @@ class Port:
         return self._team.late()
 
     def close(self) -> None:
-        """Leave the team. Again: nothing happens."""
+        """Leave the team. A second call does nothing."""
         leave, self._leave = self._leave, None
         if leave is not None:
             leave(True)

@@ -1,4 +1,4 @@
-"""Lanes of a tree: windows of its chunks with a UDP port each, so that several threads share one tree's work.
+"""Divides a tree into lanes: windows of its chunks with a UDP port each, so that several threads share one tree's work.
 
 The engines see each lane as a tree with its part of the share, of the rate and of the slots (native/direction.h);
 switches see one tree.
@@ -27,8 +27,14 @@ class _Tree(Protocol):
 
 @dataclass(frozen=True)
 class TreeLane:
-    """place: of its tree among all of a configuration. lane: which of the tree's it is. number: by which the engine
-    knows it. port: the tree's for the first, then those that follow it among the job's ports."""
+    """A lane of a tree.
+
+    Attributes:
+        place: the place of its tree among all of a configuration.
+        lane: its place among the tree's lanes.
+        number: the number by which the engine knows it.
+        port: its UDP port; the first lane has the tree's, and the others those that follow it among the job's ports.
+    """
 
     place: int
     lane: int
@@ -37,7 +43,9 @@ class TreeLane:
 
 
 def lanes_of(trees: Sequence[_Tree]) -> list[TreeLane]:
-    """Return the lanes of all trees, those of one tree one after the other. Raises ValueError."""
+    """Return the lanes of all trees, those of one tree one after the other. Raise ValueError for a number of lanes that
+    is not a power of two, or too large.
+    """
     found = []
     for place, tree in enumerate(trees):
         if not 1 <= tree.lanes <= PORTS or tree.lanes & (tree.lanes - 1):

@@ -1,4 +1,4 @@
-"""`python -m worker_agent allreduce`: all-reduces made-up tensors and says how fast and how exact it was.
+"""`python -m worker_agent allreduce`: all-reduces made-up tensors and prints how fast and how exact that was.
 
 Every worker can compute the exact sum without asking the others: worker i has s_i * r, with the same random vector r
 everywhere and a random whole number s_i of its own. Both have half of the format's bits, so each product is exact.
@@ -23,15 +23,21 @@ from worker_agent.fixedpoint import fraction_bits
 from worker_agent.operands import ITEM_BYTES
 
 HALF_BITS = {"float32": 12, "float16": 5, "bfloat16": 4}
-"""Half of the significant bits, the hidden one included."""
+"""Half of the format's significant bits, the hidden one included."""
 
 SMALLEST = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Trial of reductions: bytes of the tensor, how often (after a small one that gets all to the start), and how.
-    bits: that each value travels in; None: what its type has."""
+    """The all-reduces of a trial.
+
+    Attributes:
+        nbytes: bytes of the tensor.
+        repeat: number of all-reduces, after a small one that gets all workers to the start.
+        timeout: seconds to wait for the job, and for each all-reduce.
+        bits: bits that each value travels in; None: as many as its type has.
+    """
 
     nbytes: int
     repeat: int = 5
@@ -44,12 +50,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """Figures of one worker.
+    """The figures of one worker.
 
-    seconds: of each all-reduce. algorithm_mbps: tensor bits over the mean of these. measured_rate_mbps: wire bits of
-    the chunks over the time in which they were sent and answered, all trees together; planned_rate_mbps: what the plan
-    allows. error: largest distance of a value from the exact result; error_bound: what the number format allows.
-    digest: of the result's bytes, the same on all workers.
+    Attributes:
+        seconds: the time of each all-reduce.
+        algorithm_mbps: tensor bits over the mean of these times.
+        measured_rate_mbps: wire bits of the chunks over the time in which they were sent and answered, on all trees
+            together.
+        planned_rate_mbps: the rate that the plan allows.
+        error: largest distance of a value from the exact result.
+        error_bound: the distance that the number format allows.
+        digest: a digest of the result's bytes, the same on all workers.
     """
 
     node: str
@@ -93,15 +104,16 @@ class WrongResult(AgentError):
 
 
 def encode(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
-    """Return values as an array of the format; numpy has no bfloat16, so that is the upper halves of float32 (exact
-    here)."""
+    """Return values as an array of the format; numpy has no bfloat16, which is the upper halves of float32 (exact for
+    these values).
+    """
     if dtype == "bfloat16":
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return values.astype(dtype)
 
 
 def decode(array: NDArray[Any], dtype: str) -> NDArray[np.float64]:
-    """The values of `encode`."""
+    """Return the values of an array that `encode` made."""
     if dtype == "bfloat16":
         return (array.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return array.astype(np.float64)
@@ -133,12 +145,12 @@ def make_data(trial: Trial, workers: int, index: int) -> tuple[NDArray[Any], NDA
 
 
 def since(before: float, after: float) -> float:
-    """Return the growth of a counter. A plan that changed meanwhile began it anew: then what it has counted since."""
+    """Return the growth of a counter, or `after` where a change of plan began the counter anew."""
     return after - before if after >= before else after
 
 
 def run(agent: Agent, trial: Trial) -> TrialResult:
-    """Run a trial. Raises AgentError when an all-reduce fails, WrongResult when its result is wrong."""
+    """Run a trial. Raise AgentError when an all-reduce fails, WrongResult when its result is wrong."""
     config = agent.wait_ready(trial.timeout)
     data, exact, bound = make_data(trial, len(config.workers), config.index)
     agent.allreduce(np.ones(data_values(config.values_per_packet), np.float32), timeout=trial.timeout)

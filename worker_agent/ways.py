@@ -1,13 +1,12 @@
-"""Choice of the faster way for an operation: through the network's switches, or torch.distributed's own among the
-hosts.
+"""Chooses the faster way for an operation: through the network's switches, or torch.distributed's own among the hosts.
 
-Decided from what is the same on all ranks: the operation, its bytes, the number of workers, the rate that was planned
-and what a ring among the hosts would reach over the same links, which the controller computes
-(controlplane/planner/plan/host_collectives.py). Nothing is measured, so nothing changes from one step to the next.
+The choice depends on facts that are the same on all ranks: the operation, its bytes, the number of workers, the planned
+rate, and the rate that a ring among the hosts would reach over the same links, which the controller computes
+(controlplane/planner/plan/host_collectives.py). Nothing is measured, so the choice is the same in every step.
 
-gloo's ways (torch 2.13): an all-reduce is a ring, whose parts go in two halves, so that one travels while the other is
-waited for, but for the time that a packet takes over the links between, which slow links make long; a reduce-scatter
-an all-reduce; an all-gather W - 1 turns of a ring; a broadcast a binomial tree.
+gloo (torch 2.13) does it like this. An all-reduce is a ring, whose parts go in two halves, so that one half travels
+while the other is waited for; slow links make the time long that a packet takes from host to host, which this does not
+hide. A reduce-scatter is an all-reduce, an all-gather W - 1 turns of a ring, and a broadcast a binomial tree.
 """
 
 from __future__ import annotations
@@ -25,32 +24,39 @@ from worker_agent.collectives import GATHER, SCATTER_SUM, Collective, Kind
 from worker_agent.gathered import MOST_PACKETS, WORD_BYTES
 
 MESSAGE_SECONDS = 0.3e-3
-"""Seconds that a message of gloo's broadcast takes beside the bytes (`evaluation.collectives`)."""
+"""Seconds that a message of gloo's broadcast takes in addition to the time of its bytes (`evaluation.collectives`)."""
 LEAST_TURN_SECONDS = 0.6e-3
-"""Seconds of a turn of gloo's all-reduce at least, however few its bytes are (`evaluation.collectives`)."""
+"""Least seconds of a turn of gloo's all-reduce, however few its bytes are (`evaluation.collectives`)."""
 ROUND_SECONDS = 0.2e-3
-"""A round trip through the switches; operations that are not small take two."""
+"""Seconds of a round trip through the switches; operations that are not small take two."""
 EVERYBODYS = 1 / 16
-"""Part of a gather's chunks that all workers get, the owner too (docs/protocol.md, "Everybody's chunks"), with the
-least slots that a plan gives a tree."""
+"""The fraction of a gather's chunks that all workers get, the owner too (docs/protocol.md, "Everybody's chunks"), with
+the fewest slots that a plan gives a tree.
+"""
 CLEARLY = 0.98
-"""Most of the time in the network, as a fraction, that the other way may take to be chosen."""
+"""The highest fraction of the time in the network that the other way may take to be chosen."""
 MOST_REMEMBERED = 4096
-"""Most answers that are kept. An operation like an earlier one has its answer from there in 2 us, where computing it
-takes 11 us, and 27 with 118 trees."""
+"""Most answers that are kept. A kept answer takes 2 us; computing it takes 11 us, and 27 us with 118 trees."""
 
 
 @dataclass(frozen=True)
 class Ways:
-    """Facts on which the choice depends.
+    """The facts on which the choice depends.
 
-    network_mbps: wire rate at which each worker sends, in all trees together; tree_mbps: in each of them (none: as if
-    there were one). Before the data of each tree that has any goes its packet of exponents, and after it comes its last
-    result, one tree's after the other's on the same links, which is much of a tensor of few packets.
-    ring_mbps: wire rate that a ring among the hosts reaches; 0: not known, and everything goes through the network.
-    ring_hops: how many links a message of the ring crosses on average (at most 1: nothing is known of that).
-    gather_speed: of all-gathers, see AgentConfig. beside: an all-gather and a reduce-scatter run at once in the
-    network, in little more than the time of one. values: of a packet.
+    Before the data of each tree that has any goes its packet of exponents, and after it comes its last result, one
+    tree's after the other's on the same links, which is a large part of the time of a tensor of few packets.
+
+    Attributes:
+        workers: number of workers.
+        network_mbps: wire rate at which each worker sends, in all trees together.
+        ring_mbps: wire rate that a ring among the hosts reaches; 0: not known, and all operations go through the
+            network.
+        gather_speed: speed of all-gathers, see AgentConfig.
+        beside: whether an all-gather and a reduce-scatter run at once in the network, in little more than the time of
+            one.
+        values: values of a packet.
+        tree_mbps: wire rate at which each worker sends in each tree; empty: computed as for one tree.
+        ring_hops: number of links that a message of the ring crosses on average; 1 or less: not known.
     """
 
     workers: int
@@ -83,7 +89,7 @@ class Ways:
         return asdict(self)
 
     def seconds_in_network(self, op: Collective, nbytes: int) -> float:
-        """Return the seconds of an operation over so many bytes in all, at the planned rate."""
+        """Return the seconds of an operation over so many bytes in all, in the network at the planned rate."""
         payload, frame = data_values(self.values) * WORD_BYTES, frame_bytes(self.values)
         gathers = 1 / ((1 - EVERYBODYS) / self.gather_speed + EVERYBODYS)
         mbps = self.network_mbps * (gathers if op.in_parts and op.raw else 1.0)
@@ -109,12 +115,16 @@ class Ways:
         return math.ceil(math.log2(self.workers)) * (8e-6 * nbytes / link + MESSAGE_SECONDS)
 
     def is_faster_outside(self, op: Collective, nbytes: int, *, alone: bool = False) -> bool:
-        """Return whether torch.distributed is clearly faster for an operation over so many bytes in all. Not where the
-        user asked for fewer bits, or for what only the network does.
+        """Return whether torch.distributed is clearly faster for an operation over so many bytes in all.
 
-        alone: the group has had no reduce-scatter. Where it has, and the network runs an all-gather beside one, the
-        time of both counts: a gather among the hosts would share the workers' links with a reduce-scatter through the
-        switches, and both would take longer.
+        It never is where the user asked for fewer bits, or for an operation that only the network does.
+
+        Args:
+            op: the operation.
+            nbytes: its bytes in all.
+            alone: whether the group has had no reduce-scatter. Where it has had one, and the network runs an all-gather
+                beside it, the time of both counts: a gather among the hosts would share the workers' links with a
+                reduce-scatter through the switches, and both would take longer.
         """
         if self.workers < 2 or not self.ring_mbps > 0 or not 0 < self.network_mbps < math.inf:
             return False
@@ -139,8 +149,11 @@ class Ways:
         return outside < CLEARLY * inside
 
     def outside(self, op: Collective, *, alone: bool = False) -> tuple[int, int | None] | None:
-        """The powers of two of bytes between which an operation is faster outside (None: at all larger ones up to 1 GB,
-        too); None: at none."""
+        """Return the powers of two of bytes between which an operation is faster outside of the network.
+
+        The second is None where it is faster at all larger ones up to 1 GB, too; the result is None where it is faster
+        at none.
+        """
         sizes = [1 << power for power in range(31)]
         faster = [self.is_faster_outside(op, size, alone=alone) for size in sizes]
         if not any(faster):

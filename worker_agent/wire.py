@@ -1,11 +1,12 @@
-"""The packet for people, tests and captures: Scapy's definition, built from ``p4src/protocol.json``.
+"""Defines the packet for people, tests and captures in Scapy's terms, from ``p4src/protocol.json``.
 
     from worker_agent.wire import InArt, packet
     rdpcap("x.pcap")[0].show()
     packet(label=7, epoch=1, sequence=0, values=[1, 2, 3])
 
-Ethernet, IPv4 and UDP are Scapy's own layers; UDP to one of our ports is dissected as InArt. Other protocols that Scapy
-knows on a port of that range keep it. The engines have their own C code for the same format; a test compares them.
+Ethernet, IPv4 and UDP are Scapy's own layers; UDP to one of InArt's ports is dissected as InArt. Other protocols that
+Scapy knows on a port of that range keep it. The engines have their own C code for the same format; a test compares
+them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _field(name: str, bits: int) -> Any:
 
 
 class InArt(Packet):
-    """The aggregation header and its values (signed 32-bit; as many as the frame holds)."""
+    """The aggregation header and its values: signed 32-bit integers, as many as the frame holds."""
 
     name = "InArt"
     fields_desc = [  # noqa: RUF012 (Scapy's way)
@@ -39,7 +40,9 @@ class InArt(Packet):
 
 
 class _OurPorts:
-    """Equal to each UDP port of the protocol: Scapy compares a binding's value with the packet's field."""
+    """An object that is equal to each UDP port of the protocol: Scapy compares a binding's value with the packet's
+    field.
+    """
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, int) and is_ours(other)
@@ -61,8 +64,9 @@ def packet(
     port: int = udp_port(0, 0),
     **fields: int,
 ) -> Packet:
-    """A whole frame from `source` and `address` to the group: Ethernet, IPv4, UDP without checksum to `port` (see
-    udp_port()), the header's `fields`, the values."""
+    """Return a whole frame from `source` and `address` to the group: Ethernet, IPv4, UDP without checksum to `port`
+    (see udp_port()), a header with `fields`, and the values.
+    """
     header: Any = InArt
     ethernet = Ether(dst=GROUP_MAC.hex(":"), src=source)
     ip = IP(src=address, dst=str(GROUP), flags="DF", ttl=PROTOCOL.ttl, id=0)

@@ -1,4 +1,4 @@
-"""An operation that is under way: what whoever started it waits for."""
+"""The handle of an operation in progress, by which its caller waits for it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from worker_agent.errors import AllReduceError
 
 
 class Work:
-    """An all-reduce under way. seconds, first_send, last_answer (time.monotonic) are set when it is done. workers: how
-    many the sum or mean is of, known then: a job may go on without workers that are lost."""
+    """An all-reduce in progress.
+
+    Attributes:
+        seconds, first_send, last_answer: how long it took, and when its first packet was sent and its last answer came
+            (time.monotonic); set when it is done.
+        workers: number of workers that the sum or mean is of; valid when it is done, as a job may go on without workers
+            that are lost.
+    """
 
     def __init__(self, elements: int, nbytes: int, workers: int = 0) -> None:
         self.workers = workers
@@ -28,12 +34,15 @@ class Work:
         self._callbacks: list[Callable[[Work], None]] = []
 
     def done(self) -> bool:
-        """Return whether it ended, well or not."""
+        """Return whether the operation has ended, well or not."""
         return self._done.is_set()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Returns when the result is in place. Raises AllReduceError (see errors.py) when the operation failed, and
-        TimeoutError when it is not done within `timeout` seconds (it goes on)."""
+        """Wait until the result is in place.
+
+        Raise AllReduceError (see errors.py) when the operation failed, and TimeoutError when it is not done within
+        `timeout` seconds (it goes on).
+        """
         fetch = self._fetch
         if fetch is not None and not self._done.is_set():
             start = time.monotonic()
@@ -45,16 +54,22 @@ class Work:
             raise self._error
 
     def fetched_by(self, fetch: Callable[[float | None], None]) -> None:
-        """Let whoever waits for the operation call `fetch(seconds)` first, which waits for its end and calls `finish`,
-        or does nothing where another thread does: one thread fewer on the way. For whoever runs the operation."""
+        """Let every thread that waits for the operation call `fetch(seconds)` first, which saves the change to another
+        thread.
+
+        `fetch` waits for the operation's end and calls `finish`, or does nothing where another thread does that. The
+        code that runs the operation calls this.
+        """
         self._fetch = fetch
 
     def stands_for(self, other: Work) -> None:
-        """Let whoever waits for this operation wait for the other first, which it follows."""
+        """Let every thread that waits for this operation wait for `other` first, whose end is this one's, too."""
         self._fetch = other.fetch
 
     def fetch(self, timeout: float | None) -> None:
-        """Waits for the end where that is quicker than to wait to be told; it need not have ended then."""
+        """Wait for the end in the way that `fetched_by` has set, if any; the operation need not have ended when this
+        returns.
+        """
         if self._fetch is not None and not self._done.is_set():
             self._fetch(timeout)
 
@@ -63,7 +78,9 @@ class Work:
         return self._error
 
     def add_done_callback(self, callback: Callable[[Work], None]) -> None:
-        """`callback(work)` from the engine's completion thread when it is done; at once when it is done already."""
+        """Call `callback(work)` from the engine's completion thread when the operation is done, or at once when it is
+        done already.
+        """
         with self._lock:
             if not self._done.is_set():
                 self._callbacks.append(callback)
@@ -71,7 +88,7 @@ class Work:
         callback(self)
 
     def follow(self, other: Work) -> None:
-        """Ends as `other` ends: this one stood for it until it could be started."""
+        """End as `other` ends; this operation was the caller's handle until `other` could be started."""
 
         def ended(work: Work) -> None:
             self.seconds, self.first_send, self.last_answer = work.seconds, work.first_send, work.last_answer
@@ -82,7 +99,7 @@ class Work:
         other.add_done_callback(ended)
 
     def finish(self, error: AllReduceError | None) -> None:
-        """Done, well (None) or not. For whoever runs the operation."""
+        """End the operation, well (None) or with an error. The code that runs the operation calls this."""
         with self._lock:
             self._error = error
             self._fetch = None

@@ -23,15 +23,19 @@ from worker_agent.reporter import Statistics, scalars
 from worker_agent.work import Work
 
 HOLD_SECONDS = 30.0
-"""The most seconds that operations are held back for an update that neither takes place nor is withdrawn."""
+"""The most seconds for which operations are held back for an update that neither takes place nor is withdrawn."""
 
 
 @dataclass(frozen=True)
 class Listeners:
-    """Listeners to what a worker's versions do by themselves.
+    """Functions that a worker's versions call.
 
-    stopped: what was under way ends, for this reason. stuck: the epoch cannot go on, for this reason. drained: the
-    version before the last switch-over has ended; with what was started again for that. log: gets one line per event.
+    Attributes:
+        stopped: called with the reason when the operations in progress end.
+        stuck: called with the reason when the epoch cannot go on.
+        drained: called when the version before the last switch-over has ended, with the operations that were started
+            again.
+        log: gets one line per event.
     """
 
     stopped: Callable[[str], None]
@@ -41,11 +45,17 @@ class Listeners:
 
 
 class WorkerVersions(PlanVersions):
-    """Operations go to the version that holds for them.
+    """The versions of a worker; each operation goes to the version that holds for it.
 
-    operation_timeout: seconds without any progress on a tree before its operations fail (0: never).
-    Raises AgentError: the engine cannot be compiled. It is compiled now, where no wheel has brought it, not when the
-    first configuration comes: then all other agents of the job would wait for it.
+    Where no wheel has brought the engine, it is compiled here and not when the first configuration comes: then all
+    other agents of the job would wait for it.
+
+    Args:
+        operation_timeout: seconds without any progress on a tree before its operations fail (0: never).
+        listeners: functions to call.
+
+    Raises:
+        AgentError: the engine cannot be compiled.
     """
 
     def __init__(self, operation_timeout: float, listeners: Listeners) -> None:
@@ -59,14 +69,14 @@ class WorkerVersions(PlanVersions):
 
     @property
     def engine(self) -> Engine:
-        """The engine of the version that holds. Raises AbortedError."""
+        """The engine of the version that holds; without one this raises AbortedError."""
         engine = self._relay.engine
         if engine is None:
             raise AbortedError("the agent is closed")
         return engine
 
     def submit(self, array: Any, op: Collective, dtype: str | None) -> Work:
-        """See Engine.allreduce_async."""
+        """Submit an operation to the version that holds for it; see Engine.allreduce_async."""
         return self._relay.submit(array, op, dtype)
 
     # -- PlanVersions ---------------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""The parts that training scripts use: DDP hook, backend and FSDP. Only modules of this package import torch."""
+"""The modules that training scripts use: DDP hook, backend and FSDP. Only modules of this package import torch."""

@@ -1,8 +1,8 @@
-"""An all-reduce over torch.distributed that gives the same bits as the network would: for steps that fall back.
+"""An all-reduce over torch.distributed that gives the same bits as the network would, for steps that fall back.
 
-What travels are the integers that workers would have sent (fixedpoint.py, fields.py), with the exponents on which they
-would have agreed; sums of integers are the same whoever adds them. It takes longer than torch.distributed's own
-all-reduce: that is for jobs that ask for the same bits again (`reproducible`).
+The ranks exchange the integers that workers would have sent (fixedpoint.py, fields.py), with the exponents on which
+they would have agreed; sums of integers are the same whoever adds them. It takes longer than torch.distributed's own
+all-reduce, so only jobs that ask for the same bits again (`reproducible`) use it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from worker_agent.gathered import gathered_words
 from worker_agent.operands import DTYPES
 
 GROUP = 8
-"""Chunks whose finite values have fewer bits when one of them holds a NaN or an infinity (native/numbering.h)."""
+"""Number of chunks in a group whose finite values have fewer bits when one of them holds a NaN or an infinity
+(native/numbering.h).
+"""
 _NUMPY: dict[str, Any] = {"max": np.maximum, "min": np.minimum, "product": np.multiply}
 _NUMPY |= {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
@@ -35,18 +37,18 @@ TORCH_OPS = {
     "or": dist.ReduceOp.BOR,
     "xor": dist.ReduceOp.BXOR,
 }
-"""torch.distributed's operators by the names of ours (MERGES in worker_agent/collectives.py)."""
+"""torch.distributed's operators by the names that collectives have for them (MERGES in worker_agent/collectives.py)."""
 
 
 def can_be_alike(buffer: torch.Tensor, op: Collective) -> bool:
-    """Return whether this is an all-reduce on the CPU that keeps nothing of what does not travel."""
+    """Return whether this is an all-reduce on the CPU without error feedback."""
     return op.kind is Kind.ALL_REDUCE and not op.feedback and buffer.device.type == "cpu"
 
 
 def reduce_alike(
     group: dist.ProcessGroup, buffer: torch.Tensor, op: Collective, order: list[int], values_per_packet: int
 ) -> None:
-    """Reduce in place, by all ranks. order: by rank, which worker it is."""
+    """Reduce `buffer` in place; all ranks call this. `order` has the worker's number of each rank."""
     name, elements = str(buffer.dtype).removeprefix("torch."), buffer.numel()
     data, worker = data_values(values_per_packet), order[group.rank()]
     if gathered_words(op, name, elements, group.size(), data) or name not in DTYPES:
@@ -77,7 +79,7 @@ def reduce_alike(
 
 
 def _agreed(group: dist.ProcessGroup, chunks: list[Floats]) -> list[int]:
-    """The exponents, biased, that all workers use."""
+    """Return the biased exponents that all workers use, one per chunk."""
     own = np.array([fixedpoint.exponent(chunk) for chunk in chunks], np.int32)
     flags = np.pad(own >= NONFINITE, (0, -len(own) % GROUP)).reshape(-1, GROUP).any(axis=1)
     most = torch.from_numpy(np.concatenate([own % NONFINITE, flags.astype(np.int32)]).astype(np.int32))
@@ -87,8 +89,9 @@ def _agreed(group: dist.ProcessGroup, chunks: list[Floats]) -> list[int]:
 
 
 def _merged(rows: list[torch.Tensor], op: Collective) -> torch.Tensor:
-    """Return the merged values, as native/gathered.h merges them: in the order of the workers, floating-point sums in
-    double precision."""
+    """Return the values of all workers merged as native/gathered.h does it: in the order of the workers, floating-point
+    sums in double precision.
+    """
     if not rows[0].is_floating_point():
         whole = [row.numpy() for row in rows]
         merged: NDArray[Any] = whole[0].copy()
@@ -117,5 +120,5 @@ class Done:
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return a Future of the list of tensors, as a Work's."""
+        """Return a Future of the list of tensors, as a Work's get_future does."""
         return self._future

@@ -43,8 +43,8 @@ from worker_agent.work import Work
 
 NAME = "inart"
 SMALLEST_BYTES = 4096
-"""Smaller tensors go to gloo or NCCL on CUDA and where a node has several ranks: the ranks' agreement would take as
-long. With one rank per node and on the CPU, the ranks agree on many small operations at once (early.py).
+"""Size in bytes below which tensors go to gloo or NCCL on CUDA and where a node has several ranks: the ranks' agreement
+would take as long. With one rank per node and on the CPU, the ranks agree on many small operations at once (early.py).
 """
 
 LEAST_VALUES = 64
@@ -54,7 +54,9 @@ With it all ranks, even those that have not joined, decide alike which operation
 """
 
 MOST_BYTES = 2**31 - 1
-"""Larger tensors go to gloo or NCCL, too: an operation of an agent has at most this many elements (bytes)."""
+"""Size in bytes above which tensors go to gloo or NCCL, too: an operation of an agent has at most this many elements,
+which may be bytes.
+"""
 
 KEPT_WORKS = 4 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7) else 0
 
@@ -63,11 +65,13 @@ logger = logging.getLogger("inart")
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """The options of the backend, which have the meaning of InArtState's arguments.
+    """The options of the backend; those that are not named here have the meaning of InArtState's arguments.
 
-    smallest: size in bytes below which a tensor does not go through the network, the same on all ranks; None:
-    SMALLEST_BYTES where that applies, else no limit. bits: bits per value of sums and means whose type has more, with
-    stochastic rounding. group_timeout: timeout of operations over gloo and NCCL.
+    Attributes:
+        smallest: size in bytes below which a tensor does not go through the network, the same on all ranks; None:
+            SMALLEST_BYTES where that applies, else no limit.
+        bits: bits per value of sums and means whose type has more, with stochastic rounding.
+        group_timeout: timeout of operations over gloo and NCCL.
     """
 
     controller: str | None = None
@@ -93,14 +97,18 @@ class InArtWork(dist.Work):
     """An all-reduce in progress. On CUDA, waiting is in stream order, as with NCCL."""
 
     def __init__(self, future: torch.futures.Future[Any], work: Work | None = None) -> None:
-        """Make the work. work: the agent's part of it, if waiting for that first gives the result sooner."""
+        """Make the work of a Future; `work` is the agent's part of it, if waiting for that first gives the result
+        sooner.
+        """
         super().__init__()
         self._future = future
         self._part = work
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the result. Raises the error of the all-reduce, and TimeoutError when there is no result yet after
-        the timeout (None or 0: there is none); the operation goes on.
+        """Wait for the result.
+
+        Raise the error of the all-reduce, or TimeoutError when there is no result after `timeout` (None or 0: no
+        limit); the operation goes on.
         """
         if timeout:
             ended = threading.Event()
@@ -137,7 +145,11 @@ class InArtWork(dist.Work):
 
 
 class InArtProcessGroup(dist.ProcessGroup):
-    """A process group over the network (see the module). Attributes: network: None where the group does not use it."""
+    """A process group over the network (see the module).
+
+    Attributes:
+        network: the reductions through the network; None where the group does not use it.
+    """
 
     def __init__(self, opts: Any, options: BackendOptions) -> None:
         rank, size = opts.group_rank, opts.group_size
@@ -287,7 +299,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         """Return whether this operation on the tensor goes through the network: it can, and gloo or NCCL is not known
         to be faster.
 
-        nbytes: bytes that the whole operation moves.
+        `nbytes` is the number of bytes that the whole operation moves (None: the tensor's).
         """
         size = tensor.numel() * tensor.element_size() if nbytes is None else nbytes
         network = self.network
@@ -304,7 +316,8 @@ class InArtProcessGroup(dist.ProcessGroup):
 
     def _scales(self, tensor: torch.Tensor, op: Collective) -> bool:
         """Return whether this class multiplies the values of a PREMUL_SUM, which FSDP2 uses when it is given a divisor.
-        gloo cannot multiply, and the network only adds. Small tensors on CUDA go to NCCL, which can.
+
+        gloo cannot multiply, and the network only adds. Small tensors on CUDA go to NCCL, which can multiply.
         """
         return tensor.is_floating_point() and (tensor.device.type == "cpu" or self._suits(tensor, op))
 
@@ -371,10 +384,10 @@ class InArtProcessGroup(dist.ProcessGroup):
         self._inner.shutdown()
 
     def abort(self) -> None:
-        """End operations under way with an error, on all ranks; the group cannot be used any more.
+        """End operations in progress with an error, on all ranks; the group cannot be used any more.
 
-        What goes over NCCL is aborted; gloo has no abort, and ends an operation when the other ranks go. Idle, this is
-        `shutdown`.
+        Operations over NCCL are aborted; gloo has no abort, and ends an operation when the other ranks go. Of a group
+        without operations in progress this is `shutdown`.
         """
         if self.network is not None:
             self.network.abort("the process group was aborted")
@@ -387,16 +400,17 @@ class InArtProcessGroup(dist.ProcessGroup):
 
 class _Ended:
     """Replaces the groups of gloo and NCCL once the process group has ended: their connections close, so that other
-    ranks that wait for this one have an error."""
+    ranks that wait for this one have an error.
+    """
 
     def __getattr__(self, name: str) -> Any:
         raise AbortedError(f"the process group was aborted: no {name}")
 
     def abort(self) -> None:
-        """Do nothing: it has ended."""
+        """Do nothing, since the group has ended."""
 
     def shutdown(self) -> None:
-        """Do nothing: it has ended."""
+        """Do nothing, since the group has ended."""
 
 
 def _reduction(opts: Any) -> Any:
@@ -404,13 +418,13 @@ def _reduction(opts: Any) -> Any:
 
 
 def _operation(opts: Any) -> Collective | None:
-    """Return the collective of options or of an operator; None: it is neither sum nor mean."""
+    """Return the collective of options or of an operator; None where it is neither sum nor mean."""
     given = _reduction(opts)
     return SUM if given == dist.ReduceOp.SUM else MEAN if given == dist.ReduceOp.AVG else None
 
 
 def _factor(op: Any) -> Any:
-    """Return the factor of PREMUL_SUM, a number or a one-element tensor; None: it is another operator."""
+    """Return the factor of PREMUL_SUM, a number or a one-element tensor; None where it is another operator."""
     return op.__getstate__()[1] if op == dist.ReduceOp.PREMUL_SUM else None
 
 
@@ -467,7 +481,7 @@ for _name in _OTHERS:
 
 
 def create(opts: Any, options: Any) -> InArtProcessGroup:
-    """Return a new group; torch.distributed calls this. Raises TypeError for another backend's options."""
+    """Return a new group; torch.distributed calls this. Raise TypeError for another backend's options."""
     if options is not None and not isinstance(options, BackendOptions):
         raise TypeError(f"the options of backend {NAME!r} are worker_agent.backend.BackendOptions, not {options!r}")
     return InArtProcessGroup(opts, options or BackendOptions())

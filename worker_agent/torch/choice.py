@@ -15,10 +15,10 @@ NAMED = {"all-reduce": SUM, "reduce-scatter": SCATTER_SUM, "all-gather": GATHER,
 
 
 def agreed_ways(reducer: Any, control: dist.ProcessGroup) -> Ways | None:
-    """Return what the choice depends on, when all ranks of the group know the same; None: there is no choice, and
-    whatever can goes through the network. A collective call.
+    """Return the facts on which the choice depends, when all ranks of the group know the same; None where there is no
+    choice, and every operation that can goes through the network. This is a collective call.
 
-    reducer: this rank's agent; None: it has none, or shares it with other ranks.
+    `reducer` is this rank's agent; None where it has none, or shares it with other ranks.
     """
     own = getattr(reducer, "ways", None)
     first, *others = exchange(control, "" if own is None else json.dumps(own.to_json()))
@@ -26,7 +26,7 @@ def agreed_ways(reducer: Any, control: dist.ProcessGroup) -> Ways | None:
 
 
 def said(ways: Ways) -> str:
-    """Return which operations go over torch.distributed because that is faster; empty: none."""
+    """Return in words which operations go over torch.distributed because that is faster; empty where none do."""
     found = {name: ways.outside(op) for name, op in NAMED.items()}
     if found["all-gather"] is None:
         found["all-gather of a group that reduce-scatters nothing"] = ways.outside(GATHER, alone=True)

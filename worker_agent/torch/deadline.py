@@ -34,9 +34,9 @@ from worker_agent.torch.hook import InArtState, check
 LOOK_SECONDS = 0.005
 """The shortest interval at which a rank that is late looks for the others."""
 FIRST_STEPS = 2
-"""DDP makes its buckets anew after the first step: in these steps all ranks are waited for."""
+"""Number of first steps in which all ranks are waited for, because DDP makes its buckets anew after the first one."""
 MOST_SECONDS = 3600.0
-"""The longest time that is told: with a longer one, weights that travel beside it would not be exact."""
+"""The longest time that a rank reports: next to a longer one, the weights in the same array would not be exact."""
 
 logger = logging.getLogger("inart")
 
@@ -44,20 +44,23 @@ logger = logging.getLogger("inart")
 class Deadline:
     """The steps of a DDP model that do not wait for stragglers. Making it is a collective call, and registers a hook.
 
-    Gradients are on the CPU, and each node has one rank. Loss scaling that changes from step to step (GradScaler)
-    would give what is carried another scale.
+    Gradients are on the CPU, and each node has one rank. Loss scaling that changes from step to step (GradScaler) would
+    give the carried gradients another scale.
 
     Args:
+        ddp: the model.
         state: how gradients are summed; it keeps no residuals (`bits`). The caller closes it, after this.
         deviations: a rank is given so many deviations of the times that ranks take, once `quorum` others have
-            contributed; a tenth of that time at least.
-        quorum: ranks; None: half of all, rounded up, so that a pause of all (an evaluation) passes nobody over.
-        most_behind: so many steps at most go on without a rank; then all wait for it. It keeps the results of these
-            steps, a copy of the gradients each.
+            contributed; a tenth of the median time at least.
+        quorum: number of ranks; None: half of all, rounded up, so that a pause of all (an evaluation) passes over no
+            rank.
+        most_behind: so many steps at most go on without a rank; then all wait for it. The rank keeps the results of
+            these steps, a copy of the gradients each.
 
     Attributes:
-        stood_in: sums to which the stand-in contributed for this rank. carried: gradients that came late.
-        skipped: steps that this rank found ended (`overtaken`).
+        stood_in: number of sums to which the stand-in contributed for this rank.
+        carried: number of gradients that came late.
+        skipped: number of steps that had ended when this rank came to them (`overtaken`).
 
     Raises:
         ValueError: the model or the state cannot be used so; the message says why.
@@ -98,8 +101,10 @@ class Deadline:
         self._thread.start()
 
     def overtaken(self) -> bool:
-        """Return whether the others have ended the step that this rank is about to begin. Then the parameters' `grad`
-        are the step's gradients: go on with the optimizer, without a forward and backward pass.
+        """Return whether the others have ended the step that this rank is about to begin.
+
+        Then the parameters' `grad` are the step's gradients: go on with the optimizer, without a forward and backward
+        pass.
         """
         with self._lock:
             positions = self._turns.skip() if self._turns is not None else range(0)
@@ -114,7 +119,7 @@ class Deadline:
         return bool(results)
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Return a Future of the mean of a bucket over the gradients that are in it."""
+        """Return a Future of the mean of a bucket over the gradients that are in the sum."""
         buffer = bucket.buffer()
         check(buffer)
         if self._failure is not None:
@@ -145,7 +150,10 @@ class Deadline:
     # -- with the lock held -------------------------------------------------------------------------------------------
 
     def _learn_layout(self, bucket: dist.GradBucket) -> None:
-        """Note a bucket of the last of the first steps; later ones must be the same."""
+        """Remember the size and place of a bucket in the last of the first steps; later buckets must be the same.
+
+        Raise RuntimeError where they are not.
+        """
         index, mine = bucket.index(), (bucket.buffer().numel(), bucket.buffer().dtype)
         if self._turns is not None:
             if index != self._turns.own % self._turns.buckets or self._buckets[index][:2] != mine:
@@ -165,15 +173,18 @@ class Deadline:
 
     @property
     def _seconds(self) -> float:
-        """Return for how many seconds this rank has had the results of the last step; 0: it had none yet."""
+        """The seconds for which this rank has had the results of the last step; 0 where it has had none yet."""
         with self._noted:
             return time.monotonic() - self._began if self._ended else 0.0
 
     def _submit(
         self, values: torch.Tensor, weight: int, last: bool, seconds: float = 0.0
     ) -> torch.futures.Future[torch.Tensor]:
-        """Contribute to the next sum; returns a Future of the mean. The weights, whole numbers and so exact, and the
-        times that ranks took (0: not on time) travel beside it, in each rank's place of an array."""
+        """Contribute to the next sum, and return a Future of the mean.
+
+        The weights (whole numbers, and so exact) and the times that ranks took (0: not on time) travel beside the
+        gradients in an array with a place for each rank.
+        """
         told = torch.zeros(2 * self._size)
         told[self._rank], told[self._size + self._rank] = weight, min(seconds, MOST_SECONDS)
         sums = self._network.reduce(values, SUM, False)
@@ -220,8 +231,9 @@ class Deadline:
         return self._turns is not None and self._turns.is_behind
 
     def _late(self, usual: float, ended: int) -> int | None:
-        """Return the sum that the others may wait for this rank with; None: it cannot be late yet, since it has taken
-        less than the usual time, or has no results of the step before (`ended` steps)."""
+        """Return the sum at which the others may wait for this rank; None where it cannot be late yet, since it has
+        taken less than the usual time, or has no results of the step before (`ended` steps).
+        """
         turns = self._turns
         if turns is None or not turns.may_stand_in or ended < FIRST_STEPS + turns.next // turns.buckets:
             return None
@@ -246,7 +258,9 @@ class Deadline:
 
 
 class _Board:
-    """The ranks' notice board in the group's store: the last sum to which each contributed gradients of its own."""
+    """The ranks' notice board in the group's store, with the last sum to which each rank contributed gradients of its
+    own.
+    """
 
     def __init__(self, group: dist.ProcessGroup, rank: int, size: int) -> None:
         names: list[Any] = [None] * size
@@ -258,7 +272,7 @@ class _Board:
         dist.all_gather_object(names, None, group=group)  # Each key is there before anybody reads it.
 
     def write(self, position: int) -> None:
-        """Note that this rank has contributed to a sum."""
+        """Write that this rank has contributed to a sum."""
         self._store.set(self._keys[self._rank], str(position))
 
     def count(self, position: int) -> int:
@@ -273,7 +287,7 @@ class _Board:
 
 
 def _check(ddp: DistributedDataParallel, state: InArtState, size: int) -> None:
-    """Raise ValueError for what a Deadline cannot do."""
+    """Check that a Deadline can work with the model and the state; raise ValueError otherwise."""
     problem = ""
     if size < 2:
         problem = "it needs two ranks or more"

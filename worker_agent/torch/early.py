@@ -3,9 +3,9 @@
 An agreement over gloo takes longer than a small operation does. So the ranks agree on many at once in the background,
 and until then keep the input and the result of each operation. If one of them has failed on some rank, the ranks go
 through them one by one: a rank that lacks a result gets it bit by bit from a rank that has it; an operation whose
-result no rank has is repeated over torch.distributed. So no rank ever acts on a result that the others do not get.
-A reduce-scatter gives each rank another part, which no other rank has: where a rank lacks its part, all repeat the
-operation from copies of their inputs, and only those that lack theirs take what comes of it.
+result no rank has is repeated over torch.distributed. So no rank ever acts on a result that the others do not get. A
+reduce-scatter gives each rank another part, which no other rank has: where a rank lacks its part, all repeat the
+operation from copies of their inputs, and only the ranks that lack their parts take the result.
 """
 
 from __future__ import annotations
@@ -23,28 +23,30 @@ from worker_agent.torch.groups import reduce_numbers
 EARLY_BYTES = 64 * 1024
 """The most bytes of an early all-reduce or broadcast."""
 EARLY_PARTS_BYTES = 4 << 20
-"""The same for a reduce-scatter or an all-gather: fully sharded training waits for each of many."""
+"""The most bytes of an early reduce-scatter or all-gather. They are many, because fully sharded training waits for each
+of many such operations.
+"""
 MOST_EARLY = 64
-"""The ranks agree after this many operations, or after MOST_EARLY_BYTES."""
+"""Number of operations after which the ranks agree, unless MOST_EARLY_BYTES come first."""
 MOST_EARLY_BYTES = 1 << 20
 FIRST_LOOK_SECONDS = 0.1
 LAST_LOOK_SECONDS = 2.0
-"""Seconds between a rank's looks, while no new operation comes, whether another rank has failed at an operation whose
-result this rank has.
+"""Longest seconds between a rank's looks, while no new operation comes, at whether another rank has failed at an
+operation whose result this rank has.
 """
 CLOSE_SECONDS = 10.0
 
 
 def is_early(buffer: torch.Tensor, op: Collective) -> bool:
-    """Return whether the result is handed out before the ranks agree, which is the same on all ranks."""
+    """Return whether the result is handed out before the ranks agree; this is the same on all ranks."""
     most = EARLY_PARTS_BYTES if op.in_parts else EARLY_BYTES
     return buffer.device.type == "cpu" and buffer.numel() * buffer.element_size() <= most
 
 
 class Operation(Protocol):
-    """An early operation: its array, and a copy of the result (None: this rank has none).
+    """An early operation: its array, and a copy of the result (None where this rank has none).
 
-    Of a reduce-scatter `kept` is empty: nobody else can use it.
+    For a reduce-scatter `kept` is empty, since no other rank can use the result.
     """
 
     buffer: torch.Tensor
@@ -56,7 +58,7 @@ class Window:
     """The operations since the last agreement. Not thread-safe.
 
     Args:
-        name, store: see Sequence.
+        name, store, size: the name, the store and the number of ranks of the process group; see groups.Ranks.
     """
 
     def __init__(self, name: str, store: Any, size: int) -> None:
@@ -68,7 +70,7 @@ class Window:
         self.items: list[Any] = []
 
     def add(self, item: Operation) -> bool:
-        """Add an operation; returns whether the window is full now, which is the same on all ranks."""
+        """Add an operation, and return whether the window is full now, which is the same on all ranks."""
         self.items.append(item)
         self._bytes += item.buffer.numel() * item.buffer.element_size()
         self._look_after = FIRST_LOOK_SECONDS
@@ -82,11 +84,13 @@ class Window:
 
     @property
     def wait_seconds(self) -> float | None:
-        """The seconds that the thread may wait for a new operation; None: without limit."""
+        """The seconds that the thread may wait for a new operation; None where it may wait without limit."""
         return max(0.0, self._look_at - time.monotonic()) if self.items else None
 
     def somebody_failed(self) -> bool:
-        """Return whether another rank waits for the next agreement. Checks less and less often."""
+        """Return whether another rank waits for the next agreement. The store is asked less and less often; in between
+        this returns False.
+        """
         if not self.items or time.monotonic() < self._look_at:
             return False
         self._look_after = min(2 * self._look_after, LAST_LOOK_SECONDS)
@@ -94,11 +98,11 @@ class Window:
         return self.is_failed()
 
     def is_failed(self) -> bool:
-        """Return whether another rank waits for the next agreement, checked now."""
+        """Return whether another rank waits for the next agreement; the store is asked now."""
         return bool(self._store.check([self._key("failed")]))
 
     def begin_agreement(self, good: bool) -> None:
-        """Begin an agreement; the ranks count agreements alike.
+        """Count an agreement, as all ranks do; `good` says whether this rank has all results.
 
         Ranks that have nothing to agree on yet take part when one has failed.
         """
@@ -107,8 +111,9 @@ class Window:
         self._agreements += 1
 
     def await_close(self) -> bool:
-        """Wait at the end until all ranks have arrived or one waits for an agreement (True), or until a timeout
-        (False).
+        """Wait at the end, and return whether a rank waits for an agreement.
+
+        Return False once all ranks have arrived without a failure, or after CLOSE_SECONDS.
         """
         if not self.items:
             return False
@@ -137,8 +142,12 @@ def settle(
 ) -> None:
     """Make one step's operations right on all ranks after a failure; all ranks call this alike.
 
-    has: whether this rank has the results. again: repeats an operation over torch.distributed on all ranks; what a rank
-    has stays.
+    Args:
+        items: the operations.
+        has: whether this rank has their results.
+        rank: this rank.
+        control: a group of all ranks.
+        again: repeats an operation over torch.distributed on all ranks; results that a rank has stay.
     """
     gives = has and all(item.kept is not None and item.op.kind is not Kind.REDUCE_SCATTER for item in items)
     giver, lacking = reduce_numbers(control, [(rank + 1) * gives, not has], dist.ReduceOp.MAX)

@@ -1,4 +1,4 @@
-"""Reductions over torch.distributed, instead of the network."""
+"""Runs reductions over torch.distributed, instead of the network."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Fallback:
     Args:
         control: a gloo group of all ranks, for tensors on the CPU.
         reducer: returns the reducer that the network was last used with, if it ever was.
-        reproducible: True: they give the same bits as in the network (alike.py).
+        reproducible: whether they give the same bits as in the network (alike.py).
 
     Attributes:
-        order: by rank, the number of its worker, where that matters.
+        order: the number of each rank's worker, by rank, where that matters.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Fallback:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def start(self, item: Item, done: Callable[[Exception | None], None]) -> None:
-        """Start an operation, in place, and call `done` at its end with its error, if there is one."""
+        """Start an operation, in place, and call `done` at its end with its error (None where there is none)."""
         if item.written is not None:
             item.written.wait()
         work = self._reduce(item)
@@ -52,7 +52,10 @@ class Fallback:
             work.get_future().add_done_callback(lambda future: done(error_of(future)))
 
     def repeat(self, item: Item) -> None:
-        """Do again, from its original content, what failed in the network; what this rank has stays."""
+        """Repeat an operation that failed in the network, from its original content.
+
+        A result that this rank has stays.
+        """
         if item.early and item.op.kind is Kind.REDUCE_SCATTER:
             assert item.before is not None, "kept since it began"
             self._reduce(item, item.before).wait()
@@ -73,7 +76,10 @@ class Fallback:
         return torch.cuda.stream(self._streams[device])
 
     def _reduce(self, item: Item, buffer: torch.Tensor | None = None) -> Any:
-        """Run it over torch.distributed, in place. buffer: instead of the item's, for what is no all-reduce."""
+        """Run an operation over torch.distributed, in place, and return its Work.
+
+        `buffer` takes the place of the item's own, in operations other than all-reduce.
+        """
         group = self._group(item.buffer.device.type)
         if item.op.kind is not Kind.ALL_REDUCE:
             return outside(group, item.buffer if buffer is None else buffer, item.op, self.order)
@@ -88,8 +94,11 @@ class Fallback:
         return group.allreduce([item.buffer], options)
 
     def _network_shape(self) -> tuple[list[int], int]:
-        """Return, by rank, which worker it is; and the values of a packet, of the most common network where no rank has
-        been in any. All ranks ask for it at the same step."""
+        """Return the number of each rank's worker, by rank, and the values of a packet.
+
+        They are those of the most common network where no rank has been in any. All ranks ask for them at the same
+        step.
+        """
         if self._shape is None:
             reducer = self._reducer()
             told = exchange(
@@ -101,8 +110,8 @@ class Fallback:
         return self._shape
 
     def _group(self, device: str) -> dist.ProcessGroup:
-        """Return torch.distributed's group for tensors of a device; it is made at its first use, by all ranks at the
-        same step.
+        """Return torch.distributed's group for tensors of a device. All ranks make it at the same step, at its first
+        use.
         """
         if device not in self._groups:
             self._groups[device] = self._ranks.group("spare", backend="nccl")

@@ -24,8 +24,8 @@ class Piece:
 
 
 class Feedback:
-    """The residual (the part that was rounded off) of each owner, a parameter or a module's part: float32, one per
-    element.
+    """The residual (the part that was rounded off) of each owner, which is a parameter or a module's part: a float32
+    per element.
     """
 
     def __init__(self) -> None:
@@ -56,11 +56,11 @@ class Feedback:
         return values.copy_(whole[:count].view_as(values))
 
     def state(self, names: Mapping[Hashable, str]) -> dict[str, torch.Tensor]:
-        """Return the residuals on the CPU by name, of owners that have one."""
+        """Return the residuals on the CPU by name, for the owners that have one."""
         return {name: self._left[owner].cpu().clone() for owner, name in names.items() if owner in self._left}
 
     def load(self, state: Mapping[str, torch.Tensor], names: Mapping[Hashable, str]) -> None:
-        """Load residuals that `state` returned. Raises ValueError that names unknown parameters."""
+        """Load residuals that `state` returned. Raise ValueError, which names them, for unknown parameters."""
         unknown = sorted(set(state) - set(names.values()))
         if unknown:
             raise ValueError(f"the model has no parameter {', '.join(unknown)}: load the state of this model")

@@ -1,4 +1,4 @@
-"""FSDP2 with its reduction between nodes in the network.
+"""Reduces the gradients of FSDP2 between nodes in the network.
 
     mesh = init_device_mesh("cuda", (nodes, ranks_a_node), mesh_dim_names=("replicate", "shard"))
     for layer in model.layers:
@@ -28,13 +28,18 @@ if TYPE_CHECKING:
 
 
 def inart_fsdp(model: nn.Module, state: InArtState) -> int:
-    """Set the all-reduce hook of every FSDP2 module of `model` after `fully_shard`; returns their number.
+    """Set the all-reduce hook of every FSDP2 module of `model` after `fully_shard`, and return their number.
 
-    state: of the ranks that hold the same part, one per node. The hook waits for the network; work that is already
-    queued on the device continues meanwhile.
+    The hook waits for the network; work that is already queued on the device continues meanwhile.
 
-    Raises ValueError: there is no such module; a module has a mesh of two dimensions, whose own all-reduce would come
-    before the hook; or the state's ranks also share a mesh. ImportError: this torch has no FSDP2.
+    Args:
+        model: the model.
+        state: the state of the ranks that hold the same part, one per node.
+
+    Raises:
+        ValueError: there is no such module; a module has a mesh of two dimensions, whose own all-reduce would come
+            before the hook; or the state's ranks also share a mesh.
+        ImportError: this torch has no FSDP2.
     """
     try:
         from torch.distributed.fsdp import FSDPModule
@@ -63,13 +68,13 @@ def inart_fsdp(model: nn.Module, state: InArtState) -> int:
 
 
 def gather_ahead(model: nn.Module, modules: int = 1) -> int:
-    """Make FSDP2 gather the parameters of so many modules while those before them compute and scatter; returns how many
-    modules are sharded.
+    """Make FSDP2 gather the parameters of so many modules while those before them compute and scatter, and return how
+    many modules are sharded.
 
     On CUDA it does so by itself. On the CPU it waits for each gather before it goes on, unless it is told which module
-    comes next, and so gathers beside reduce-scatters, which a network with `gathers=1` carries at once, do not occur.
-    Modules must run in the order in which `model.modules()` has them. Memory holds so many modules' parameters more.
-    Call it after `fully_shard`. Raises ValueError when no module is FSDP2's.
+    comes next. Then a gather never runs beside a reduce-scatter, which a network with `gathers=1` carries at once.
+    Modules must run in the order in which `model.modules()` has them. The parameters of so many more modules are in
+    memory. Call this after `fully_shard`. Raise ValueError when no module is FSDP2's.
     """
     from torch.distributed.fsdp import FSDPModule
 

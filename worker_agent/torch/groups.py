@@ -1,4 +1,4 @@
-"""Process groups of InArt's own beside those of the script, made from a store under names that are never used twice.
+"""Makes InArt's own process groups beside those of the script, from a store under names that are never used twice.
 
 `dist.new_group` gives a group the name of its ranks and a counter that starts anew when the group is destroyed. The
 store still has the old group's addresses then, and a rank that uses them waits for ever. The groups here are no part of
@@ -19,15 +19,14 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:  # Older versions
     raise ImportError(f"InArt needs torch 2.6 or later, this is {torch.__version__}: pip install 'torch>=2.6'")
 
 TIMEOUT = timedelta(minutes=30)
-"""The default of torch.distributed."""
+"""The timeout of the groups, which is torch.distributed's default."""
 
 
 def make_group(
     name: str, store: Any, rank: int, size: int, *, backend: str = "gloo", timeout: timedelta = TIMEOUT
 ) -> dist.ProcessGroup:
-    """Make a group of `size` processes that all call this with the same, new name.
-
-    backend: gloo (CPU) or nccl (CUDA).
+    """Make a group of `size` processes that all call this with the same, new name; `backend` is gloo (CPU) or nccl
+    (CUDA).
     """
     prefix = dist.PrefixStore(f"inart/{name}", store)
     group = dist.ProcessGroup(prefix, rank, size)
@@ -50,8 +49,12 @@ def make_group(
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of a process group. name: prefix of the groups that are made for them, the same on all ranks and never
-    used before. store, rank, size: of the process group."""
+    """The ranks of a process group.
+
+    Attributes:
+        name: prefix of the groups that are made for them, the same on all ranks and never used before.
+        store, rank, size: those of the process group.
+    """
 
     name: str
     store: Any
@@ -59,7 +62,7 @@ class Ranks:
     size: int
 
     def group(self, what: str, *, backend: str = "gloo") -> dist.ProcessGroup:
-        """Make another group of these ranks. A collective call."""
+        """Make another group of these ranks; this is a collective call."""
         return make_group(f"{self.name}/{what}", self.store, self.rank, self.size, backend=backend)
 
 
@@ -69,7 +72,7 @@ def default_store() -> Any:
 
 
 def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
-    """Return the texts of all ranks, by rank. A collective call."""
+    """Return the texts of all ranks, by rank; this is a collective call."""
     data = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
     group.allgather([lengths], [torch.tensor([len(data)])]).wait()
@@ -83,14 +86,14 @@ def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
 
 
 def reduce_numbers(group: dist.ProcessGroup, numbers: list[int], op: Any) -> list[int]:
-    """Return the minimum or maximum (op) of whole numbers over the ranks. A collective call."""
+    """Return the minimum or maximum (op) of whole numbers over the ranks; this is a collective call."""
     tensor = torch.tensor(numbers, dtype=torch.int64)
     group.allreduce([tensor], op).wait()
     return [int(number) for number in tensor]
 
 
 def agree(problem: str, group: dist.ProcessGroup) -> str:
-    """Return the problems of all ranks in words; empty when there are none. A collective call."""
+    """Return the problems of all ranks in words, empty when there are none; this is a collective call."""
     return in_words(exchange(group, problem))
 
 

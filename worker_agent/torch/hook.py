@@ -1,4 +1,4 @@
-"""DistributedDataParallel's gradients summed in the network, with one line in a training script.
+"""Sums DistributedDataParallel's gradients in the network, with one line in a training script.
 
     state = InArtState(controller="10.1.0.1:9600")
     model.register_comm_hook(state, inart_hook)
@@ -41,11 +41,14 @@ from worker_agent.ways import Ways
 from worker_agent.work import Work
 
 OPERATION_TIMEOUT = 1800.0
-"""The default of torch.distributed: a rank may take a long time, for an evaluation or a checkpoint."""
+"""Seconds without progress after which an operation fails: torch.distributed's default, because a rank may take a long
+time for an evaluation or a checkpoint.
+"""
 
 AGREED_PATIENCE_SECONDS, PATIENCE_SECONDS = 3.0, 8.0
-"""Operations end so many seconds after a rank has left that they wait for. Where the ranks agree on each step, none
-leaves before all have its results; else the last ones may still be on their way.
+"""Seconds after which operations end when a rank that they wait for has left. The first holds where the ranks agree on
+each step, so that no rank leaves before all have its results; without agreement the last results may still be on their
+way.
 """
 
 logger = logging.getLogger("inart")
@@ -62,7 +65,7 @@ class Network:
     collective call.
 
     Args:
-        only_between_nodes: a group within one node does not join; between_nodes reports this.
+        only_between_nodes: whether a group within one node stays out of the network; `between_nodes` tells.
     """
 
     def __init__(
@@ -122,8 +125,10 @@ class Network:
             self._choose_ways(problems)
 
     def _join_first(self, ranks: Ranks, options: Options, timeout: float, only_between_nodes: bool) -> str:
-        """Find the ranks of this node, and join the job. Returns what this rank's problem is; empty: none. A group
-        within one node does not join where it need not: it is closed then.
+        """Find the ranks of this node, join the job, and return this rank's problem in words; empty where there is
+        none.
+
+        A group within one node is closed instead where `only_between_nodes` says so.
         """
         try:
             self.local = self._find_local(options, ranks.store, ranks.rank)
@@ -151,7 +156,7 @@ class Network:
         logger.info("%s: in-network aggregation over %d workers%s", node, self._workers, ranks)
 
     def _choose_ways(self, problems: str) -> None:
-        """Agree with the other ranks which operations are faster over torch.distributed. A collective call."""
+        """Agree with the other ranks which operations are faster over torch.distributed; this is a collective call."""
         self.ways = agreed_ways(None if problems or self.local is not None else self.reducer, self._control)
         if self.ways is not None and self.sequence is not None:
             self.sequence.choose(self.ways)
@@ -168,10 +173,15 @@ class Network:
     def reduce(
         self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
     ) -> torch.futures.Future[torch.Tensor]:
-        """Start a reduction in place; returns a Future of the mean or sum over all ranks.
+        """Start a reduction in place, and return a Future of the mean or sum over all ranks.
 
-        last: the buffer is the last of a step; the ranks agree on whole steps. before: a copy of its content, if there
-        is one. Raises TypeError for a tensor that cannot be reduced.
+        Raise TypeError for a tensor that cannot be reduced.
+
+        Args:
+            buffer: the tensor.
+            op: the operation.
+            last: whether the buffer is the last of a step; the ranks agree on whole steps.
+            before: a copy of the buffer's content, if there is one.
         """
         if not op.raw:
             check(buffer)
@@ -180,9 +190,9 @@ class Network:
     def start(
         self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
     ) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
-        """Start a reduction of a tensor that is known to be reducible; returns its Future and the agent's Work.
+        """Start a reduction of a tensor that is known to be reducible, and return its Future and the agent's Work.
 
-        Waiting for the Work first gives the result sooner.
+        Waiting for the Work first gives the result sooner. The arguments are those of `reduce`.
         """
         if self._aborted:
             raise AbortedError(self._aborted)
@@ -194,7 +204,9 @@ class Network:
 
     def parts(self) -> Parts | None:
         """Return the collectives whose arrays have one part per rank; None when they do not go through the network,
-        because not all ranks have been in it yet. A collective call until they have.
+        because not all ranks have been in it yet.
+
+        This is a collective call until they have.
         """
         if self._aborted:
             raise AbortedError(self._aborted)
@@ -209,7 +221,7 @@ class Network:
     def join(self, timeout: float) -> Reducer:
         """Return a reducer that is ready.
 
-        Raises AgentError, OSError, ValueError when there is none within `timeout` seconds.
+        Raise AgentError, OSError or ValueError when there is none within `timeout` seconds.
         """
         if self._given is not None:
             return self._given
@@ -226,9 +238,10 @@ class Network:
         return numbers
 
     def abort(self, reason: str) -> None:
-        """End what is under way with AbortedError(reason), here and then on the other ranks, and leave.
+        """End the operations in progress with AbortedError(reason), here and then on the other ranks, and leave.
 
-        For any thread. What torch.distributed does for this group is not ended: gloo ends it when the other ranks go.
+        Any thread may call this. Operations of this group over torch.distributed are not ended: gloo ends them when the
+        other ranks go.
         """
         self._aborted = self._aborted or reason
         sequence, node, presence = self.sequence, self._node, self._presence
@@ -242,7 +255,7 @@ class Network:
         self.close()
 
     def _stuck_seconds(self) -> float:
-        """Return for how long the oldest operation has been under way; 0: there is none."""
+        """Return for how many seconds the oldest operation has been in progress; 0 where there is none."""
         sequence, route = self.sequence, self._route
         if sequence is not None:
             return sequence.stuck_seconds()
@@ -264,12 +277,16 @@ class Network:
             node.close()
 
     def _position(self) -> int:
-        """Return the number of this rank's part in an array with one part per rank (passage.py); -1: not known."""
+        """Return the number of this rank's part in an array with one part per rank (passage.py); -1 where it is not
+        known.
+        """
         index = int(getattr(self.reducer, "index", -1))
         return index if self.local is None or index < 0 else self.local.rank * self._workers + index
 
     def _find_local(self, options: Options, store: Any, rank: int) -> LocalRanks | None:
-        """Return the ranks of this node in the group when there are several. A collective call, also when it fails."""
+        """Return the ranks of this node in the group when there are several; this is a collective call, also when it
+        fails.
+        """
         key = node_key(options.agent, options.node, options.size)
         places = []
         for text in exchange(self._control, f"{options.rank} {key}"):
@@ -310,7 +327,7 @@ class Network:
 
 
 def check(buffer: torch.Tensor) -> None:
-    """Check a tensor; raises TypeError when the network cannot reduce it and a fallback would not help."""
+    """Check that the network can reduce a tensor; raise TypeError where it cannot and a fallback would not help."""
     name = str(buffer.dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise TypeError(f"gradients are {name}, InArt reduces {', '.join(DTYPES)}: train in one of these")
@@ -319,7 +336,7 @@ def check(buffer: torch.Tensor) -> None:
 
 
 class InArtState:
-    """State of `inart_hook`, which joins the job's controller when it is made. Use one for each DDP model.
+    """The state of `inart_hook`, which joins the job's controller when it is made. Use one for each DDP model.
 
     Make it on all ranks after `torch.distributed.init_process_group`: the ranks agree over the process group whether
     all of them can run in the network. If one cannot, at the start or at a later step, all use torch.distributed's
@@ -332,10 +349,10 @@ class InArtState:
 
     Args:
         controller: "host:port"; None: $INART_CONTROLLER, or the one that this process uses already.
-        agent: instead of a controller: "unix:/path" of an `inart agent` on this machine ($INART_AGENT where neither
-            is given), or an existing agent (the caller closes it).
+        agent: instead of a controller: "unix:/path" of an `inart agent` on this machine ($INART_AGENT where neither is
+            given), or an existing agent (the caller closes it).
         node: name in the topology; None: the node whose address this machine has.
-        process_group: of the DDP model; None: the default group.
+        process_group: the process group of the DDP model; None: the default group.
         timeout: seconds to wait for the other agents at the start.
         operation_timeout: seconds without progress after which an all-reduce fails.
         fallback: False: raise errors instead, on all ranks at the start and on the ranks that notice one in a step;
@@ -345,12 +362,12 @@ class InArtState:
         bits: bits per value in packets: 32, 16, 10, 8 or 6, the same on all ranks; None: 32 for float32, 16 for float16
             and bfloat16. With fewer bits than its type has, a gradient is rounded stochastically, and with one rank per
             node the residual is kept for each parameter and added to its next gradient (state_dict contains it).
-        reproducible: True: steps that are done over torch.distributed (on the CPU) give the same bits as in the
-            network, which takes longer.
+        reproducible: True: steps that run over torch.distributed (on the CPU) give the same bits as in the network,
+            which takes longer.
 
     Attributes:
-        steps_in_network, steps_outside, falls: numbers of steps in the network and outside (with fallback), and how
-            often the job left the network.
+        steps_in_network, steps_outside: numbers of steps in the network and outside (with fallback).
+        falls: how often the job left the network.
 
     Raises:
         AgentError: the job cannot run in the network and `fallback` is False.
@@ -409,7 +426,7 @@ class InArtState:
 
     @property
     def in_network(self) -> bool:
-        """Whether gradients go through the network's switches (else through torch.distributed)."""
+        """Whether gradients go through the network's switches; otherwise they go through torch.distributed."""
         return self._network.in_network
 
     @property
@@ -436,17 +453,17 @@ class InArtState:
         return self.reduce_pieces(bucket.buffer(), pieces, last)
 
     def keeps_errors(self, tensor: torch.Tensor) -> bool:
-        """Return whether the residuals of a tensor are added to the next one: its values lose bits, and no other rank
-        of the node has added to them before.
+        """Return whether a tensor's residuals are kept and added to the next one.
+
+        They are where its values lose bits, and no other rank of the node has added to them before.
         """
         return self._fewer(tensor) and self._network.local is None
 
     def reduce_pieces(
         self, buffer: torch.Tensor, pieces: list[Piece], last: bool = True
     ) -> torch.futures.Future[torch.Tensor]:
-        """Return a Future of the mean over all ranks, in place.
-
-        pieces: the owners of the gradients in the buffer, if `keeps_errors`.
+        """Return a Future of the mean over all ranks, in place; `pieces` are the owners of the gradients in the buffer,
+        if `keeps_errors`.
         """
         if not pieces:
             return self._network.reduce(buffer, self._operation(MEAN, buffer), last)
@@ -466,29 +483,32 @@ class InArtState:
         return op.encoded(self._bits, self._reductions, feedback=feedback)
 
     def state_dict(self, model: torch.nn.Module) -> dict[str, Any]:
-        """Return what this rank must save in a checkpoint when values travel in fewer bits than their type has: the
-        residual of each parameter's gradient, and the number of random seeds used. Each rank has its own.
+        """Return the part of a checkpoint that each rank has to save for itself, when values travel in fewer bits than
+        their type has: the residual of each parameter's gradient, and the number of random seeds used.
         """
         return {"reductions": self._reductions, "left": self._feedback.state(names_of(model))}
 
     def load_state_dict(self, state: Mapping[str, Any], model: torch.nn.Module) -> None:
-        """Load what `state_dict` returned on this rank. Raises ValueError when it is another model's."""
+        """Load the result of `state_dict` on this rank. Raise ValueError when it is another model's."""
         self._feedback.load(state["left"], names_of(model))
         self._reductions = int(state["reductions"])
 
     def allreduce(self, tensor: torch.Tensor, op: Operation = "mean") -> torch.futures.Future[torch.Tensor]:
         """Return a Future of the mean or sum of any contiguous tensor over all ranks, in place, as a step of its own.
 
-        Raises TypeError for a tensor that cannot be reduced.
+        Raise TypeError for a tensor that cannot be reduced.
         """
         return self._network.reduce(tensor, self._operation(collective(op), tensor), True)
 
     def metrics(self) -> dict[str, float]:
         """Return this state's counters by name; `{f"inart/{k}": v ...}` is the form for TensorBoard.
 
-        steps_in_network, steps_outside, falls, in_network (1 or 0); reductions; bytes_reduced: of tensors;
-        communication_seconds: from a step's first bucket to its last sum, over all steps; exposed_seconds: the part of
-        them after the last bucket was ready, when nothing could hide it; overlap: the fraction that was hidden;
+        steps_in_network, steps_outside, falls: see InArtState.
+        in_network: 1 where the next step goes through the network, else 0.
+        reductions, bytes_reduced: number of tensors that were reduced, and their bytes.
+        communication_seconds: time from a step's first bucket to its last sum, over all steps.
+        exposed_seconds: the part of this time after the last bucket was ready, when nothing could hide it.
+        overlap: the fraction of this time that was hidden.
         measured_mbps: the rate on the wire, where this process runs the agent.
         """
         return self._network.metrics()
@@ -505,7 +525,7 @@ class InArtState:
 
 
 class _Refusing:
-    """Replaces a reducer when the arguments are invalid: the ranks agree about the problem before any of them
+    """Replaces a reducer when the arguments are invalid, so that the ranks agree about the problem before any of them
     raises.
     """
 
@@ -543,7 +563,7 @@ def _guard_fsdp1() -> None:
 
 
 def inart_hook(state: InArtState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Reduce a bucket: the hook for `DistributedDataParallel.register_comm_hook`."""
+    """Reduce a bucket; this is the hook for `DistributedDataParallel.register_comm_hook`."""
     if isinstance(bucket, torch.Tensor):
         raise TypeError(FSDP1_ADVICE)
     return state.reduce(bucket)

@@ -1,4 +1,4 @@
-"""Waiting for operations, with lines in the log that name the workers that are waited for."""
+"""Waits for operations, with lines in the log that name the workers that are waited for."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ import torch
 from worker_agent.torch.steps import Item
 
 LATE_SECONDS = 10.0
-"""Seconds after which the log names the workers that are waited for; each further time after twice as long."""
+"""Seconds after which the log names the workers that are waited for; it names them again after twice as long each time.
+"""
 LOOK_SECONDS = 0.1
-"""A rank that waits for several operations asks at these intervals whether another rank has failed."""
+"""Seconds between two looks of a rank, which waits for several operations, at whether another rank has failed."""
 
 logger = logging.getLogger("inart")
 
 
 class Lateness:
-    """late: returns the workers that are waited for, if anybody can tell."""
+    """Waits for operations and logs when they are late.
+
+    Args:
+        late: returns the workers that are waited for, if anybody can tell.
+    """
 
     def __init__(self, late: Callable[[], list[str]]) -> None:
         self._late = late
@@ -40,8 +45,11 @@ class Lateness:
             self.say(item, seconds)
 
     def wait_for_all(self, items: list[Item], given_up: Callable[[], bool]) -> bool:
-        """Wait until all have arrived, and return whether all succeed. given_up: whether to wait no longer, since
-        another rank has failed, for which they may wait; it is asked from time to time."""
+        """Wait until all operations have arrived, and return whether all succeeded.
+
+        `given_up` is called from time to time, and ends the wait when it returns True, because another rank has failed,
+        which the operations may wait for.
+        """
         for item in items:
             seconds = LATE_SECONDS
             while not item.ended.wait(LOOK_SECONDS):
@@ -55,14 +63,14 @@ class Lateness:
         return True
 
     def consider(self, item: Item) -> None:
-        """Say that a bucket is late, if it is time to say so again."""
+        """Log that a bucket is late, if it is time to log that again."""
         if time.monotonic() > max(self._next_at, item.added + LATE_SECONDS):
             seconds = time.monotonic() - item.added
             self._next_at = time.monotonic() + seconds
             self.say(item, seconds)
 
     def say(self, item: Item, seconds: float) -> None:
-        """Say that a bucket has been under way for so many seconds."""
+        """Log that a bucket has been in progress for so many seconds."""
         late = ", ".join(self._late())
         bucket, step = item.step.items.index(item), item.step.number
         if late:

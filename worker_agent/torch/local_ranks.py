@@ -1,4 +1,4 @@
-"""The cooperation of a node's ranks before and after the network: each rank carries one part of the node's data."""
+"""Lets a node's ranks work together before and after the network: each rank carries one part of the node's data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worker_agent.torch.groups import make_group
 
 
 def node_key(agent: str | None, node: str | None, size: int) -> str:
-    """Return a text that all ranks of one node share and no other node has. size: ranks of this node."""
+    """Return a text that all ranks of one node share and no other node has; `size` is the number of these ranks."""
     if size == 1:
         return f"process {os.getpid()} {agent or node or ''} on {_machine()}"  # Threads may be ranks of several nodes.
     if "GROUP_RANK" in os.environ:  # This is torchrun's number of the node.
@@ -35,7 +35,7 @@ def _machine() -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a rank of a process group. key: identifies its node; rank: on the node."""
+    """The place of a rank of a process group: a key that identifies its node, and its rank on the node."""
 
     key: str
     rank: int
@@ -44,7 +44,7 @@ class Place:
 def arrange(places: Sequence[Place], rank: int) -> tuple[list[int], int]:
     """Return the group's ranks on `rank`'s node, ordered by their rank on the node, and the number of nodes.
 
-    Raises AgentError when the nodes do not have the same number of ranks.
+    Raise AgentError when the nodes do not have the same number of ranks.
     """
     nodes: dict[str, list[tuple[int, int]]] = {}
     for number, place in enumerate(places):
@@ -67,11 +67,11 @@ class LocalRanks:
 
     Args:
         name: prefix of the groups that are made, the same on the ranks of this node and on no other node.
-        rank, size: among them; size is 2 or more.
-        workers: nodes of the process group, each of which is a worker of the job.
+        rank, size: this rank among them, and their number, which is 2 or more.
+        workers: number of nodes of the process group, each of which is a worker of the job.
 
     Attributes:
-        worker: the worker's number of this node; -1: not known, which only broadcasts need.
+        worker: the number of this node's worker; -1: not known, and only broadcasts need it.
     """
 
     def __init__(self, name: str, store: Any, rank: int, size: int, workers: int) -> None:
@@ -85,7 +85,7 @@ class LocalRanks:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def groups(self, device: str) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-        """Return the groups for scattering and for gathering: different threads use them, each in its own order."""
+        """Return the groups for scattering and for gathering; different threads use them, each in its own order."""
         if device not in self._groups:
             backend = "nccl" if device == "cuda" else "gloo"
             self._groups[device] = tuple(  # type: ignore[assignment]
@@ -95,7 +95,7 @@ class LocalRanks:
         return self._groups[device]
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
-        """Return the stream for work beside the computation."""
+        """Return the CUDA stream for work beside the computation."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)
         return self._streams[device]

@@ -26,7 +26,7 @@ class Order:
 
     Args:
         group: a gloo group of all ranks that nothing else uses.
-        index: returns this rank's part; -1: not known.
+        index: returns this rank's part; -1 while it is not known.
     """
 
     def __init__(self, group: dist.ProcessGroup, index: Callable[[], int]) -> None:
@@ -53,7 +53,7 @@ class Parts:
     """The operations with one part per rank.
 
     Args:
-        start: (array, operation, copy of the input or None) -> Started.
+        start: starts an operation, given the array, the operation, and a copy of the input or None.
         order: the part of each rank, by rank.
     """
 
@@ -87,8 +87,8 @@ class Parts:
         return future.then(take), work
 
     def all_gather(self, outputs: list[torch.Tensor] | torch.Tensor, given: torch.Tensor) -> Started:
-        """Gather `given`, this rank's part; `outputs` gets the parts of all ranks in sequence, or is one tensor for
-        each.
+        """Gather `given`, this rank's part; `outputs` is one tensor for the parts of all ranks in sequence, or a list
+        with a tensor for each.
         """
         together = isinstance(outputs, torch.Tensor)
         in_place = together and self._in_order and outputs.is_contiguous()  # type: ignore[union-attr]
@@ -110,7 +110,7 @@ class Parts:
         return future.then(take), work
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Started:
-        """Broadcast a tensor. source: a rank."""
+        """Broadcast the tensor of rank `source`."""
         whole = tensor.detach().contiguous()
 
         def take(future: torch.futures.Future[torch.Tensor]) -> list[torch.Tensor]:
@@ -124,9 +124,8 @@ class Parts:
 
 
 def outside(group: dist.ProcessGroup, buffer: torch.Tensor, op: Collective, order: list[int]) -> Any:
-    """Run the same operation on the same array over a group of torch.distributed; returns a Work.
-
-    order: the part of each rank, by rank.
+    """Run the same operation on the same array over a group of torch.distributed, and return its Work; `order` has the
+    part of each rank.
     """
     parts = buffer.view(-1)
     if op.in_parts and op.raw:

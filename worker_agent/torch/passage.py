@@ -35,7 +35,7 @@ class Passage(ABC):
     `finish`.
 
     Attributes:
-        reduced: done when this rank's part has been through the network.
+        reduced: Future that is done when this rank's part has been through the network.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Passage(ABC):
 
     @abstractmethod
     def _enter(self, op: Collective) -> Callable[[], object]:
-        """Set `_part` and start the node's work before the network; returns a function that waits for it."""
+        """Set `_part` and start the node's work before the network, and return a function that waits for it."""
 
     _part: torch.Tensor
 
@@ -85,11 +85,11 @@ class Passage(ABC):
 
     @abstractmethod
     def finish(self, good: bool) -> None:
-        """Wait for the parts of the other ranks. good: all have arrived, and the buffer gets them."""
+        """Wait for the parts of the other ranks; where `good` says that all have arrived, the buffer gets them."""
 
     def _sum(self, whole: torch.Tensor, part: torch.Tensor, divisor: int) -> Callable[[], object]:
-        """Start the sum over the node's ranks of each one's part of `whole`, divided by `divisor`, into `part`; returns
-        a function that waits for it.
+        """Start the sum over the node's ranks of each one's part of `whole`, divided by `divisor`, into `part`, and
+        return a function that waits for it.
         """
         if whole.is_cuda:
             options = ReduceScatterOptions()
@@ -110,9 +110,9 @@ class Passage(ABC):
 def passage(
     local: LocalRanks, buffer: torch.Tensor, op: Collective, lane: Lane, staging: Callable[[], CudaStaging]
 ) -> Passage:
-    """Begin an operation on `buffer` over all ranks of all nodes. Does not wait on the CPU.
+    """Begin an operation on `buffer` over all ranks of all nodes, without waiting on the CPU.
 
-    buffer: contiguous, except for all-reduce.
+    `buffer` is contiguous, except for all-reduce.
     """
     if op.kind is Kind.ALL_REDUCE:
         made: type[Passage] = AllReduce
@@ -175,7 +175,9 @@ class ReduceScatter(Passage):
 
 
 class AllGather(Passage):
-    """An all-gather of every rank's part, in place: after a loss it is repeated, and this rank's own part stays."""
+    """An all-gather of every rank's part, in place. After a loss it can be repeated, because this rank's own part
+    stays.
+    """
 
     def _enter(self, op: Collective) -> Callable[[], object]:
         self._part = self._buffer.view(self._local.size, -1)[self._local.rank]
@@ -220,6 +222,6 @@ def _nothing() -> None:
 
 
 def _used(tensor: torch.Tensor) -> None:
-    """Mark a tensor as used by the current stream, so that its memory is not reused before."""
+    """Mark a tensor as used by the current stream, so that its memory is not reused earlier."""
     if tensor.is_cuda:
         tensor.record_stream(torch.cuda.current_stream(tensor.device))

@@ -1,9 +1,10 @@
-"""Presence of ranks in a process group: operations that would wait for a rank that is gone end with an error.
+"""The presence of ranks in a process group, by which operations that would wait for a rank that is gone end with an
+error.
 
-A rank that only takes its time is waited for, as long as its process lives and it is in the group. A process that ends
-without a word is noticed by its node's agent, which stops the others. That leaves the rank that goes in good order
-(its script ends, `destroy_process_group`, `abort`) while others have begun an operation that needs it: it writes that
-down in the group's store, and who has waited for a while looks there.
+A slow rank is waited for, as long as its process lives and it is in the group. A process that ends without a word is
+noticed by its node's agent, which stops the others. There remains the rank that goes in good order (its script ends,
+`destroy_process_group`, `abort`) while others have begun an operation that needs it: it writes that down in the group's
+store, and ranks that have waited for a while look there.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from collections.abc import Callable
 from typing import Any
 
 LOOK_SECONDS = 1.0
-"""The interval at which a rank looks for others that have left, while an operation of its own takes longer than this.
+"""Seconds between two looks of a rank for others that have left, while an operation of its own takes longer than this.
 """
 
 
 class Presence:
-    """Presence of this rank in a process group, and what it knows of the others'.
+    """The presence of this rank in a process group, and its knowledge of the others'.
 
     Args:
-        name: of the group, the same on all ranks and never used before.
-        store: of the group.
-        stuck: returns for how many seconds the oldest operation has been under way; 0: there is none.
-        end: called once, with the reason in words, when operations are still under way `patience` seconds after a rank
-            has left. Until then they may end well: the rank may have been the first to have all results.
+        name: name of the group, the same on all ranks and never used before.
+        store: store of the group.
+        rank: this rank.
+        stuck: returns for how many seconds the oldest operation has been in progress; 0 where there is none.
+        end: called once, with the reason in words, when operations are still in progress `patience` seconds after a
+            rank has left. Until then they may end well: the rank may have been the first to have all results.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Presence:
         threading.Thread(target=self._watch, name="inart-presence", daemon=True).start()
 
     def leave(self, why: str = "has left the process group") -> None:
-        """Tell the other ranks that this one is gone. A second call does nothing."""
+        """Tell the other ranks that this one is gone, and `why`. A second call does nothing."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -62,7 +64,7 @@ class Presence:
                 self._store.set(self._key, f"rank {self._rank} {why}")
 
     def gone(self) -> str:
-        """Return in words who has left; empty: nobody."""
+        """Return in words which rank has left, or that the store is gone; empty where neither is so."""
         try:
             return self._store.get(self._key).decode() if self._store.check([self._key]) else ""
         except Exception as error:
@@ -86,6 +88,6 @@ _present: weakref.WeakSet[Presence] = weakref.WeakSet()
 
 @atexit.register
 def _leave_all() -> None:
-    """A script may end without closing what it has made."""
+    """Tell the other ranks at exit that this one is gone, because a script may end without closing its groups."""
     for presence in list(_present):
         presence.leave("has ended")

@@ -42,18 +42,20 @@ from worker_agent.ways import Ways
 from worker_agent.work import Work
 
 _LOOK = "look"
-"""Tells the thread that an early operation has failed, or is the first of a window."""
+"""The message to the thread that an early operation has failed, or is the first of a window."""
 
 
 class Sequence:
     """The reductions of one process group, in order. All ranks make the same calls.
 
     Args:
+        ranks: the ranks of the process group.
+        network: how to come back to the network, and functions to call when that happens.
         control: a gloo group of all ranks that nothing else uses, for agreements and repeated reductions.
         local: the ranks of this node; None: this is the only one.
         agreement: False: raise an error instead of repeating the reduction.
-        reproducible: True: what is done over torch.distributed gives the same bits as in the network (alike.py).
-        network: how to come back to it, and who hears of that.
+        counts: the counters of the process group.
+        reproducible: True: operations over torch.distributed give the same bits as in the network (alike.py).
     """
 
     def __init__(
@@ -98,7 +100,8 @@ class Sequence:
 
     def choose(self, ways: Ways | None) -> None:
         """Let each step take the faster way for the operation and size of its first buffer, from the next step on. All
-        ranks give the same ways. None: the network, whenever it can be had."""
+        ranks give the same ways; with None each step takes the network, whenever that is available.
+        """
         self._ways = ways
 
     def begin_in_network(self, reducer: Reducer) -> None:
@@ -114,11 +117,11 @@ class Sequence:
     def start(
         self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
     ) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
-        """Start the mean or sum of `buffer` over all ranks (or another collective), in place, without waiting; returns
+        """Start the mean or sum of `buffer` over all ranks (or another collective), in place, without waiting. Return
         its Future, and the agent's Work, if waiting for that first gives the result sooner.
 
-        last: it is the last buffer of its step. before: a copy of the buffer's content, which stays unchanged until the
-        Future is done.
+        `last` says that it is the last buffer of its step. `before` is a copy of the buffer's content, which stays
+        unchanged until the Future is done.
         """
         with self._lock:
             self._under_way.check()
@@ -141,19 +144,19 @@ class Sequence:
         return item.completion.future, item.work
 
     def stuck_seconds(self) -> float:
-        """Return for how long the oldest operation has been under way; 0: there is none."""
+        """Return for how many seconds the oldest operation has been in progress; 0 where there is none."""
         return self._under_way.seconds()
 
     def abort(self, reason: str) -> None:
         """End all operations with an error, wherever they are, and take none any more. The caller then makes the agent
-        give up what it has begun. The thread may still wait for other ranks over gloo: it ends when they go, too.
+        give up its operations. The thread may still wait for other ranks over gloo: it ends when they go, too.
         """
         with self._lock:
             self._under_way.refuse(reason)
         self._under_way.end_all()
 
     def close(self) -> None:
-        """End the thread, after the last step."""
+        """End the thread after the last step."""
         self._queue.put(None)
         if self._under_way.aborted is None and threading.current_thread() is not self._thread:
             self._thread.join()
@@ -164,7 +167,7 @@ class Sequence:
 
     def _begin(self, item: Item) -> None:
         """Start operations of the network, and queue all operations for the thread in the order of the steps; early
-        ones are queued many at a time.
+        operations are queued many at a time.
         """
         if item.step.network:
             assert self._route is not None, "it goes through the network"
@@ -216,7 +219,7 @@ class Sequence:
             self._agree_on(self._window.take())
 
     def _next(self) -> Item | list[Item] | None:
-        """Return the next operations to settle; None: the sequence is closed."""
+        """Return the next operations to settle; None where the sequence is closed."""
         while True:
             with self._lock:
                 seconds = self._window.wait_seconds
@@ -269,12 +272,15 @@ class Sequence:
             self._returns.fall(reasons)
 
     def _pass(self, step: Step) -> None:
-        """Mark a step as finished; this happens before its Futures are done, so that the next step finds it so."""
+        """Mark a step as finished.
+
+        This happens before its Futures are done, so that the next step finds it finished.
+        """
         with self._lock:
             self._schedule.end(step)
 
     def _arrive(self, item: Item) -> None:
-        """Wait for the network's part of a bucket."""
+        """Wait for the network's part of a bucket's operation."""
         if item.reduced is not None and not item.problem:
             self._lateness.wait(item, item.reduced)
             item.problem = problem_of(item.reduced)
@@ -315,7 +321,7 @@ class Sequence:
             self._under_way.finish(item, None)
 
     def _change(self, network: bool, reducer: Reducer | None = None) -> None:
-        """Take the other path from the first step on that no rank has begun. reducer: for the network."""
+        """Take the other path from the first step on that no rank has begun; `reducer` is the one for the network."""
         with self._lock:
             begun = self._schedule.pause()
         change = None

@@ -1,4 +1,4 @@
-"""The return to the network after a fall back to torch.distributed."""
+"""Brings a process group back to the network after a fall back to torch.distributed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ STEADY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Joining:
-    """Return of a process group to the network.
+    """The functions with which a process group returns to the network.
 
-    join: returns a reducer that is ready and waits for at most the given seconds. Raises AgentError, OSError. valid:
-    returns what is wrong with a reducer; empty: nothing. failed, returned: called with the reasons of all ranks when a
-    step failed, and with the reducer when the network is used again.
+    Attributes:
+        join: returns a reducer that is ready, and waits for it for at most the given seconds; may raise AgentError or
+            OSError.
+        valid: returns in words what is wrong with a reducer; empty where nothing is.
+        failed: called with the reasons of all ranks when a step has failed.
+        returned: called with the reducer when the network is used again.
     """
 
     join: Callable[[float], Reducer]
@@ -38,14 +41,15 @@ class Joining:
 
 
 class Return:
-    """The return to the network: joins again in the background; all ranks return at the same step.
+    """Joins again in the background, until all ranks return to the network at the same step.
 
     After a step the ranks start an all-reduce of "this rank could return", and use its result a step later, when it has
     long completed.
 
     Args:
-        join: returns a reducer that is ready and waits for at most the given seconds. Raises AgentError, OSError.
-        valid: returns what is wrong with a reducer; empty: nothing.
+        join, valid: see Joining.
+        group: group of all ranks, for their agreement.
+        pause: seconds before the first attempt; later ones are longer.
     """
 
     def __init__(
@@ -66,7 +70,7 @@ class Return:
         self._thread.start()
 
     def poll(self) -> Reducer | None:
-        """Return the reducer to use from now on, or None for not yet; called once a step, on all ranks alike."""
+        """Return the reducer to use from now on, or None while there is none; all ranks call this once a step."""
         if self._offer is not None:
             reducer, offer, work = self._offer
             work.wait()
@@ -84,7 +88,7 @@ class Return:
         return None
 
     def close(self) -> None:
-        """Stop trying."""
+        """Stop the attempts."""
         self._stop.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -109,7 +113,10 @@ class Return:
 class Returns:
     """The returns to the network, one after each fall; quick falls one after another make the pauses longer.
 
-    group: of all ranks, for their agreement to return.
+    Args:
+        network: how to return.
+        group: group of all ranks, for their agreement.
+        counts: the counters of the process group.
     """
 
     def __init__(self, network: Joining, group: dist.ProcessGroup, counts: Counts) -> None:
@@ -119,7 +126,9 @@ class Returns:
         self._since = time.monotonic()
 
     def fall(self, reasons: str) -> None:
-        """The ranks use torch.distributed from now on, for these reasons: begin to try the network again."""
+        """Take note that the ranks use torch.distributed from now on, for these reasons, and begin to try the network
+        again.
+        """
         steady = time.monotonic() - self._since > STEADY_SECONDS
         again = self._counts.falls > 0 and not steady
         self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS) if again else FIRST_PAUSE_SECONDS
@@ -128,19 +137,19 @@ class Returns:
         self._network.failed(reasons)
 
     def poll(self) -> Reducer | None:
-        """Return what to come back with now; None: not yet. Called once a step, on all ranks alike."""
+        """Return the reducer to come back with now, or None while there is none; all ranks call this once a step."""
         reducer = self._return.poll() if self._return is not None else None
         if reducer is not None:
             self.close()
         return reducer
 
     def returned(self, reducer: Reducer) -> None:
-        """The network is used again."""
+        """Take note that the network is used again."""
         self._since = time.monotonic()
         self._network.returned(reducer)
 
     def close(self) -> None:
-        """Stop trying."""
+        """Stop the attempts."""
         if self._return is not None:
             self._return.close()
             self._return = None

@@ -12,7 +12,7 @@ from worker_agent.work import Work
 
 
 class Route:
-    """The path through the network: a tensor goes to the agent, from host memory or from a CUDA device."""
+    """Gives tensors to the agent, from host memory or from a CUDA device."""
 
     def __init__(self, reducer: Reducer) -> None:
         self.reducer = reducer
@@ -20,17 +20,19 @@ class Route:
         self._staging: CudaStaging | None = None
 
     def staging(self) -> CudaStaging:
-        """Return the staging for CUDA tensors."""
+        """Return the staging for CUDA tensors, which is made at the first call."""
         if self._staging is None:
             self._staging = CudaStaging(self.reducer.allreduce_async, self.lane)
         return self._staging
 
     def start(self, buffer: torch.Tensor, op: Collective) -> torch.futures.Future[torch.Tensor]:
-        """Start the mean or sum over the workers, in place; returns its Future. Raises AgentError."""
+        """Start the mean or sum over the workers, in place, and return its Future. Raise AgentError where the agent
+        refuses.
+        """
         return self.begin(buffer, op)[0]
 
     def begin(self, buffer: torch.Tensor, op: Collective) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
-        """Start the mean or sum over the workers; returns its Future and the agent's Work, if waiting for that first
+        """Start the mean or sum over the workers, and return its Future and the agent's Work, if waiting for that first
         gives the result sooner.
         """
         if buffer.is_cuda:

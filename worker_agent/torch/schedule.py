@@ -1,4 +1,4 @@
-"""Schedule of the steps' paths: through the network or over torch.distributed, and from which step on that changes."""
+"""Decides the path of each step, through the network or over torch.distributed, and from which step on it changes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from worker_agent.torch.steps import Step
 
 
 class Schedule:
-    """The steps of one rank, numbered. Not thread-safe: who uses it holds a lock.
+    """The steps of one rank, numbered. Not thread-safe: its user holds a lock.
 
     A change of path holds from a step on that no rank has begun. From `pause`, which says how many this rank has begun,
     to `resume` the ranks find that step, and new steps have no path yet.
 
     Attributes:
-        in_question: the steps before this one had begun when one failed, so they are settled one by one.
+        in_question: number of the first step that had not begun when one failed; the earlier ones are settled one by
+            one.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class Schedule:
         self._latest: Step | None = None
 
     def use(self, network: bool) -> None:
-        """Have all steps take this path; before the first step."""
+        """Have all steps take this path; this is called before the first step."""
         self._now, self._change = network, None
 
     @property
@@ -36,18 +37,18 @@ class Schedule:
 
     @property
     def changing(self) -> bool:
-        """Whether steps are under way that began before the last change of path."""
+        """Whether steps are in progress that began before the last change of path."""
         return self._change is not None
 
     def begin(self, aside: bool) -> Step:
-        """Begin the next step. aside: it goes over torch.distributed in any case."""
+        """Begin the next step; `aside` says that it goes over torch.distributed in any case."""
         network = None if self._paused else self._path(self._begun) and not aside
         self._latest = Step(self._begun, network, aside)
         self._begun += 1
         return self._latest
 
     def end(self, step: Step) -> None:
-        """The steps up to this one are done."""
+        """Take note that the steps up to this one are done."""
         self._oldest = step.number + 1
         if self._change is not None and self._oldest >= self._change[0]:
             self._now, self._change = self._change[1], None
@@ -57,13 +58,16 @@ class Schedule:
         return step.number == self._oldest
 
     def pause(self) -> int:
-        """Give no path to new steps; returns how many have begun."""
+        """Give no path to new steps, and return how many have begun."""
         self._paused = True
         return self._begun
 
     def resume(self, change: tuple[int, bool] | None = None) -> None:
-        """Give paths again. change: the first step of another path, which no rank has begun, and whether that is the
-        network; None: none was found."""
+        """Give paths to new steps again.
+
+        `change` has the first step of another path, which no rank has begun, and whether that path is the network;
+        None: the path stays.
+        """
         self._paused = False
         if change is not None:
             self._change = change

@@ -104,7 +104,7 @@ class CudaStaging:
         return completion.future
 
     def close(self) -> None:
-        """End after the operations that were started."""
+        """End the staging after the operations that were started."""
         if self._own_lane:
             self._lane.close(wait=True)
 
@@ -115,7 +115,7 @@ class CudaStaging:
             return self._streams[device]
 
     def _take(self, like: torch.Tensor) -> torch.Tensor:
-        """Return pinned memory of the tensor's size: pinning costs a millisecond per 10 MB, so buffers are reused."""
+        """Return pinned memory of the tensor's size. It is reused, because pinning costs a millisecond per 10 MB."""
         with self._lock:
             free = self._free.setdefault((like.numel(), like.dtype), [])
             for position, (host, read) in enumerate(free):

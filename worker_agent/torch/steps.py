@@ -1,4 +1,4 @@
-"""Steps of training and the buffers that are reduced in each, with what becomes of them."""
+"""Steps of training, the buffers that are reduced in each, and their outcomes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,14 @@ from worker_agent.work import Work
 
 @dataclass
 class Step:
-    """A step. network: True through it, False over torch.distributed, None when not decided. aside: it goes over
-    torch.distributed in any case, because that is faster."""
+    """A step of training.
+
+    Attributes:
+        number: its place in the order of the steps.
+        network: True where it goes through the network, False where it goes over torch.distributed, None where that is
+            not decided.
+        aside: whether it goes over torch.distributed in any case, because that is faster.
+    """
 
     number: int
     network: bool | None
@@ -34,7 +40,9 @@ class Step:
 class Item:
     """A buffer of a step.
 
-    buffer: is replaced by its sum or mean. before: its original content, where the network works in place.
+    Attributes:
+        buffer: the values, which their sum or mean replaces.
+        before: the original content, where the network works in place.
     """
 
     step: Step
@@ -55,7 +63,7 @@ class Item:
 
 
 def explained(error: Exception) -> Exception:
-    """Return an error that says what to do, since gloo's message for a lost rank does not."""
+    """Return the error, with a message that says what to do where it is gloo's for a lost rank."""
     if not isinstance(error, RuntimeError) or isinstance(error, AgentError):
         return error
     return AgentError(
@@ -66,7 +74,7 @@ def explained(error: Exception) -> Exception:
 
 
 def error_of(future: Any) -> Exception | None:
-    """Return the error with which a future has ended; None: it has a value."""
+    """Return the error with which a future has ended; None where it has a value."""
     try:
         future.value()
     except Exception as error:
@@ -75,7 +83,7 @@ def error_of(future: Any) -> Exception | None:
 
 
 def problem_of(future: torch.futures.Future[torch.Tensor]) -> str:
-    """Return in words why the future has no value; empty: it has one."""
+    """Return in words why the future has no value; empty where it has one."""
     error = error_of(future)
     if error is None:
         return ""

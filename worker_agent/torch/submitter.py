@@ -1,4 +1,4 @@
-"""Hands a rank's operations to the network, and keeps what is needed if one fails there."""
+"""Hands a rank's operations to the network, and keeps copies for the case that one fails there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ class Submitter:
         self._copies: dict[int, torch.Tensor] = {}
 
     def submit(self, item: Item, route: Route, alone: bool) -> None:
-        """Start an operation; if that fails, `item.problem` says why. alone: no other step is in progress."""
+        """Start an operation; if that fails, `item.problem` says why.
+
+        `alone` says that no other step is in progress.
+        """
         if item.written is not None:  # what another thread starts comes after the work that wrote the buffer
             item.written.wait()
         try:
@@ -59,7 +62,7 @@ class Submitter:
             item.ended.set()
 
     def _submit_early(self, item: Item, route: Route) -> None:
-        """Start an operation whose result the caller has at once, and on which the ranks agree later."""
+        """Start an operation whose result the caller gets at once, and on which the ranks agree later."""
         self._counts.step_begins(True)
         item.work = route.lane.submit(item.buffer, item.op)
 

@@ -28,8 +28,8 @@ class ProcessGroupInArt(ProcessGroupWrapper):
     """A reconfigurable process group over the network.
 
     Args:
-        options: as of the backend; its `group_timeout` is not used.
-        timeout: of reconfiguring, and of each operation, after which the group is aborted.
+        options: the backend's options; `group_timeout` is not used.
+        timeout: timeout of reconfiguring, and of each operation, after which the group is aborted.
     """
 
     def __init__(self, options: BackendOptions | None = None, timeout: timedelta = timedelta(seconds=60)) -> None:
@@ -45,20 +45,22 @@ class ProcessGroupInArt(ProcessGroupWrapper):
         return InArtProcessGroup(given, self.options_of(rank))
 
     def options_of(self, rank: int) -> BackendOptions:
-        """Return the options of a group in which this process has that rank."""
+        """Return the options of a group in which this process has the rank `rank`."""
         return replace(self._options, group_timeout=self._timeout)
 
     def _wrap_work(self, work: Any, opts: object) -> dist.Work:
         return _Timed(work, self, self._timeout)
 
     def abort(self, errored: bool = True) -> None:
-        """End operations under way with an error; the group has to be configured anew. errored: because of an error."""
+        """End operations in progress with an error; the group has to be configured anew. `errored` says that an error
+        is the reason.
+        """
         if errored:
             self._error = RuntimeError("the process group was aborted")
         super().abort(errored)
 
     def shutdown(self) -> None:
-        """Leave the group. Operations under way end with an error, on all ranks."""
+        """Leave the group. Operations in progress end with an error, on all ranks."""
         super().abort(errored=False)
 
     def errored(self) -> Exception | None:
@@ -78,7 +80,7 @@ class _Timed(dist.Work):
         self._work, self._group, self._timeout = work, group, timeout
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the result. Raises the operation's error, or one that says that it took too long."""
+        """Wait for the result. Raise the operation's error, or one that says that it took too long."""
         try:
             return bool(self._work.wait(timeout or self._timeout))
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The operations of a process group that are under way: each from its start until the caller has its result."""
+"""Keeps the operations of a process group that are in progress, each from its start until the caller has its result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from worker_agent.torch.steps import Item
 
 
 class UnderWay:
-    """Operations are added by one thread at a time; any thread may end them."""
+    """The operations in progress. One thread at a time adds them; any thread may end them."""
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
@@ -22,31 +22,31 @@ class UnderWay:
         self._items.add(item)
 
     def check(self) -> None:
-        """Raise AbortedError, if `refuse` was called."""
+        """Check that operations are taken; raise AbortedError if `refuse` was called."""
         if self.aborted is not None:
             raise self.aborted
 
     def finish(self, item: Item, error: Exception | None) -> None:
-        """End an operation, and count it. error: it has none of the results."""
+        """End an operation, and count it; `error` is the reason for which it has no result, or None."""
         self._counts.reduced(item.buffer.numel() * item.buffer.element_size())
         self.end(item, error)
         if item.last and not item.step.network:
             self._counts.step_ends(item.step.began, item.added)
 
     def end(self, item: Item, error: Exception | None) -> None:
-        """End an operation; if it has ended, nothing happens."""
+        """End an operation; this does nothing where it has ended."""
         if item in self._items:
             self._items.discard(item)
             _recorded(item, error)
         item.completion.finish(error)
 
     def seconds(self) -> float:
-        """Return for how long the oldest operation has been under way; 0: there is none."""
+        """Return for how many seconds the oldest operation has been in progress; 0 where there is none."""
         items = set(self._items)
         return time.monotonic() - min(item.added for item in items) if items else 0.0
 
     def refuse(self, reason: str) -> None:
-        """Take no operation any more; `check` raises for this reason."""
+        """Take no operation any more; `check` raises an error with this reason."""
         self.aborted = AbortedError(reason)
 
     def end_all(self) -> None:
@@ -56,7 +56,7 @@ class UnderWay:
 
 
 def _recorded(item: Item, error: Exception | None) -> None:
-    """Keep a bucket's time in the flight recorder, from the moment when it came to its result."""
+    """Keep a bucket's time in the flight recorder, from its start to its result."""
     step = item.step
     number = next((number for number, one in enumerate(step.items) if one is item), 0)
     about: dict[str, object] = {"bytes": item.buffer.numel() * item.buffer.element_size()}
