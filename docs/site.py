@@ -1,7 +1,7 @@
 """Makes the site of the documentation from docs/*.md (a hook of mkdocs; mkdocs.yml names it).
 
 The README is its first page; CONTRIBUTING.md, CHANGELOG.md and softswitch's own documentation are pages, too. Links to
-files that are not pages (sources) are shown as the text that they have, since the site does not hold them.
+files that are not pages (sources) are shown as plain text, since the site does not hold these files.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PAGES = {
     "softswitch/docs/internals.md": "softswitch-internals.md",
     **{image: f"images/softswitch-{Path(image).name}" for image in IMAGES},
 }
-"""Files outside docs/, from the repository's root -> what they are called on the site."""
+"""The pages from files outside docs/: the file's path from the repository's root, and the page's path on the site."""
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s\"]+)\)")
 TARGET = re.compile(r"(?<=\]\()([^)#\s\"]+)")
-"""Target of a link or an image, without the place in the page."""
+"""The target of a link or an image, without the place in the page."""
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -41,7 +41,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def _moved(text: str, folder: Path) -> str:
-    """The text of a page of that folder of the repository, with links as from docs/."""
+    """Return the text of a page in `folder` of the repository, with its links changed to start at docs/."""
 
     def target(found: re.Match[str]) -> str:
         if "://" in found[0]:
@@ -70,7 +70,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def _resolved(page: Page, file: str) -> str:
-    """A link's path from docs/, as mkdocs names files."""
+    """Return the path from docs/ of a link's file, as mkdocs names files."""
     parts: list[str] = list(Path(page.file.src_uri).parent.parts)
     for part in Path(file).parts:
         if part == ".." and parts:

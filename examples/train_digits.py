@@ -3,10 +3,10 @@
     torchrun --nproc-per-node 1 --nnodes 4 ... examples/train_digits.py --hook inart --controller HOST:PORT
     torchrun --nproc-per-node 4 examples/train_digits.py --hook gloo
 
-Data: the 1,797 handwritten digits that ship with scikit-learn (8 x 8 pixels), or CIFAR-100 with --cifar100 FOLDER (its
-python version: files train and test). Everything random comes from --seed, so two runs differ only by how gradients are
-summed. Rank, world size and master come from the environment, as torchrun sets it; GLOO_SOCKET_IFNAME names gloo's
-interface.
+The data are the 1,797 handwritten digits that ship with scikit-learn (8 x 8 pixels), or CIFAR-100 with --cifar100
+FOLDER (its python version, with the files train and test). All random numbers come from --seed, so two runs differ only
+by how gradients are summed. Rank, world size and master come from the environment, as torchrun sets it;
+GLOO_SOCKET_IFNAME names gloo's interface.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ class Data:
 class Report:
     """The report of a run: one number per step, of this rank's part of the batch averaged over all ranks.
 
-    in_network: whether every step's gradients went through the network's switches. falls: how often the job fell back
-    to torch.distributed. step_seconds: wall-clock time of each step (forward, backward with the all-reduce, update).
+    Attributes:
+        in_network: whether every step's gradients went through the network's switches.
+        falls: how often the job fell back to torch.distributed.
+        step_seconds: wall-clock time of each step (forward, backward with the all-reduce, update).
     """
 
     hook: str
@@ -131,7 +133,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def train(arguments: argparse.Namespace) -> Report:
-    """Train with an initialised process group. The same arguments and world size give the same losses."""
+    """Train with an initialised process group, and return the report. The same arguments and world size give the same
+    losses.
+    """
     rank, world = dist.get_rank(), dist.get_world_size()
     device = torch.device(arguments.device)
     torch.manual_seed(arguments.seed)

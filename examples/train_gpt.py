@@ -33,7 +33,7 @@ THROUGH_BACKEND = ("backend", "full")
 
 @dataclass
 class Report:
-    """The report of a run: one loss per step, of this rank's sequences averaged over all ranks, and the steps'
+    """The report of a run: one loss per step, of this rank's sequences averaged over all ranks, and the steps' times in
     seconds.
     """
 
@@ -66,7 +66,9 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A model for next-byte prediction. tokens: (batch, length) of int64; returns logits (batch, length, 256)."""
+    """A model for next-byte prediction: given tokens of shape (batch, length) and type int64, it returns logits of
+    shape (batch, length, 256).
+    """
 
     def __init__(self, width: int, layers: int, heads: int, length: int) -> None:
         super().__init__()
@@ -165,7 +167,9 @@ def distribute(model: GPT, arguments: argparse.Namespace, device: torch.device) 
 
 
 def train(arguments: argparse.Namespace) -> Report:
-    """Train with an initialised process group. The same arguments and world size give the same losses."""
+    """Train with an initialised process group, and return the report. The same arguments and world size give the same
+    losses.
+    """
     rank, world = dist.get_rank(), dist.get_world_size()
     device = torch.device(arguments.device)
     torch.manual_seed(arguments.seed)

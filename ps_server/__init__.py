@@ -1,4 +1,4 @@
-"""The parameter server: root of aggregation trees."""
+"""The parameter server, which is the root of aggregation trees."""
 
 from ps_server.server import Server
 

@@ -24,7 +24,7 @@ from worker_agent.member import Member
 
 
 class ParameterServer(Member):
-    """A parameter server of a job; keeps serving until `close`."""
+    """A parameter server of a job, which serves until `close`."""
 
     role: Literal["parameter_server"] = "parameter_server"
 

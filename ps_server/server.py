@@ -117,11 +117,14 @@ class _Stats(ctypes.Structure):
 
 @dataclass(frozen=True)
 class RootTreeStats:
-    """Counters of one tree since the last configuration.
+    """The counters of one tree since the last configuration.
 
-    bytes: whole frames received on the tree's flows. missing: workers for which the oldest incomplete chunk has been
-    waiting, for waiting_seconds; empty if nothing waits. check_failures: sums and packets whose check word was wrong;
-    none of them was used. suspects: (label, index of the worker or None for a sum of several, number) of such packets.
+    Attributes:
+        bytes: bytes of whole frames received on the tree's flows.
+        missing: workers for which the oldest incomplete chunk has been waiting; empty if none waits.
+        waiting_seconds: how long it has been waiting.
+        check_failures: sums and packets whose check word was wrong; none of them was used.
+        suspects: (label, index of the worker or None for a sum of several, number) of such packets.
     """
 
     tree: int
@@ -144,10 +147,14 @@ class RootTreeStats:
 
 @dataclass(frozen=True)
 class ServerStats:
-    """Counters since the server was made (`trees`: since the last configuration).
+    """The counters of a server since it was made, and of its trees since the last configuration.
 
-    other_source: packets from addresses that are not in the job. bytes_*: whole frames. unknown: packets of an unknown
-    label or job. cpu_seconds: of the I/O threads. io: back end, threads, super-frames, problems.
+    Attributes:
+        bytes_sent, bytes_received: bytes of whole frames.
+        unknown: packets of an unknown label or job.
+        other_source: packets from addresses that are not in the job.
+        cpu_seconds: processor time of the I/O threads.
+        io: back end, threads, super-frames and problems of input and output.
     """
 
     packets_received: int
@@ -175,7 +182,10 @@ SOURCES = engine_sources(Path(__file__).resolve().parent / "native" / "root.c", 
 
 
 def library(sources: Sources = SOURCES, options: Sequence[str] = ENGINES) -> ctypes.CDLL:
-    """Return the compiled engine. sources: others instead of its own. Raises AgentError."""
+    """Return the compiled engine. Raise AgentError where it cannot be compiled.
+
+    `sources` and `options` of the compiler can be given, for tests of other builds.
+    """
     structures = (_Flow, _TreeConfig, _Config, IoConfig, NativeIoStats, _TreeStats, _Stats)
     lib = load_engine(sources, "inart_root_sizes", structures, options)
     text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
@@ -212,7 +222,7 @@ def library(sources: Sources = SOURCES, options: Sequence[str] = ENGINES) -> cty
 
 
 def _native_flow(flow: RootFlow, keep: list[Any]) -> _Flow:
-    """Return a flow as the engine takes it. keep: gets the arrays that it points at, which must live as long."""
+    """Return a flow in the engine's form, and add the arrays that it points at, which must live as long, to `keep`."""
     pairs = [(worker, part) for part, workers in enumerate(flow.parts) for worker in workers]
     numbers = ctypes.c_uint32 * len(pairs)
     worker, part = numbers(*(pair[0] for pair in pairs)), numbers(*(pair[1] for pair in pairs))
@@ -221,9 +231,10 @@ def _native_flow(flow: RootFlow, keep: list[Any]) -> _Flow:
 
 
 def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
-    """Return a parameter server's configuration as the engine takes it, and the objects that must live as long.
+    """Return a parameter server's configuration in the engine's form, and the objects that must live as long.
 
-    threads: number of I/O threads. Raises ValueError.
+    `threads` is the number of I/O threads. Raise ValueError for a configuration that is not a parameter server's, or
+    makes no sense.
     """
     if config.node not in config.parameter_servers:
         raise ValueError(f"{config.node} is configured as {config.role}, not as a parameter server")
@@ -268,11 +279,13 @@ def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
 
 
 class Server:
-    """The root of the trees of one configuration on the interfaces of one host; runs from construction to close().
+    """The root of the trees of one configuration on the interfaces of one host; it runs from construction to close().
     Thread-safe.
 
-    interface: as of worker_agent/engine.py's Engine. io: back end and threads (default: as the environment says; one
-    thread per 10 Gbit/s of the links).
+    Args:
+        config: the configuration.
+        interface: the interface of the data network, as of worker_agent/engine.py's Engine.
+        io: back end and threads (default: as the environment says; one thread per 10 Gbit/s of the links).
     """
 
     def __init__(self, config: AgentConfig, interface: str, io: IoOptions | None = None) -> None:
@@ -300,7 +313,7 @@ class Server:
     def reconfigure(self, config: AgentConfig) -> None:
         """Start all chunks afresh with `config` (a new epoch).
 
-        Raises ValueError, AgentError for a bad configuration, and then the old one stays.
+        Raise ValueError or AgentError for a configuration that cannot run; the old one stays then.
         """
         native, _keep = self._native_config(config)
         error = ctypes.create_string_buffer(_MESSAGE_BYTES)
@@ -310,7 +323,9 @@ class Server:
             self.config = config
 
     def repaired(self, trees: Iterable[RepairedTree]) -> None:
-        """Send again the results that workers may lack, because the trees were rerouted. Unknown trees are ignored."""
+        """Send again the results that workers may lack, because the trees were rerouted. Trees that the server does not
+        have are ignored.
+        """
         with self._lock:
             for tree in trees:
                 if self._handle is not None:
@@ -319,9 +334,9 @@ class Server:
                     )
 
     def open_chunks(self) -> dict[int, int]:
-        """Return, by tree, its oldest chunk for which a worker is missing; trees without such a chunk are left out.
+        """Return, for each tree with a chunk for which a worker is missing, the oldest such chunk.
 
-        Costs far less than `stats`. Raises AgentError when closed.
+        It costs far less than `stats`. Raise AgentError when the server is closed.
         """
         with self._lock:
             count = len(self.config.root_trees)
@@ -331,7 +346,7 @@ class Server:
         return {tree: chunk for tree, chunk in zip(numbers, oldest, strict=True) if chunk != NO_CHUNK}
 
     def stats(self) -> ServerStats:
-        """Return counters, and the missing workers. Raises AgentError when closed."""
+        """Return the counters, and the missing workers. Raise AgentError when the server is closed."""
         native, io = _Stats(), NativeIoStats()
         with self._lock:
             config = self.config
@@ -378,7 +393,7 @@ class Server:
         )
 
     def suspects(self, stats: ServerStats) -> dict[str, int]:
-        """Return how many wrong packets each sender had, in words (see RootTreeStats.suspects)."""
+        """Return how many wrong packets each sender had, by the sender's name in words (see RootTreeStats.suspects)."""
         found: dict[str, int] = {}
         for tree, counted in zip(self.config.root_trees, stats.trees, strict=False):
             whose = {flow.label: flow for flow in tree.flows}
@@ -391,7 +406,9 @@ class Server:
         return found
 
     def wrong_packets(self, stats: ServerStats) -> dict[str, float]:
-        """Return the same for the controller, which knows the routes of labels (agentconfig.suspect_key)."""
+        """Return the numbers of wrong packets for the controller, which knows the routes of labels
+        (agentconfig.suspect_key).
+        """
         return {
             suspect_key(counted.tree, label, "" if worker is None else self.config.workers[worker]): float(packets)
             for counted in stats.trees
@@ -399,14 +416,14 @@ class Server:
         }
 
     def close(self) -> None:
-        """End the server; may be called again."""
+        """End the server. A second call does nothing."""
         with self._lock:
             handle, self._handle = self._handle, None
             if handle is not None:
                 self._library.inart_root_destroy(handle)
 
     def abandon(self) -> None:
-        """Give the server up in a forked process: it belongs to the parent."""
+        """Give the server up in a forked process, because it belongs to the parent."""
         self._handle, self._gone = None, why()
         self._lock = threading.Lock()
 

@@ -1,6 +1,7 @@
-"""The roots that one host runs for a job: of the plan that holds, of the one that comes next, and of the one before.
+"""The roots that one host runs for a job: those of the current plan, of the next one, and of the one before.
 
-A parameter server's process has one of these, and so has the agent of a worker whose host is a parameter server, too.
+A parameter server's process has one `Versions` object, and so has the agent of a worker whose host is a parameter
+server, too.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from worker_agent.reporter import Statistics, scalars
 
 
 class Versions(PlanVersions):
-    """Called by one thread at a time; only `open_chunks` and `statistics` may come from another."""
+    """The versions of a job's plan at a root. All methods are called by one thread at a time, except `open_chunks` and
+    `statistics`.
+    """
 
     joins_late = True
 
     def __init__(self) -> None:
-        """Raises AgentError: the engine cannot be compiled. It is compiled now, where no wheel has brought it, and not
-        when the first configuration comes: an agent that has joined and then compiles for long counts as hanging."""
+        """Load the engine. Raise AgentError where it cannot be compiled.
+
+        Where no wheel has brought the engine, it is compiled here and not when the first configuration comes: an agent
+        that has joined and then compiles for long counts as hanging.
+        """
         library()
         self._server: Server | None = None
         self._next: Server | None = None
@@ -49,8 +55,9 @@ class Versions(PlanVersions):
         return 0
 
     def switch_over(self, first_operation: int, given: Mapping[int, int]) -> None:
-        """Run what was prepared beside the old version: the workers' last operations before this are still answered by
-        the old."""
+        """Run the prepared version beside the old one, which goes on to answer the workers' last operations before this
+        point.
+        """
         self._old, self._server, self._next = self._server, self._next, None
 
     def withdraw(self) -> None:
@@ -69,7 +76,7 @@ class Versions(PlanVersions):
                 server.repaired(trees)
 
     def stop(self, reason: str) -> None:
-        """Do nothing: without workers nothing arrives, and a new epoch starts afresh."""
+        """Do nothing, since without workers nothing arrives, and a new epoch starts afresh."""
 
     def end(self, in_order: bool) -> None:
         self.withdraw()
@@ -80,7 +87,7 @@ class Versions(PlanVersions):
 
     @property
     def server(self) -> Server:
-        """The root of the plan that holds. Raises AgentError: nothing runs."""
+        """The root of the current plan; where none runs, this raises AgentError."""
         if self._server is None:
             raise AgentError("the server is closed")
         return self._server

@@ -59,7 +59,7 @@ def build(argv: Sequence[str]) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build the network, install routes, ping every pair, and stay if asked to."""
+    """Build the network, install routes, ping every pair, and keep the network if the arguments ask for it."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # others may wait for a line
     topology = with_adding_switches(parse_topology(arguments.topology))
     started = time.monotonic()

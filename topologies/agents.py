@@ -25,9 +25,15 @@ ANSWER_SECONDS = 30.0  # seconds for a worker that has given up to say so
 class Outcome:
     """The outcome of one all-reduce on all workers of a job.
 
-    rate_mbps: wire rate of a worker from its first packet to its last answer, mean over the workers. mean_seconds,
-    seconds: from first send to last answer, mean over the workers and of the slowest. resent, duplicates: packets sent
-    again, and results received again. error, bound: the largest error against the exact sum, and the largest allowed.
+    Attributes:
+        rate_mbps: wire rate of a worker from its first packet to its last answer, mean over the workers.
+        mean_seconds: time from first send to last answer, mean over the workers.
+        seconds: this time of the slowest worker.
+        resent: packets sent again.
+        duplicates: results received again.
+        digests: digests of the workers' results.
+        error: the largest error against the exact sum.
+        bound: the largest error that is allowed.
     """
 
     rate_mbps: float
@@ -69,9 +75,12 @@ def outcome(replies: list[Mapping[str, Any]]) -> Outcome:
 class JobAgents:
     """Parameter servers and workers of one job, as a context manager that ends them when it is left.
 
-    controller: its address. named: tell the controller the job's name, needed if it serves several. roots_only: start
-    no workers. patience: seconds without progress after which an all-reduce fails. checked: one worker computes the
-    exact sum, too (of large tensors that takes time and memory).
+    Args:
+        controller: the controller's address.
+        named: whether agents tell the controller the job's name, which is needed if it serves several jobs.
+        roots_only: start no workers.
+        patience: seconds without progress after which an all-reduce fails.
+        checked: whether one worker computes the exact sum, too (of large tensors that takes time and memory).
     """
 
     def __init__(
@@ -119,18 +128,20 @@ class JobAgents:
         self.workers[node] = self._zygote.spawn(node, f"{HOSTS}:allreduce", arguments)
 
     def kill(self, node: str) -> None:
-        """End the agent of this node at once with SIGKILL, as a power failure would. Does nothing if there is none."""
+        """End the agent of this node at once with SIGKILL, as a power failure would; do nothing where there is none."""
         process = self.roots.get(node) or self.workers.get(node)
         if process is not None:
             process.kill()
 
     def restart(self, node: str) -> None:
-        """Start a parameter server again. A worker stays away: the others are in the middle of an operation."""
+        """Start a parameter server again; do nothing for a worker, because the others are in the middle of an
+        operation.
+        """
         if node in self.roots:
             self.start_root(node)
 
     def ready(self, timeout: float = READY_SECONDS) -> None:
-        """Wait until all workers have joined and done a first, small all-reduce. Raises HostFailure."""
+        """Wait until all workers have joined and done a first, small all-reduce. Raise HostFailure where one fails."""
         for process in self.workers.values():
             process.receive(timeout)
 
@@ -139,8 +150,11 @@ class JobAgents:
     ) -> None:
         """Order an all-reduce of `size` bytes of gradients.
 
-        seed: for the gradients (None: the agents' seed). at: time.monotonic() at which all workers begin, if they have
-        the order by then.
+        Args:
+            size: bytes of the gradients.
+            seed: seed of the gradients (None: the agents' seed).
+            timeout: seconds after which it fails.
+            at: time.monotonic() at which all workers begin, if they have the order by then.
         """
         self._orders += 1
         given = {name: value for name, value in (("seed", seed), ("at", at)) if value is not None}
@@ -148,11 +162,11 @@ class JobAgents:
             process.send({"size": size, "timeout": timeout, **given})
 
     def collect(self, timeout: float = OPERATION_SECONDS) -> Outcome:
-        """Wait for the all-reduce that was ordered, and return its outcome. Raises HostFailure."""
+        """Wait for the all-reduce that was ordered, and return its outcome. Raise HostFailure where a worker fails."""
         return outcome([process.receive(timeout) for process in self.workers.values()])
 
     def allreduce(self, size: int, seed: int | None = None, timeout: float = OPERATION_SECONDS) -> Outcome:
-        """Run one all-reduce. Raises HostFailure."""
+        """Run one all-reduce, and return its outcome. Raise HostFailure where a worker fails."""
         self.submit(size, seed, timeout)
         return self.collect(timeout + ANSWER_SECONDS)
 
@@ -160,17 +174,19 @@ class JobAgents:
         """Run one all-reduce that all workers begin at the same time, after they have made their gradients.
 
         Otherwise tens of processes on two cores begin up to a second apart, and the early ones measure how late the
-        last one is. Raises HostFailure.
+        last one is. Raise HostFailure where a worker fails.
         """
         self.submit(size, timeout=timeout, at=time.monotonic() + PREPARED_SECONDS + WORKER_SECONDS * len(self.workers))
         return self.collect(timeout + ANSWER_SECONDS)
 
     def allreduce_next(self, size: int, timeout: float = OPERATION_SECONDS) -> Outcome:
-        """Run one all-reduce of gradients that no all-reduce of this job had before. Raises HostFailure."""
+        """Run one all-reduce of gradients that no all-reduce of this job had before. Raise HostFailure where a worker
+        fails.
+        """
         return self.allreduce(size, zlib.crc32(f"{self._seed} {self.job.name} {self._orders}".encode()), timeout)
 
     def leave(self, timeout: float = READY_SECONDS) -> None:
-        """Let the workers leave the job in good order. Raises HostFailure."""
+        """Let the workers leave the job in good order. Raise HostFailure where one fails."""
         for process in self.workers.values():
             process.send(None)
         self.ready(timeout)  # The last message of a worker is the value that its function returns.

@@ -15,7 +15,7 @@ KINDS = ("bmv2", "softswitch")
 def choose(kind: str | None = None) -> str:
     """Return the kind of switch to run: the argument, else $SWITCH, else bmv2 if it is installed, else softswitch.
 
-    Raises EmulationError for an unknown kind, or one that is not installed.
+    Raise EmulationError for an unknown kind, or one that is not installed.
     """
     wanted = kind or os.environ.get("SWITCH") or "auto"
     if wanted == "auto":
@@ -35,5 +35,7 @@ def choose(kind: str | None = None) -> str:
 
 
 def make(kind: str, *, seed: int = 0, threads: int = 1) -> Switches:
-    """Return switches that are not started yet. seed: for injected faults. threads: of the softswitch process."""
+    """Return switches that are not started yet; `seed` is for injected faults, `threads` the number of the softswitch
+    process's.
+    """
     return Bmv2() if kind == "bmv2" else Softswitch(seed=seed, threads=threads)

@@ -22,7 +22,7 @@ def stopwatch() -> Say:
 
 
 def guarded(name: str, work: Callable[[], int], *refusals: type[Exception]) -> int:
-    """Return a command's exit status: that of `work`, 1 after one of the refusals, 130 when interrupted.
+    """Return a command's exit status: that of `work`, or 1 after one of the refusals, or 130 when it is interrupted.
 
     A refusal is printed with the command's name. SIGTERM raises SystemExit, so that the network is removed.
     """

@@ -23,12 +23,12 @@ HEADROOM = 0.03
 
 
 class Fabric:
-    """The emulation's switches, connected over P4Runtime. A context manager."""
+    """The emulation's switches, connected over P4Runtime, as a context manager."""
 
     def __init__(
         self, emulation: Emulation, log: Callable[[str], None] = lambda line: None, artifacts: str | None = None
     ) -> None:
-        """Connect to every switch. Raises FabricError."""
+        """Connect to every switch. Raise FabricError where that fails."""
         self.emulation = emulation
         self.log = log
         bmv2 = target("bmv2")
@@ -41,19 +41,22 @@ class Fabric:
         )
 
     def serve(self, plan: Plan, *, answers_failures: bool = False, beside: float | None = None) -> "Service":
-        """Install the plan (by difference) and start its controller. Raises FabricError, DoesNotFit.
+        """Install the plan (by difference) and start its controller. Raise FabricError where that fails, DoesNotFit
+        where the plan is too large for a switch.
 
-        answers_failures: the controller reroutes or replans around failures, as `deploy --serve` does. beside: as of
-        `Settings`.
+        Args:
+            plan: the plan.
+            answers_failures: whether the controller reroutes or replans around failures, as `deploy --serve` does.
+            beside: see the controller's `Settings`.
         """
         return Service(self, plan, answers_failures, beside)
 
     def control(self, *, answers_failures: bool = True, beside: float | None = None) -> "Service":
-        """Start the network's controller without any job. beside: as of `serve`. Raises FabricError."""
+        """Start the network's controller without any job; see `serve`. Raise FabricError where that fails."""
         return Service(self, None, answers_failures, beside)
 
     def install_routes(self) -> None:
-        """Install IPv4 routes between all hosts, and no aggregation. Raises FabricError."""
+        """Install IPv4 routes between all hosts, and no aggregation. Raise FabricError where that fails."""
         per_switch = routes(self.emulation.topology)
         fabric.install(self.targets, {name: RuleSet(name, (), (), entries) for name, entries in per_switch.items()})
 

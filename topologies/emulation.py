@@ -38,13 +38,16 @@ NEEDED_COMMANDS = {
 
 
 class Emulation:
-    """Hosts, links and switches of a topology. A context manager: leaving it removes everything.
+    """The hosts, links and switches of a topology, as a context manager that removes everything when it is left.
 
-    However the process ends (exception, Ctrl-C, SIGTERM, SIGKILL), a reaper process removes what was made.
+    However the process ends (exception, Ctrl-C, SIGTERM, SIGKILL), a reaper process removes the network.
 
-    switch: "softswitch", "bmv2" or None (environment variable SWITCH, else bmv2 if installed). seed: for the faults
-    that switches inject. threads: of the softswitch process. mtu: largest IP packet in bytes on the hosts' links; links
-    between switches carry packets of that size, too.
+    Args:
+        topology: the network.
+        switch: "softswitch", "bmv2" or None (environment variable SWITCH, else bmv2 if installed).
+        seed: seed of the faults that switches inject.
+        threads: number of threads of the softswitch process.
+        mtu: largest IP packet in bytes on the hosts' links; links between switches carry packets of that size, too.
     """
 
     controller_host = MANAGEMENT_ROOT  # Every host can reach a controller that listens on this address.
@@ -73,7 +76,9 @@ class Emulation:
         self.stop()
 
     def start(self) -> None:
-        """Build everything; returns when the switches answer. Raises EmulationError, and then nothing is left."""
+        """Build the network, and return when the switches answer. Raise EmulationError where that fails; then nothing
+        is left.
+        """
         _check_machine()
         setLogLevel("warning")
         self._lifetime = Lifetime()
@@ -110,7 +115,7 @@ class Emulation:
         self.switch_addresses = self._switches.start(layout, lifetime.environment)
 
     def stop(self) -> None:
-        """Remove everything; may be called again, and in any state. Raises EmulationError if something is left."""
+        """Remove the network, in any state; a second call does nothing. Raise EmulationError if something is left."""
         lifetime, self._lifetime = self._lifetime, None
         if lifetime is None:
             return
@@ -128,7 +133,7 @@ class Emulation:
 
     @property
     def switches(self) -> Switches:
-        """The switches' processes: what they have in their queues, count and hold is asked of them."""
+        """The switches' processes, which tell their queues, counters and faults."""
         if self._switches is None:
             raise EmulationError("the emulation is not running")
         return self._switches
@@ -184,11 +189,15 @@ class Emulation:
     # --- the network ---
 
     def interface(self, host: str, link: int = 0) -> str:
-        """Return the name of the host's interface to the data network. link: which, of a host with several links."""
+        """Return the name of the host's interface to the data network; `link` says which, where a host has several
+        links.
+        """
         return network.data_interface(host, link)
 
     def counters(self, host: str, link: int = 0) -> InterfaceCounters:
-        """Return what the host's link (which, of several) has carried so far, counted in packets (not super-frames)."""
+        """Return the traffic that the host's link has carried so far, counted in packets (not super-frames); `link`
+        says which, where a host has several.
+        """
         near = ports_of(self.topology, host)[link]
         switch, _ = access(self.topology, host, near)
         counted = self.switches.link_counters(switch).get((switch, host if near == switch else near))
@@ -202,7 +211,7 @@ class Emulation:
         raise EmulationError(f"{host} has lost its interface {self.interface(host)}")
 
     def ping(self, pairs: Iterable[tuple[str, str]] | None = None, timeout: float = 60.0) -> list[tuple[str, str]]:
-        """Ping once for each (from, to), by default all; returns the pairs without an answer."""
+        """Ping once for each (from, to), by default for all pairs, and return the pairs without an answer."""
         servers = self.topology.servers
         wanted: dict[str, list[str]] = {}
         for a, b in pairs if pairs is not None else [(a, b) for a in servers for b in servers if a != b]:
@@ -223,25 +232,28 @@ class Emulation:
         return failed
 
     def shape(self, u: str, v: str, **faults: float) -> None:
-        """Change the link from u to v (this direction only): rate_mbps, delay_ms, jitter_ms, loss, duplicate, reorder,
-        corrupt.
+        """Change the link from u to v, in this direction only.
 
-        softswitch/docs/guide.md has all options.
+        The faults are rate_mbps, delay_ms, jitter_ms, loss, duplicate, reorder and corrupt; softswitch/docs/guide.md
+        has all options.
         """
         self.switches.shape(u, v, **faults)
 
     def reboot(self, switch: str) -> None:
-        """Restart one switch with empty memory and tables; returns when it answers."""
+        """Restart one switch with empty memory and tables, and return when it answers."""
         self.switches.reboot(switch)
 
     def fail(self, switch: str, seconds: float = math.inf) -> None:
-        """Switch one off for `seconds`; returns at once. It comes back with empty memory and tables."""
+        """Switch one off for `seconds`, and return at once. It comes back with empty memory and tables."""
         _check_switches(self.topology, switch)
         self.switches.fail(switch, min(seconds, threading.TIMEOUT_MAX))
 
     def cut(self, u: str, v: str) -> None:
-        """Cut a link until `mend`: one between two switches loses everything in both directions; one to a host is
-        unplugged, so that the host's interface has no carrier."""
+        """Cut a link until `mend`.
+
+        A link between two switches loses all frames in both directions; one to a host is unplugged, so that the host's
+        interface has no carrier.
+        """
         if (end := _host_end(self.topology, self._running(), u, v)) is not None:
             subprocess.run(["ip", "link", "set", end, "down"], check=True)
             return
@@ -266,7 +278,7 @@ class Emulation:
         network.remake_host_link(self.net, self.topology, self._running(), host, offloads=offloads, mtu=self.mtu)
 
     def wait(self, condition: Callable[[], bool], what: str, timeout: float = 30.0) -> None:
-        """Poll until the condition holds; raises EmulationError with `what` after the timeout or when a switch ends."""
+        """Poll until the condition holds. Raise EmulationError with `what` after the timeout, or when a switch ends."""
         deadline = time.monotonic() + timeout
         while not condition():
             self.switches.check()

@@ -17,9 +17,12 @@ _SYNTAX = re.compile(r"\s*(?P<what>\S+)\s+at\s+(?P<at>\d+(\.\d+)?)\s*s?(\s+for\s
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault. what: a switch, a link between switches ("V1-V2") or a server. at: seconds after the start.
+    """A fault.
 
-    length: seconds until it is repaired; None: never.
+    Attributes:
+        what: a switch, a link between switches ("V1-V2") or a server.
+        at: seconds after the start.
+        length: seconds until it is repaired; None: it never is.
     """
 
     what: str
@@ -31,9 +34,9 @@ class Fault:
 
 
 def parse_fault(text: str, topology: Topology, also: Collection[str] = ()) -> Fault:
-    """Parse a fault. Raises EmulationError if it has another form, or names something that the network lacks.
+    """Parse a fault. Raise EmulationError if it has another form, or names something that the network lacks.
 
-    also: further names that may fail, beside the topology's.
+    `also` has further names that may fail, beside the topology's.
     """
     match = _SYNTAX.fullmatch(text)
     if match is None:
@@ -59,8 +62,12 @@ def link_of(name: str, topology: Topology) -> tuple[str, str] | None:
 class Faults:
     """A scheduler that makes faults happen at their times, from `start` to `close`.
 
-    server: called with a name and True (it fails) or False (it is back), for servers and what is no part of the
-    topology. log: gets one line per event.
+    Args:
+        emulation: the network.
+        faults: the faults.
+        server: called with a name and True (it fails) or False (it is back), for servers and other names that are no
+            part of the topology.
+        log: gets one line per event.
     """
 
     def __init__(

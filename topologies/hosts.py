@@ -36,7 +36,7 @@ def gradient(seed: int, worker: int, size: int) -> npt.NDArray[np.float32]:
 
 
 def parameter_server(_: Channel, *, controller: str, job: str = "") -> int:
-    """Run a parameter server of a job until it is ended. job: "" for the only job that the host is in."""
+    """Run a parameter server of a job until it is ended; `job` is "" for the only job that the host is in."""
     from ps_server.__main__ import main
 
     os.environ["INART_JOB"] = job
@@ -56,12 +56,13 @@ def allreduce(
 ) -> None:
     """Run a worker that sums made-up gradients through the switches.
 
-    job: "" for the only job that the host is in. patience: seconds without progress after which an all-reduce fails.
+    For each message {"size": bytes} it runs an all-reduce. The message may also have "seed" of the gradients; "timeout"
+    in seconds; "at", the time.monotonic() at which to begin (all hosts of an emulation share that clock); "among", the
+    numbers of the workers that are left. The worker answers with times, the bytes that the interface sent meanwhile,
+    the number of workers in the sum, a digest of it and, with `check`, its largest error and the bound on that. The
+    message null ends it.
 
-    For each message {"size": bytes} it runs an all-reduce. Optional: "seed" of the gradients; "timeout" in seconds;
-    "at", the time.monotonic() at which to begin (all hosts of an emulation share that clock); "among", the numbers of
-    the workers that are left. It answers with times, the bytes that the interface sent meanwhile, the number of workers
-    in the sum, a digest of it and, with `check`, its largest error and the bound on that. The message null ends it.
+    `job` is "" for the only job that the host is in. After `patience` seconds without progress an all-reduce fails.
     """
     from worker_agent import connect
     from worker_agent.fixedpoint import error_bound
@@ -108,7 +109,7 @@ def duplicates(stats: "EngineStats") -> int:
 
 
 def tcp_sink(channel: Channel, *, address: str) -> float:
-    """Receive one TCP connection's bytes; returns Mbit/s from the first to the last."""
+    """Receive one TCP connection's bytes, and return Mbit/s from the first to the last."""
     with socket.create_server((address, TCP_PORT)) as server:
         server.settimeout(OPERATION_SECONDS)
         channel.send("listening")
@@ -124,7 +125,7 @@ def tcp_sink(channel: Channel, *, address: str) -> float:
 
 
 def tcp_source(_: Channel, *, address: str, seconds: float, most_mbps: float = 0.0) -> int:
-    """Send over TCP for `seconds`, at most at this rate (0: as TCP likes); returns the number of bytes."""
+    """Send over TCP for `seconds`, at most at this rate (0: as TCP likes), and return the number of bytes."""
     block = bytes(TCP_BLOCK)
     sent = 0
     with socket.create_connection((address, TCP_PORT), timeout=OPERATION_SECONDS) as connection:

@@ -50,7 +50,7 @@ class Lifetime:
         return os.environ | {reaper.MARK: self.token}
 
     def interface(self, kind: str, index: int, end: str = "") -> str:
-        """Return the name of a root-namespace interface; kind h (host link), c (management), l (link between
+        """Return the name of a root-namespace interface, of the kind h (host link), c (management) or l (link between
         switches).
         """
         name = f"inart{self.number}{kind}{index}{end}"
@@ -66,7 +66,7 @@ class Lifetime:
         return f"172.31.{low >> 8}.{low & 255}"
 
     def end(self) -> bool:
-        """Remove everything; returns whether nothing is left. May be called again."""
+        """Remove everything, and return whether nothing is left. It may be called again."""
         if self._reaper is None:
             return True
         process, self._reaper = self._reaper, None
@@ -80,7 +80,7 @@ class Lifetime:
 
 
 def sweep() -> list[Path]:
-    """Remove what emulations have left whose process and reaper were both killed; returns their directories."""
+    """Remove the remains of emulations whose process and reaper were both killed, and return their directories."""
     swept = []
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
@@ -105,7 +105,7 @@ def sweep() -> list[Path]:
 def _locked(file: Path, content: str = "") -> IO[str] | None:
     """Return the file, locked until it is closed, or None if another process has locked it.
 
-    content: if given, the file is made with it, and the lock is waited for.
+    With `content` the file is made with it, and the lock is waited for.
     """
     opened = file.open("w+" if content else "r")
     try:

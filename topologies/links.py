@@ -6,8 +6,8 @@ from topologies.softswitch import port_burst_bytes
 
 
 def link_credit_ms(topology: Topology, link: tuple[str, str]) -> float:
-    """Return how many milliseconds a link may be ahead of its rate: the burst of softswitch's port or the host's
-    queue.
+    """Return how many milliseconds a link may be ahead of its rate, which is the burst of softswitch's port or the
+    host's queue.
     """
     mbps = topology.bandwidth_mbps(*link)
     burst = host_burst_bytes(mbps) if topology.kind(link[0]) == "server" else port_burst_bytes(mbps)

@@ -1,5 +1,5 @@
-"""Measures whether the machine was idle enough during a measurement: CPU time (/proc/stat) and frames lost by
-switches.
+"""Measures whether the machine was idle enough during a measurement, by CPU time (/proc/stat) and frames that switches
+lost.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,9 @@ IDLE_NEEDED = 0.10  # part of the cores' time that must be idle for the network 
 class Load:
     """The machine's load during a measurement.
 
-    idle: part of all cores' time, 0 to 1. drops: frames that switches lost, by reason.
+    Attributes:
+        idle: the idle fraction of all cores' time, 0 to 1.
+        drops: frames that switches lost, by reason.
     """
 
     idle: float
@@ -44,7 +46,7 @@ def cpu_times(stat: str | None = None) -> tuple[int, int]:
     """Return (idle, total) ticks of all cores since boot.
 
     Idle counts all time that was available: also waiting for disks and programs with a lower priority (nice), but not
-    time stolen by the hypervisor. stat: content of /proc/stat (None: read it).
+    time stolen by the hypervisor. `stat` is the content of /proc/stat (None: read it).
     """
     fields = (stat if stat is not None else Path("/proc/stat").read_text()).splitlines()[0].split()
     _user, nice, _system, idle, waiting, *_rest = ticks = [int(field) for field in fields[1:9]]

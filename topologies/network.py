@@ -132,13 +132,14 @@ class P4Switch(Switch):
 
 
 def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool, offloads: bool, mtu: int = MTU) -> Mininet:
-    """Make all hosts and links.
+    """Make all hosts and links. Raise EmulationError where the kernel or a tool refuses something.
 
-    veth_fabric: make links between switches as veth pairs, else only list them. offloads: hosts leave segmentation and
-    checksums to the switches, which must support that. mtu: largest IP packet in bytes on the hosts' links.
-
-    Raises:
-        EmulationError: the kernel or a tool refused something.
+    Args:
+        topology: the network.
+        lifetime: the emulation's number and reaper.
+        veth_fabric: whether links between switches are veth pairs; otherwise they are only listed.
+        offloads: whether hosts leave segmentation and checksums to the switches, which must support that.
+        mtu: largest IP packet in bytes on the hosts' links.
     """
     # Otherwise Mininet changes host-wide kernel settings for good (fixLimits), which nothing here needs.
     Mininet.inited = True
@@ -161,8 +162,9 @@ def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool, offloads: b
 
 
 def data_interface(server: str, link: int = 0) -> str:
-    """Return the name of a host's interface to the data network (Linux allows 15 characters). link: which, of a host
-    with several links."""
+    """Return the name of a host's interface to the data network (Linux allows 15 characters); `link` says which, where
+    a host has several links.
+    """
     name = f"{server}-eth{link}"
     return name if len(name) <= 15 else f"eth{link}"
 
@@ -228,8 +230,11 @@ def _add_host(
 
 
 def _addressed(topology: Topology, server: str, link: int = 0) -> tuple[str, ...]:
-    """Return commands that give a host's data interface its address and a default route. Those of several links have
-    the same address, as those of a bond; a later one's route is used when there is no earlier one."""
+    """Return commands that give a host's data interface its address and a default route.
+
+    The interfaces of several links have the same address, as those of a bond; a later one's route is used when there is
+    no earlier one.
+    """
     data, address = data_interface(server, link), topology.address(server)
     return (
         f"ip address add {address}/32 dev {data}",
@@ -243,7 +248,8 @@ def remake_host_link(
 ) -> None:
     """Delete a host's data interface, and with it the switch's end, and make both again.
 
-    They get the same names and addresses, but other interface indices. Raises EmulationError.
+    They get the same names and addresses, but other interface indices. Raise EmulationError where the kernel or a tool
+    refuses something.
     """
     host, switch = network[server], network[topology.access_switch(server)]
     data, end = data_interface(server), lifetime.interface("h", topology.servers.index(server))

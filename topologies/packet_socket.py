@@ -14,7 +14,7 @@ CLONE_NEWNET = 0x40000000
 def packet_socket(namespace: str | Path, interface: str) -> socket.socket:
     """Return a raw socket (AF_PACKET) on an interface in the network namespace at this path, for use by this process.
 
-    Raises EmulationError.
+    Raise EmulationError where the namespace or the interface is missing.
     """
     result: list[socket.socket | OSError] = []
 

@@ -14,8 +14,8 @@ _TRIES = 1000
 def free_ports(count: int) -> list[int]:
     """Return `count` different TCP ports of 127.0.0.1 on which nobody listens.
 
-    They are drawn from below the range from which the kernel gives ports to whoever connects: a port of that range can
-    be another connection's by the time that the server binds it.
+    They are drawn from below the range from which the kernel gives ports to connections that ask for none: a port of
+    that range can be another connection's by the time that the server binds it.
     """
     end = int(_EPHEMERAL.read_text().split()[0])
     draw = random.SystemRandom()

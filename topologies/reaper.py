@@ -47,7 +47,7 @@ def marked(token: str) -> Iterator[int]:
 
 
 def end(token: str, sign: signal.Signals) -> int:
-    """Send a signal to every marked process; returns how many there were."""
+    """Send a signal to every marked process, and return how many there were."""
     count = 0
     for pid in list(marked(token)):
         try:
@@ -73,7 +73,7 @@ def interfaces(number: int) -> list[str]:
 
 
 def clean(token: str, number: int, directory: str) -> bool:
-    """End the processes, delete interfaces and files; returns whether nothing is left."""
+    """End the processes, delete interfaces and files, and return whether nothing is left."""
     start = time.monotonic()
     end(token, signal.SIGTERM)
     end(token, signal.SIGHUP)  # Mininet's shells are interactive, and ignore SIGTERM.

@@ -48,26 +48,29 @@ from topologies.scale import fitting, scaled, switched_packets
 from topologies.zygote import Zygote
 
 SLACK = 4.0
-"""An all-reduce times out after this factor times its planned time, plus LEAST_SECONDS."""
+"""The factor of an all-reduce's timeout: it is this times the planned time, plus LEAST_SECONDS."""
 LEAST_SECONDS = 120.0
 MASTER_PORT = 29500
 NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec sh -c "$1"')
-"""Command that runs a script with the worker's own host name, which resolves to itself.
+"""The command that runs a script with the worker's own host name, which resolves to itself.
 
 torchrun finds out by it which node hosts the rendezvous.
 """
 LAST_LINES = 15
 SECONDS = 3.0
-"""Duration of an all-reduce whose size is not given, at the slowest job's planned rate."""
+"""Duration in seconds of an all-reduce whose size is not given, at the slowest job's planned rate."""
 LIMITS = Limits.of_target()
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of one run.
+    """The settings of one run.
 
-    scale: factor on the topology's rates. size: bytes of an all-reduce. repeat: number of all-reduces. ranks: processes
-    per worker, for `script`.
+    Attributes:
+        size: bytes of an all-reduce.
+        repeat: number of all-reduces.
+        ranks: processes per worker, for `script`.
+        scale: factor on the topology's rates.
     """
 
     topology: Topology
@@ -87,9 +90,12 @@ class Settings:
 
 @dataclass
 class JobResult:
-    """Results of one job.
+    """The results of one job.
 
-    outcomes: its all-reduces. codes: exit statuses of its script, by worker. failure: why it ended early, or "".
+    Attributes:
+        outcomes: the outcomes of its all-reduces.
+        codes: exit statuses of its script, by worker.
+        failure: why it ended early, or "".
     """
 
     name: str
@@ -104,7 +110,7 @@ class JobResult:
 
     @property
     def measured_mbps(self) -> float:
-        """Mean rate over the all-reduces."""
+        """The mean rate over the all-reduces, in Mbit/s."""
         return sum(one.rate_mbps for one in self.outcomes) / len(self.outcomes) if self.outcomes else 0.0
 
     @property
@@ -198,7 +204,7 @@ class Report:
 
 
 def run(settings: Settings, say: Say) -> Report:
-    """Do the run and return its report. Raises EmulationError, TargetError, JobsError, and planners' errors."""
+    """Do the run and return its report. Raise EmulationError, TargetError, JobsError, and planners' errors."""
     topology, started = settings.topology, time.monotonic()
     say(f"building {len(topology.switches)} switches ({settings.switch}) and {len(topology.servers)} hosts")
     with ExitStack() as stack:
@@ -287,7 +293,7 @@ def _reducing(agents: JobAgents, settings: Settings, say: Say) -> Callable[[JobR
 
 
 def _all(works: Sequence[Callable[[JobResult], None]], results: Sequence[JobResult]) -> None:
-    """Run each in a thread, to their ends; errors go into the results."""
+    """Run each function in a thread, to its end; errors go into the results."""
     ended: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def one(work: Callable[[JobResult], None], result: JobResult) -> None:
@@ -355,9 +361,9 @@ class _Scripts:
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[Settings, Path | None]:
-    """Parse the command line; exits with a message on errors.
+    """Parse the command line; exit with a message on errors.
 
-    Raises TopologyError, JobError, EmulationError, Infeasible.
+    Raise TopologyError, JobError, EmulationError or Infeasible for arguments that cannot be.
     """
     parser = command_line.make("topologies", __doc__, "run")
     parser.add_argument(

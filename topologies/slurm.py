@@ -5,8 +5,8 @@
         slurm.wait(number, {"COMPLETED"})
 
 They are Slurm's own daemons, with keys, ports, state and logs in the emulation's folder. They talk over the management
-network, as in a cluster, which this lets hosts use among each other; gradients go over the emulated one. Nodes are
-called as the servers of the topology. Prolog, epilog and task prolog are those of examples/slurm/.
+network, as in a cluster, on which this lets hosts reach each other; gradients go over the emulated one. Nodes have the
+names of the topology's servers. Prolog, epilog and task prolog are those of examples/slurm/.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def missing() -> str:
-    """Return what has to be installed for Slurm; empty when nothing has to."""
+    """Return in words the programs that have to be installed for Slurm; empty when none have to."""
     absent = {package for command, package in COMMANDS.items() if shutil.which(command, path=_path()) is None}
     return " ".join(sorted(absent))
 
@@ -82,10 +82,13 @@ def _path() -> str:
 
 
 class Slurm:
-    """The cluster, as a context manager.
+    """The cluster, as a context manager. It raises EmulationError when the cluster does not start.
 
-    nodes: the hosts that it has (None: all). controller: InArt's. settings: more of examples/slurm/settings. Raises
-    EmulationError when it does not start.
+    Args:
+        emulation: the network.
+        nodes: the hosts that it has (None: all).
+        controller: address of InArt's controller.
+        settings: more lines of examples/slurm/settings.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class Slurm:
         self._daemons: dict[str, subprocess.Popen[Any]] = {}
         path = f"{self.folder / 'bin'}{os.pathsep}{_path()}"
         self.environment = emulation.environment | {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}
-        """Environment of the daemons, and of the jobs, where `inart` is ours."""
+        """The environment of the daemons, and of the jobs, in which `inart` is this checkout's."""
 
     def __enter__(self) -> Slurm:
         if absent := missing():
@@ -119,7 +122,7 @@ class Slurm:
         self.close()
 
     def close(self) -> None:
-        """End the daemons and everything that they have started."""
+        """End the daemons and all processes that they have started."""
         for process in self._daemons.values():
             process.terminate()
         until = time.monotonic() + END_SECONDS
@@ -139,7 +142,10 @@ class Slurm:
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
     def submit(self, script: str, *, nodes: int | Sequence[str], comment: str = "", options: Sequence[str] = ()) -> int:
-        """Hand in a batch script (sh); returns the job's number. nodes: how many, or which. Raises EmulationError."""
+        """Hand in a batch script (sh), and return the job's number. Raise EmulationError where Slurm refuses it.
+
+        `nodes` says how many nodes, or which.
+        """
         wanted = ["-N", str(nodes)] if isinstance(nodes, int) else ["-N", str(len(nodes)), "-w", ",".join(nodes)]
         words = ["sbatch", "--parsable", *wanted, "--ntasks-per-node=1", f"--output={self.folder}/job-%j.out"]
         words += ["--chdir", str(self.folder), *(["--comment", comment] if comment else []), *options]
@@ -153,7 +159,7 @@ class Slurm:
             return ""
 
     def job(self, number: int) -> Mapping[str, str]:
-        """Return what Slurm says of a job, by name (JobState, Comment, AdminComment, NodeList ...)."""
+        """Return Slurm's description of a job, by name (JobState, Comment, AdminComment, NodeList ...)."""
         text = self.command(["scontrol", "--oneliner", "show", "job", str(number)])
         return dict(_fields(text))
 
@@ -162,14 +168,14 @@ class Slurm:
         return self.job(number)["JobState"]
 
     def wait(self, number: int, states: Collection[str], seconds: float = READY_SECONDS) -> str:
-        """Return the job's state once it is one of these. Raises EmulationError after so many seconds."""
+        """Return the job's state once it is one of these. Raise EmulationError after so many seconds."""
         self._emulation.wait(
             lambda: self.state(number) in states, f"job {number} is {' or '.join(sorted(states))}", seconds
         )
         return self.state(number)
 
     def command(self, words: Sequence[str], given: str = "") -> str:
-        """Run one of Slurm's commands; returns what it prints. Raises EmulationError."""
+        """Run one of Slurm's commands, and return its output. Raise EmulationError where it fails."""
         done = subprocess.run(
             list(words), env=self.environment, input=given, capture_output=True, text=True, check=False, timeout=60.0
         )
@@ -178,7 +184,7 @@ class Slurm:
         return done.stdout
 
     def logs(self, lines: int = 30) -> str:
-        """Return the end of the daemons' logs, for whoever looks for what went wrong."""
+        """Return the last lines of the daemons' logs, for error messages."""
         found = []
         for file in sorted(self.folder.glob("*.log")):
             text = file.read_text(errors="replace").splitlines()[-lines:]
@@ -225,7 +231,7 @@ class Slurm:
         (self.folder / "munge.key").chmod(0o400)
 
     def _open(self, node: str) -> str:
-        """Let a host reach the others over the management network; returns its address there."""
+        """Let a host reach the others over the management network, and return its address there."""
         shown = self._emulation.run(node, ["ip", "-o", "-4", "address", "show", "dev", MANAGEMENT_INTERFACE]).stdout
         address = shown.split()[3].partition("/")[0]
         network = ".".join(MANAGEMENT_ROOT.split(".")[:2]) + ".0.0/16"

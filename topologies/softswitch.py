@@ -27,7 +27,7 @@ THREAD_NAME = "softswitch"  # name of the threads that forward frames
 
 
 def port_burst_bytes(mbps: float) -> int:
-    """Return the bucket in bytes of a switch's port of this rate."""
+    """Return the token bucket in bytes of a switch's port of this rate."""
     return max(LEAST_BURST_BYTES, int(mbps * 1e6 / 8 * BURST_SECONDS))
 
 
@@ -44,7 +44,9 @@ def put_first(pid: int) -> None:
 
 
 class Softswitch:
-    """All switches as one softswitch process, with links in memory. The sending port has the rate, delay and faults."""
+    """All switches as one softswitch process, with links in memory. Rate, delay and faults are those of the sending
+    port.
+    """
 
     kind = "softswitch"
     links_in_memory = True
@@ -201,7 +203,7 @@ class Softswitch:
         return self._directory / "control"
 
     def _call(self, command: str, timeout: float | None = CONTROL_SECONDS, **arguments: Any) -> Any:
-        """Send one command over the control socket and return the answer. Raises EmulationError."""
+        """Send one command over the control socket and return the answer. Raise EmulationError where it fails."""
         self.check()
         try:
             with socket.socket(socket.AF_UNIX) as connection:

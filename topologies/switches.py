@@ -24,7 +24,7 @@ class SwitchAddress:
 
 @dataclass(frozen=True)
 class InterfaceCounters:
-    """Counters of a link, as one of its ends has them: frames and their bytes (Ethernet header included)."""
+    """The counters of a link, as one of its ends has them: frames and their bytes (Ethernet header included)."""
 
     rx_bytes: int
     rx_packets: int
@@ -65,62 +65,67 @@ class Switches(Protocol):
     """Whether hosts may leave segmentation and checksums to the switches, as to a network card."""
 
     def start(self, layout: Layout, environment: dict[str, str]) -> dict[str, SwitchAddress]:
-        """Start the switches; returns when every one answers. Raises EmulationError."""
+        """Start the switches, and return when every one answers. Raise EmulationError where one does not."""
 
     def shape(self, u: str, v: str, **faults: float) -> None:
-        """Change the treatment of frames from u to v: rate_mbps, delay_ms, loss, duplicate, reorder, ..."""
+        """Change the treatment of frames from u to v: rate_mbps, delay_ms, loss, duplicate, reorder and others."""
 
     def reboot(self, switch: str) -> None:
-        """Restart the switch with empty memory and tables; returns when it answers again."""
+        """Restart the switch with empty memory and tables, and return when it answers again."""
 
     def fail(self, switch: str, seconds: float) -> None:
-        """Switch it off for `seconds`: it forwards nothing and answers nobody. Then it comes back as after `reboot`."""
+        """Switch a switch off for `seconds`: it forwards no frames and answers no calls. Then it comes back as after
+        `reboot`.
+        """
 
     def cut(self, u: str, v: str) -> None:
-        """Lose everything between two neighbouring switches, in both directions."""
+        """Lose all frames between two neighbouring switches, in both directions."""
 
     def mend(self, u: str, v: str) -> None:
         """Restore a link that `cut` had cut."""
 
     def drops(self) -> dict[str, dict[str, int]]:
-        """Return the frames lost in each switch so far, by reason (full queue, injected fault); empty if it cannot
-        tell.
+        """Return the frames lost in each switch so far, by reason (full queue, injected fault); empty if the switches
+        cannot tell.
         """
 
     def queued_bytes(self, u: str, v: str) -> int:
-        """Return what waits at this moment in the queue of switch u towards v. Raises EmulationError if the switches
-        cannot tell."""
+        """Return the bytes that wait at this moment in the queue of switch u towards v. Raise EmulationError if the
+        switches cannot tell.
+        """
 
     def is_up(self, switch: str) -> bool:
-        """Return whether a switch answers its controller. Raises EmulationError if the switches cannot tell."""
+        """Return whether a switch answers its controller. Raise EmulationError if the switches cannot tell."""
 
     def corrupted(self) -> dict[str, int]:
-        """Return the frames that each switch sent with a bit flipped by `corrupt` of `shape`; empty if it cannot
-        tell.
+        """Return the frames that each switch sent with a bit flipped by `corrupt` of `shape`; empty if the switches
+        cannot tell.
         """
 
     def flip(self, switch: str, registers: str, count: int, most_index: int) -> int:
-        """Flip random bits in registers whose names have this prefix, in elements 0 to most_index; returns the number
-        of bits.
+        """Flip random bits in registers whose names have this prefix, in elements 0 to most_index, and return the
+        number of bits.
 
-        Raises EmulationError if the switches cannot do that.
+        Raise EmulationError if the switches cannot do that.
         """
 
     def link_counters(self, switch: str | None = None) -> dict[tuple[str, str], InterfaceCounters]:
-        """Return, for the port of each (switch, neighbour), what it received and sent. switch: only this one's ports.
+        """Return the counters of frames received and sent by the port of each (switch, neighbour), or only of the ports
+        of `switch`.
 
-        Empty if the switches cannot tell; hosts then send without offloads, so that their interfaces count packets.
+        Return nothing if the switches cannot tell; hosts then send without offloads, so that their interfaces count
+        packets.
         """
 
     def check(self) -> None:
-        """Raise EmulationError, with the last lines of its log, if a process has ended."""
+        """Check that all processes run; raise EmulationError, with the last lines of its log, if one has ended."""
 
     def close(self) -> None:
         """End the processes, which may have ended already."""
 
 
 def wait_listening(addresses: list[str], check: Callable[[], None], seconds: float = START_SECONDS) -> None:
-    """Return when every HOST:PORT accepts connections; `check` raises if waiting is in vain."""
+    """Wait until every HOST:PORT accepts connections; `check` raises an exception if waiting is in vain."""
     deadline = time.monotonic() + seconds
     for address in addresses:
         host, port = address.rsplit(":", 1)

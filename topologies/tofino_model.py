@@ -35,7 +35,7 @@ from p4src.protocol import PROTOCOL
 GATEWAY = "169.254.1.1"
 BRI_PORT = 50052
 MODEL_MBPS = 1.0
-"""Rate of the model's links: the model simulates every stage for every packet."""
+"""The rate in Mbit/s of the model's links, which is low because the model simulates every stage for every packet."""
 CONNECTORS = {"1": 64, "2": 32}
 """Connectors of the front panel, by the chip's generation."""
 
@@ -47,8 +47,9 @@ class ModelError(Exception):
 def device_port(port: FrontPanelPort, tofino: str = "1") -> int:
     """Return the device port of a front-panel port of a model with four pipes, tofino-model's default.
 
-    bf_switchd numbers them so; `pm show` in its shell prints both (columns PORT and D_P). For Tofino 2 that was not
-    looked up: it assumes eight lanes per connector, in order, after a pipe's first eight ports. Raises ModelError.
+    bf_switchd numbers them so; `pm show` in its shell prints both (columns PORT and D_P). For Tofino 2 this is an
+    assumption: eight lanes per connector, in order, after a pipe's first eight ports. Raise ModelError for a port that
+    does not exist.
     """
     connector = port.connector
     if connector > CONNECTORS[tofino]:
@@ -84,8 +85,9 @@ class Wiring:
     """The namespaces and links of a topology.
 
     Args:
-        folder: for files that the model, the driver and `deploy` read.
-        prefix: of the namespaces' names, and of the interfaces in the root namespace.
+        topology: the network.
+        folder: folder for files that the model, the driver and `deploy` read.
+        prefix: prefix of the namespaces' names, and of the interfaces in the root namespace.
         management: first two bytes of the addresses between the root namespace and the switches.
         tofino: the chips' generation.
     """
@@ -97,7 +99,7 @@ class Wiring:
     tofino: str = "1"
 
     def make(self, mbps: float = MODEL_MBPS) -> None:
-        """Make namespaces, links and files. Raises ModelError; then nothing is left."""
+        """Make namespaces, links and files. Raise ModelError where that fails; then nothing is left."""
         files = {switch: port_file(self.topology, switch, self.tofino) for switch in self.topology.switches}
         there = [node for node in self.topology.nodes if self._exists(node)]
         if there:
@@ -183,8 +185,8 @@ class Wiring:
         yield f"{self._ip(node)} link set {name} up"
 
     def _loopback(self, switch: str, name: str) -> Iterator[str]:
-        """Yield commands that return what leaves by a loopback port, also for models that do not simulate a port's
-        loopback.
+        """Yield commands that send frames back which leave by a loopback port, also for models that do not simulate a
+        port's loopback.
         """
         mirror = f"{name}r"
         there = f"netns {self.prefix}{switch}"

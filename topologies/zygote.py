@@ -46,7 +46,7 @@ class Channel:
         self._connection.sendall(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
 
     def receive(self, timeout: float | None = None) -> Any:
-        """Return the next message. Raises TimeoutError, or EOFError if the other side has closed."""
+        """Return the next message. Raise TimeoutError, or EOFError if the other side has closed the channel."""
         self._connection.settimeout(timeout)
         length = int.from_bytes(self._exactly(_LENGTH_BYTES), "big")
         return json.loads(self._exactly(length))
@@ -61,12 +61,12 @@ class Channel:
         return data
 
     def send_self(self) -> None:
-        """Send a descriptor of this process, and its id. Must come before all messages."""
+        """Send a descriptor of this process, and its id, before any message."""
         socket.send_fds(self._connection, [b"p"], [os.pidfd_open(os.getpid())])
         self.send({"pid": os.getpid()})
 
     def receive_process(self, timeout: float | None = None) -> tuple[int, int]:
-        """Return the (descriptor, id) that the other side sent by `send_self`. Raises as `receive` does."""
+        """Return the (descriptor, id) that the other side sent by `send_self`. Raise the errors of `receive`."""
         self._connection.settimeout(timeout)
         _, descriptors, _, _ = socket.recv_fds(self._connection, 1, 1)
         if not descriptors:
@@ -82,7 +82,7 @@ class HostFailure(EmulationError):
 
 
 class HostProcess:
-    """A function that runs in a host. Messages go both ways; its return value is the last one."""
+    """A function that runs in a host. Messages go both ways; the function's return value is the last one."""
 
     def __init__(self, host: str, channel: Channel, log: Path) -> None:
         self.host = host
@@ -105,7 +105,9 @@ class HostProcess:
             raise self._failure("is gone") from error
 
     def receive(self, timeout: float) -> Any:
-        """Return the next message (which may be the function's return value). Raises HostFailure."""
+        """Return the next message (which may be the function's return value). Raise HostFailure where the process
+        failed.
+        """
         self._learn_pid(timeout)
         reply = self._next(timeout)
         if "error" in reply:
@@ -118,7 +120,7 @@ class HostProcess:
         signal.pidfd_send_signal(self._descriptor, number)
 
     def end(self, timeout: float = 5.0) -> None:
-        """Send SIGTERM, and SIGKILL after `timeout` seconds. Does nothing if the process has ended."""
+        """Send SIGTERM, and SIGKILL after `timeout` seconds; do nothing if the process has ended."""
         if self._ended:
             return
         self._ended = True
@@ -133,11 +135,11 @@ class HostProcess:
             self._channel.close()
 
     def kill(self) -> None:
-        """Send SIGKILL. Does nothing if the process has ended."""
+        """Send SIGKILL; do nothing if the process has ended."""
         self.signal(signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal. Does nothing if the process has ended."""
+        """Send a signal; do nothing if the process has ended."""
         with contextlib.suppress(HostFailure, ProcessLookupError):
             self._send(number)
 
@@ -172,7 +174,7 @@ class HostProcess:
 
 
 class Zygote:
-    """The preloaded process. A context manager; it ends with the emulation at the latest."""
+    """The preloaded process, as a context manager; it ends with the emulation at the latest."""
 
     def __init__(self, emulation: Emulation, preload: Sequence[str] = ()) -> None:
         self.emulation = emulation
@@ -195,7 +197,9 @@ class Zygote:
             )
 
     def wait_ready(self, timeout: float = START_SECONDS) -> None:
-        """Return when the imports are done (`spawn` may be called before, and then waits). Raises EmulationError."""
+        """Wait until the imports are done (`spawn` may be called before, and then waits). Raise EmulationError where
+        they fail.
+        """
         self._requests.settimeout(timeout)
         try:
             alive = self._requests.recv(1)
@@ -255,7 +259,7 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _child(request: Mapping[str, Any], channel: Channel) -> None:
-    """Enter the namespace, call the function, send its result, exit; never returns."""
+    """Enter the namespace, call the function, send its result and exit; this never returns."""
     status = 1
     try:
         channel.send_self()

@@ -1,4 +1,4 @@
-"""Hugging Face accelerate with gradients that are summed in the network.
+"""Trains with Hugging Face accelerate, and gradients that are summed in the network.
 
     torchrun --nnodes 4 --nproc-per-node 1 ... examples/recipes/with_accelerate.py inart
 

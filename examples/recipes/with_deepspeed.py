@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO (stage 1 or 2) with gradients and parameters through the network.
+"""Trains with DeepSpeed ZeRO (stage 1 or 2), with gradients and parameters through the network.
 
     torchrun --nnodes 4 --nproc-per-node 1 ... examples/recipes/with_deepspeed.py inart [STAGE]
 

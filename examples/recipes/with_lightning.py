@@ -1,4 +1,4 @@
-"""Lightning with gradients that are summed in the network.
+"""Trains with Lightning, and gradients that are summed in the network.
 
     torchrun --nnodes 4 --nproc-per-node 1 ... examples/recipes/with_lightning.py inart
 

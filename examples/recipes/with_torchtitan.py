@@ -1,4 +1,5 @@
-"""FSDP2 as in torchtitan (its own `apply_fsdp_to_decoder`) with parameters and gradients through the network.
+"""Trains with FSDP2 as torchtitan does (its own `apply_fsdp_to_decoder`), with parameters and gradients through the
+network.
 
     torchrun --nnodes 4 --nproc-per-node 1 ... examples/recipes/with_torchtitan.py inart
 

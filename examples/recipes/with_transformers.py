@@ -1,8 +1,8 @@
-"""Hugging Face Trainer with gradients that are summed in the network: a small GPT-2 with random weights.
+"""Trains a small GPT-2 with Hugging Face's Trainer, and gradients that are summed in the network.
 
     torchrun --nnodes 4 --nproc-per-node 1 ... examples/recipes/with_transformers.py inart
 
-The Trainer is built on accelerate, so the same holds: make the process group before TrainingArguments.
+The weights are random. The Trainer is built on accelerate, so make the process group before TrainingArguments.
 """
 
 import json

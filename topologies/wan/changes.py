@@ -17,8 +17,9 @@ Rates = Mapping[tuple[int, int], float]
 class Changes(Faults):
     """Failures, each at its time, and new rates at intervals.
 
-    redraw: seconds between new rates; the k-th are `draw(k)`. The controllers are told what a network would report: a
-    link that is back, and new rates except those of links that are cut. Systems that only measure use nothing else.
+    There are new rates every `redraw` seconds; the k-th are `draw(k)`. The controllers are told what a network would
+    report: a link that is back, and new rates except those of links that are cut. Systems that only measure use no
+    other reports.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""The function that runs at a site (see `topologies.zygote`): an agent that averages values in rounds and checks
-them.
+"""The function of a site's process (see `topologies.zygote`), an agent that averages values in rounds and checks them
+all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from overlay.net.tls import Security
 from topologies.zygote import Channel
 
 PAUSE_SECONDS = 0.05
-"""Pause between rounds, in which a real site would compute."""
+"""Pause in seconds between rounds, in which a real site would compute."""
 
 
 def brought(site: int, values: int) -> np.ndarray:
@@ -31,10 +31,13 @@ def synchronise(
     channel: Channel, *, coordinator: list[Any], backups: list[list[Any]], node: str, address: str,
     sites: dict[str, int], values: int, credentials: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Synchronise in rounds until a message comes, and return counts.
+    """Synchronise in rounds until a message comes, and return counts by name.
 
-    rounds: synchronisations with others. alone: rounds without others. given_up: rounds that failed and were begun
-    again. wrong: rounds whose result was not the mean of the participants' values. peak_mb: peak memory in MB.
+    rounds: synchronisations with others.
+    alone: rounds without others.
+    given_up: rounds that failed and were begun again.
+    wrong: rounds whose result was not the mean of the participants' values.
+    peak_mb: peak memory in MB.
     """
     host, port = coordinator
     site = sites[node]

@@ -30,8 +30,11 @@ NETWORKS: dict[str, Callable[[int], nx.DiGraph]] = {
 
 
 def network_named(name: str, seed: int) -> nx.DiGraph:
-    """One of NETWORKS, or that of a file: {"links": [["paris", "tokyo", 800, 600], ..]}, Mbit/s there and (where it
-    differs) back. Sites get numbers in the order in which they come. Raises ValueError for a file of another kind."""
+    """Return the network of NETWORKS with this name, or that of a file.
+
+    The file is {"links": [["paris", "tokyo", 800, 600], ..]}, with Mbit/s there and (where it differs) back. Sites get
+    numbers in the order in which they come. Raise ValueError for a file of another kind.
+    """
     if name in NETWORKS:
         return NETWORKS[name](seed)
     try:
@@ -66,9 +69,7 @@ which the real link sends hundreds, and its acknowledgements wait microseconds.
 
 
 def scaled(graph: nx.DiGraph, total_mbps: float) -> tuple[nx.DiGraph, float]:
-    """Return the network with all rates times one factor (at most 1), so that they sum to total_mbps, and the
-    factor.
-    """
+    """Return the network with all rates times a factor (at most 1), so that they sum to total_mbps, and the factor."""
     factor = min(1.0, total_mbps / sum(data["mbps"] for _, _, data in graph.edges(data=True)))
     result = graph.copy()
     for _, _, data in result.edges(data=True):
@@ -89,9 +90,8 @@ def redrawn(graph: nx.DiGraph, factor: float, seed: int, k: int) -> dict[tuple[A
 
 
 def emulated(graph: nx.DiGraph, delay_ms: float) -> Topology:
-    """Return a topology with a switch (dc0, ..) and one host (h0, ..) per site.
-
-    delay_ms: one way, on each link between sites.
+    """Return a topology with a switch (dc0, ..) and one host (h0, ..) per site; `delay_ms` is one way, on each link
+    between sites.
     """
     nodes: dict[str, dict[str, str]] = {}
     links: list[tuple[str, str, dict[str, float]]] = []
@@ -109,10 +109,10 @@ def emulated(graph: nx.DiGraph, delay_ms: float) -> Topology:
 def window_bytes(topology: Topology, mtu: int, loss: float) -> int:
     """Return the TCP window in bytes of a connection between any two hosts.
 
-    It is the largest bandwidth-delay product of the routes, and WINDOW_SEGMENTS that wait for a link and for their
-    acknowledgement. Larger windows would stand in queues, share links by their round trips, and give a connection over
-    several links less than its fair part. It is doubled where links lose packets: the frames after a lost one wait for
-    it, while the sender goes on.
+    It is the largest bandwidth-delay product of the routes, plus WINDOW_SEGMENTS segments that wait for a link and for
+    their acknowledgement. Larger windows would stand in queues, share links by their round trips, and give a connection
+    over several links less than its fair part. The window is doubled where links lose packets: the frames after a lost
+    one wait for it, while the sender goes on.
     """
     most = 0.0
     for route in ways(topology).values():
@@ -155,11 +155,11 @@ class Wan:
         """Make TCP connections share links as the simulator assumes.
 
         All connections have the same window, which fills any route, so that a connection's rate does not depend on how
-        long it has been sending; and acknowledgements overtake data (RFC 3449, ACKs-first scheduling), so that it does
-        not depend on traffic in the other direction. Without either, when a frame takes 10 ms: BBR keeps ten and more
-        frames in a queue, acknowledgements wait behind the data of the other direction, and the connection with the
-        smaller window gets 0.6 of its rate. Where nothing is lost, no timer needs to detect losses: it is 1 s as in RFC
-        6298, so that a growing queue does not trigger it.
+        long it has been sending; and acknowledgements overtake data (RFC 3449, ACKs-first scheduling), so that the rate
+        does not depend on traffic in the other direction. Without these two, when a frame takes 10 ms, BBR keeps ten
+        and more frames in a queue, acknowledgements wait behind the data of the other direction, and the connection
+        with the smaller window gets 0.6 of its rate. Where no packets are lost, no timer needs to detect losses: it is
+        1 s as in RFC 6298, so that a growing queue does not trigger it.
         """
         # Half of a receive buffer is the kernel's overhead beside the data.
         window = 2 * window_bytes(self.topology, self.mtu, self.loss)

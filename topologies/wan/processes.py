@@ -90,7 +90,7 @@ class Agents:
     def __init__(
         self, zygote: Zygote, topology: Topology, controllers: Controllers, values: int, keys: Path | None = None
     ) -> None:
-        """Prepare the agents. keys: the folder of everybody's certificates; None: plaintext."""
+        """Prepare the agents; `keys` is the folder with the certificates of all sites (None: plaintext)."""
         self.zygote, self.topology, self.controllers, self.values = zygote, topology, controllers, values
         self.keys = keys
         self.sites = {node: k for k, node in enumerate(topology.servers)}
@@ -120,7 +120,7 @@ class Agents:
         self.dead.discard(node)
 
     def end(self) -> list[dict[str, Any]]:
-        """End the agents that live; returns their reports (topologies/wan/hosts.py)."""
+        """End the agents that live, and return their reports (topologies/wan/hosts.py)."""
         reports = []
         for node, process in self.processes.items():
             if node not in self.dead:

@@ -41,7 +41,7 @@ AFTER_SECONDS = 60.0
 
 
 class _Journal:
-    """The lines that controllers and agents say, with their times; what comes after the end is left out."""
+    """The lines that controllers and agents print, with their times, without those after the end."""
 
     def __init__(self, say: Say) -> None:
         self.events: list[tuple[float, str]] = []
@@ -56,7 +56,7 @@ class _Journal:
 
 
 def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
-    """Do the run and return its report. Raises EmulationError."""
+    """Do the run and return its report. Raise EmulationError where the network does not work."""
     graph, factor = scaled(network_named(arguments.wan, arguments.seed), arguments.total_mbps)
     topology = emulated(graph, arguments.delay_ms)
     faults = [parse_fault(text, topology, ("controller",)) for text in arguments.fail]
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
 
 
 def _given(arguments: argparse.Namespace, wan: Wan, sites: int, keys: Path | None) -> dict[str, Any]:
-    """Return what a controller's process is told (topologies/wan/controller.py)."""
+    """Return the arguments of a controller's process (topologies/wan/controller.py)."""
     return {
         "network": arguments.wan, "seed": arguments.seed, "total_mbps": arguments.total_mbps,
         "system": arguments.system, "values": arguments.values, "p": arguments.p or max(2, sites // 2),
@@ -116,7 +116,7 @@ def _given(arguments: argparse.Namespace, wan: Wan, sites: int, keys: Path | Non
 
 
 def _tasks(controllers: Controllers, began: float, last: float) -> dict[str, Any]:
-    """Return how many tasks ended, and how regularly. last: seconds until the last failure was over."""
+    """Return how many tasks ended, and how regularly; `last` is the seconds until the last failure was over."""
     ended = sorted(at - began for at, _ in controllers.tasks)
     gaps = [b - a for a, b in zip([0.0, *ended], ended, strict=False)]
     return {
@@ -153,7 +153,8 @@ def text(report: dict[str, Any]) -> str:
 def main(argv: Sequence[str]) -> int:
     """Run the command.
 
-    Exit status: 0 all well, 1 it could not run, 3 a result was wrong or nothing went on after failures.
+    The exit status is 0 where all is well, 1 where it could not run, and 3 where a result was wrong or the work did not
+    go on after failures.
     """
     parser = command_line.make("topologies", __doc__, "run --wan")
     parser.add_argument("--wan", nargs="?", const="netstorm", metavar="NETWORK",
