@@ -1,7 +1,7 @@
-"""softswitch: a v1model software switch. It compiles the bmv2 JSON that p4c emits to native code.
+"""softswitch is a v1model software switch, which compiles the bmv2 JSON that p4c emits to native code.
 
-Public names: :class:`Program`, :class:`Device`, :class:`Fabric` (the data plane) and the
-exceptions of :mod:`softswitch.errors`. ``python -m softswitch`` starts a switch that serves P4Runtime.
+Public names: :class:`Program`, :class:`Device`, :class:`Fabric` (the data plane) and the exceptions of
+:mod:`softswitch.errors`. ``python -m softswitch`` starts a switch that serves P4Runtime.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command. Returns the exit status: 0 done, 1 failed (the reason is on stderr), 2 wrong usage."""
+    """Run the command, and return the exit status: 0 done, 1 failed (the reason is on stderr), 2 wrong usage."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given[:1] == ["fabric"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SoftswitchError(Exception):
-    """Base of all errors that softswitch raises on purpose."""
+    """The base of all errors that softswitch raises on purpose."""
 
 
 class UnsupportedConstruct(SoftswitchError):
@@ -28,7 +28,7 @@ class CompilerFailed(SoftswitchError):
 
 
 class NoSuchObject(SoftswitchError, KeyError):
-    """No table, action, counter, register, port or device of that name, or an index beyond its size."""
+    """There is no table, action, counter, register, port or device of that name, or an index is beyond its size."""
 
     def __str__(self) -> str:  # KeyError would print the repr of the message
         return Exception.__str__(self)
@@ -39,7 +39,7 @@ class AlreadyExists(SoftswitchError):
 
 
 class NotFound(SoftswitchError):
-    """No table entry, group or session with this key."""
+    """There is no table entry, group or session with this key."""
 
 
 class CapacityExceeded(SoftswitchError):

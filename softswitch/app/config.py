@@ -18,7 +18,9 @@ DEFAULT_ADDRESS = "127.0.0.1:9559"  # The default is not 0.0.0.0, because P4Runt
 MAX_PRIORITY_QUEUES = 8  # v1model's field `priority` has 3 bits.
 
 CLASS_RATES = tuple(f"class{number}_mbps" for number in range(MAX_PRIORITY_QUEUES))
-"""The rate of each class of service (`standard_metadata.priority`, or by the DSCP) at a port."""
+"""The settings for the rate of each class of service at a port; a packet's class is its `standard_metadata.priority`,
+or follows from its DSCP.
+"""
 
 # The settings of a port's shaping, with the range of each number; rates may also be null, for no limit.
 SHAPE_RANGES: dict[str, tuple[float, float]] = {
@@ -53,14 +55,12 @@ Shape = dict[str, float | None]
 
 
 class ConfigError(ValueError):
-    """The description of a fabric is wrong; the message says where and what."""
+    """The description of a fabric is wrong; the message says where it is wrong and why."""
 
 
 @dataclass(frozen=True)
 class PortConfig:
-    """A port, which is on a Linux interface or linked to (device id, port) in memory; ``shape`` is for what it
-    sends.
-    """
+    """A port, on a Linux interface or linked to (device id, port) in memory; ``shape`` is for frames that it sends."""
 
     port: int
     interface: str | None = None
@@ -72,9 +72,11 @@ class PortConfig:
 class DeviceConfig:
     """A device. ``program`` (bmv2 JSON) and ``p4info`` are loaded at start and after each reboot.
 
-    ``pcap``: folder for recordings of what its ports receive and send. ``priority_queues``: each shaped port has
-    so many queues, the higher the priority the sooner sent; packets of this priority and above are dropped.
-    ``offload``: whether interfaces may be given super-frames.
+    Attributes:
+        pcap: folder for recordings of the frames that its ports receive and send.
+        priority_queues: number of queues of each shaped port; the higher a packet's priority, the sooner it is sent,
+            and packets of this priority and above are dropped.
+        offload: whether interfaces may be given super-frames.
     """
 
     device_id: int
@@ -88,8 +90,8 @@ class DeviceConfig:
     offload: bool = True
 
     def pcap_files(self, port: PortConfig) -> tuple[Path, Path]:
-        """Return the files that record what a port receives and sends, named after its interface, or device and
-        port.
+        """Return the files that record the frames that a port receives and sends, named after its interface, or device
+        and port.
         """
         name = port.interface or f"{self.name}-{port.port}"
         folder = self.pcap or Path()
@@ -98,7 +100,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True)
 class FabricConfig:
-    """The configuration of everything that one process runs."""
+    """The configuration of all devices and servers that one process runs."""
 
     devices: tuple[DeviceConfig, ...]
     grpc: tuple[str, ...] = (DEFAULT_ADDRESS,)
@@ -120,7 +122,9 @@ class FabricConfig:
         return sorted((a, b) for a, b in found)
 
     def find(self, device: int | str) -> DeviceConfig:
-        """Return the device with this id or name."""
+        """Return the device with this id or name. Raise :class:`ConfigError`, which lists the names, where there is
+        none.
+        """
         for one in self.devices:
             if device in (one.device_id, one.name):
                 return one
@@ -128,7 +132,7 @@ class FabricConfig:
 
 
 def load(path: str | Path) -> FabricConfig:
-    """Read a fabric file. Raises :class:`ConfigError`; OSError when it cannot be read."""
+    """Read a fabric file. Raise :class:`ConfigError` for a wrong one, OSError when it cannot be read."""
     try:
         description = json.loads(Path(path).read_bytes())
     except ValueError as error:
@@ -158,7 +162,7 @@ def parse(description: object, folder: Path = Path()) -> FabricConfig:
 
 
 def check_shape(shape: Mapping[str, Any], what: str) -> Shape:
-    """Return the settings of ``shape`` if they are known and in range; raises :class:`ConfigError` otherwise."""
+    """Return the settings of ``shape`` if they are known and in range; raise :class:`ConfigError` otherwise."""
     checked: Shape = {}
     for name, value in shape.items():
         if name not in SHAPE_RANGES:
@@ -284,7 +288,7 @@ def _check_fabric(fabric: FabricConfig) -> None:
 
 
 def _check_address(address: str) -> None:
-    """Check an address to listen on: gRPC takes a port modulo 65536, and 443 for a missing one."""
+    """Check an address to listen on, because gRPC takes a port modulo 65536, and 443 for a missing one."""
     if address.startswith("unix"):
         return
     host, colon, port = address.rpartition(":")

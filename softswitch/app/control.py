@@ -106,7 +106,7 @@ class _SocketServer(socketserver.ThreadingUnixStreamServer):
 
 
 class ControlServer:
-    """A server that listens on ``path`` (mode 0600) until :meth:`stop`. Raises OSError if it cannot."""
+    """A server that listens on ``path`` (mode 0600) until :meth:`stop`. It raises OSError if it cannot listen."""
 
     def __init__(self, path: str, switches: Switches) -> None:
         self.path = path
@@ -129,7 +129,7 @@ class ControlServer:
 
 
 def execute(switches: Switches, request: object) -> object:
-    """Carry out one command; returns its result as JSON values."""
+    """Carry out one command, and return its result as JSON values."""
     if not isinstance(request, dict):
         raise ControlError("a request is a JSON object")
     arguments = dict(request)
@@ -174,7 +174,7 @@ def execute(switches: Switches, request: object) -> object:
 def call(path: str, command: str, timeout: float | None = None, **arguments: Any) -> Any:
     """Send one command to a running softswitch and return its result.
 
-    Raises :class:`ControlError` if the command is refused, OSError if nobody answers.
+    Raise :class:`ControlError` if the command is refused, OSError if nobody answers.
     """
     for answer in conversation(path, command, timeout, **arguments):
         if "result" in answer:

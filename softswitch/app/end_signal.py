@@ -9,9 +9,9 @@ import signal
 class EndSignal:
     """A wait for SIGINT or SIGTERM, from construction on; only in the main thread.
 
-    It is not an Event that a handler sets: Python runs handlers between two instructions of the main thread, so one for
-    a signal that comes just before an endless wait would never run, and one that comes while the main thread holds the
-    Event's lock would wait for it for ever. The descriptor is written to at once.
+    It is not an Event that a handler sets: Python runs handlers between two instructions of the main thread, so the
+    handler of a signal that comes just before an endless wait would never run, and that of a signal that comes while
+    the main thread holds the Event's lock would wait for the lock for ever. A signal writes to the descriptor at once.
     """
 
     def __init__(self) -> None:
@@ -22,5 +22,5 @@ class EndSignal:
             signal.signal(number, lambda *_: None)
 
     def wait(self) -> None:
-        """Return once there was one of the signals."""
+        """Wait until one of the signals has come."""
         os.read(self._reader, 1)

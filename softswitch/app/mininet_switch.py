@@ -1,4 +1,4 @@
-"""softswitch as a switch for Mininet.
+"""Makes softswitch a switch for Mininet.
 
     mn --custom softswitch/app/mininet_switch.py --controller none \\
         --switch softswitch,json=prog.json,p4info=prog.p4info.txtpb
@@ -63,9 +63,9 @@ class SoftSwitch(Switch):
         self.log = Path(tempfile.gettempdir()) / f"softswitch-{name}.log"
 
     def start(self, controllers: Any) -> None:
-        """Start the switch; returns when it serves.
+        """Start the switch, and return when it serves.
 
-        Raises RuntimeError with the end of its output if it does not start.
+        Raise RuntimeError with the end of its output if it does not start.
         """
         command = [sys.executable, "-m", "softswitch", *self._program, "--device-id", str(self.device_id)]
         for port, interface in sorted(self.intfs.items()):
@@ -94,4 +94,4 @@ class SoftSwitch(Switch):
 
 
 switches = {"softswitch": SoftSwitch}
-"""`mn --custom` looks for this name."""
+"""The switches of this module, under the name that `mn --custom` looks for."""

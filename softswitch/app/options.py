@@ -33,7 +33,7 @@ def program_name() -> str:
 
 
 def single(arguments: list[str]) -> tuple[config.FabricConfig, argparse.Namespace]:
-    """Return the checked options of one switch; ends the process with status 2 and a reason if they are wrong."""
+    """Return the checked options of one switch; end the process with status 2 and a reason if they are wrong."""
     parser = _parser()
     # simple_switch_grpc wants its target's options behind "--"; here they may be anywhere.
     options = parser.parse_args(_with_folder([argument for argument in arguments if argument != "--"]))
@@ -76,9 +76,9 @@ def _place(name: str) -> str:
 
 
 def _with_folder(arguments: list[str]) -> list[str]:
-    """Join ``--pcap FOLDER``, or ``--pcap`` alone, which means the current folder, into one argument.
+    """Join ``--pcap FOLDER``, or ``--pcap`` alone (which means the current folder), into one argument.
 
-    The word after it is the folder unless it is an option or looks like the program.
+    The word after ``--pcap`` is the folder unless it is an option or looks like the program.
     """
     result: list[str] = []
     rest = list(arguments)
@@ -170,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_habits(parser: argparse.ArgumentParser) -> None:
-    """Options of simple_switch_grpc that change nothing here."""
+    """Add options of simple_switch_grpc that change nothing here."""
     habits = parser.add_argument_group("taken because simple_switch_grpc has them")
     habits.add_argument("--drop-port", type=int, default=DROP_PORT, metavar="N", help=f"always {DROP_PORT} here")
     habits.add_argument("--log-flush", action="store_true", help="what is logged is in the file at once anyway")

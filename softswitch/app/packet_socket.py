@@ -1,11 +1,11 @@
-"""A device's packets over a socket instead of interfaces, for bmv2's option ``--packet-in ipc://FILE``.
+"""Carries a device's packets over a socket instead of interfaces, for bmv2's option ``--packet-in ipc://FILE``.
 
-It needs no root: a process of the same user connects, sends frames to any port and gets those that leave. The socket is
-what bmv2 makes with nanomsg, a PAIR over IPC, so that PTF (``--platform nn``) and other clients of bmv2's connect to
-it. Nothing of nanomsg is needed here: it is a Unix stream socket. Both sides first send eight bytes (zero, "SP", zero,
-0x0010 for PAIR, zeros); then each message is a byte 1, its length (64 bits, the highest byte first) and its bytes (the
-scalability protocols' IPC mapping). A message begins with three 32-bit integers, the lowest byte first, as bmv2's
-``dev_mgr_packet_in.cpp`` has them: type, port, and the length of the frame that follows.
+It needs no root: a process of the same user connects, sends frames to any port and gets the frames that leave. The
+socket is the one that bmv2 makes with nanomsg, a PAIR over IPC, so that PTF (``--platform nn``) and other clients of
+bmv2's connect to it. Nothing of nanomsg is needed here: it is a Unix stream socket. Both sides first send eight bytes
+(zero, "SP", zero, 0x0010 for PAIR, zeros); then each message is a byte 1, its length (64 bits, the highest byte first)
+and its bytes (the scalability protocols' IPC mapping). A message begins with three 32-bit integers, the lowest byte
+first, as bmv2's ``dev_mgr_packet_in.cpp`` has them: type, port, and the length of the frame that follows.
 """
 
 from __future__ import annotations
@@ -34,10 +34,17 @@ _log = logging.getLogger(__name__)
 
 
 class PacketSocket:
-    """A socket for the frames of one device, of one client at a time; the next one is served when it has gone.
+    """A socket for the frames of one device. It serves one client at a time; the next one is served when that has gone.
 
-    address: ``ipc://FILE``. inject: called with (port, frame) for what comes. Whoever makes it calls :meth:`send` for
-    what leaves. Raises ``ConfigError`` for another kind of address, OSError where no socket can be made.
+    The caller calls :meth:`send` for frames that leave the device.
+
+    Args:
+        address: ``ipc://FILE``.
+        inject: called with (port, frame) for each frame that comes from the client.
+
+    Raises:
+        ConfigError: the address is of another kind.
+        OSError: no socket can be made there.
     """
 
     def __init__(self, address: str, inject: Callable[[int, bytes], None]) -> None:
@@ -52,7 +59,10 @@ class PacketSocket:
         self._thread.start()
 
     def send(self, port: int, frame: bytes) -> None:
-        """Hand a frame that leaves by a port to the client; without one it is lost, as on a cable without an end."""
+        """Hand a frame that leaves by a port to the client.
+
+        Without a client it is lost, as on a cable without an end.
+        """
         self._send(HEADER.pack(PACKET_OUT, port, len(frame)) + frame)
 
     def stop(self) -> None:
@@ -97,7 +107,7 @@ class PacketSocket:
                         self._client = None
 
     def _take(self, message: bytes) -> None:
-        """Do what a message asks for. Ports need not be added first, and are never down: bmv2's default, too."""
+        """Do as a message asks. Ports need not be added first, and are never down, which is bmv2's default, too."""
         if len(message) < HEADER.size:
             raise ValueError(f"a message of {len(message)} bytes has no header")
         kind, port, more = HEADER.unpack_from(message)
@@ -111,7 +121,7 @@ class PacketSocket:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Listen at a path; a socket there that nobody listens at any more is replaced."""
+    """Return a socket that listens at a path; a socket there that nobody listens at any more is replaced."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket():
@@ -135,7 +145,7 @@ def _listen(path: Path) -> socket.socket:
 
 
 def _message(client: socket.socket) -> bytes | None:
-    """Return the next message; None when the client has gone. Raises ValueError for what is none."""
+    """Return the next message; None when the client has gone. Raise ValueError for bytes that are no message."""
     head = _receive(client, MESSAGE.size)
     if head is None:
         return None
@@ -146,7 +156,7 @@ def _message(client: socket.socket) -> bytes | None:
 
 
 def _receive(client: socket.socket, length: int) -> bytes | None:
-    """Return so many bytes; None when the client goes before."""
+    """Return so many bytes; None when the client goes earlier."""
     data = bytearray()
     while len(data) < length:
         part = client.recv(length - len(data))

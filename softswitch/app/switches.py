@@ -27,7 +27,7 @@ from softswitch.p4runtime.stubs import p4info_pb2
 class Switches:
     """All devices of a :class:`FabricConfig`. They are made completely, and are idle until :meth:`start`.
 
-    Raises the errors of loading programs, opening interfaces and listening: :class:`SoftswitchError`,
+    It raises the errors of loading programs, opening interfaces and listening: :class:`SoftswitchError`,
     :class:`P4RuntimeError`, OSError.
     """
 
@@ -70,7 +70,9 @@ class Switches:
         self._fabric.close()
 
     def shape(self, device: int | str, port: int, changes: Shape) -> Shape:
-        """Change the shaping of what a port sends; settings not given stay. Returns all settings of the port."""
+        """Change the shaping of the frames that a port sends, and return all settings of the port; settings not given
+        stay.
+        """
         device_id = self.config.find(device).device_id
         what = f"device {device} port {port}"
         checked = check_shape(changes, what)
@@ -108,8 +110,8 @@ class Switches:
     def remove_port(self, device: int | str, port: int) -> None:
         """Detach a port from its interface, which others may then use.
 
-        Entries for the port stay, and what they send to it is dropped. A link in memory cannot be removed: it has two
-        ends, and its devices were made with it.
+        Entries for the port stay, and frames that they send to it are dropped. A link in memory cannot be removed: it
+        has two ends, and its devices were made with it.
         """
         place = self.config.find(device).device_id, port
         with self._shapes_lock:
@@ -121,7 +123,7 @@ class Switches:
             del self._shapes[place], self._interfaces[place]
 
     def packet_socket(self, device: int | str, address: str) -> PacketSocket:
-        """Put a device's ports that have neither interface nor link on a socket, until the caller stops that."""
+        """Connect a device's ports that have neither interface nor link to a socket, until the caller stops that."""
         found = self._fabric.devices[self.config.find(device).device_id]
         packets = PacketSocket(address, found.inject)
         found.capture = packets.send
@@ -138,10 +140,14 @@ class Switches:
             target.open()
 
     def flip(self, device: int | str, register: str, count: int = 1, most_index: int | None = None) -> list[object]:
-        """Flip a random bit, drawn with the fabric's seed, in each of `count` random elements; returns what was
-        flipped.
+        """Flip a random bit, drawn with the fabric's seed, in each of `count` random elements, and return the flipped
+        bits.
 
-        register: prefix of the registers' names. most_index: only elements up to this one; None: all.
+        Args:
+            device: id or name of the device.
+            register: prefix of the registers' names.
+            count: number of elements.
+            most_index: the highest index of an element; None: that of the last one.
         """
         found = self._fabric.devices[self.config.find(device).device_id]
         program = found.program
@@ -158,7 +164,7 @@ class Switches:
         return flipped
 
     def set_crc(self, device: int | str, calculation: str, parameters: dict[str, int]) -> None:
-        """Choose what a custom check of a device's program computes; parameters: those of :class:`Crc`."""
+        """Choose how a custom check of a device's program is computed; the parameters are those of :class:`Crc`."""
         names = [one.name for one in dataclasses.fields(Crc)]
         if "polynomial" not in parameters or not set(parameters) <= set(names):
             raise ConfigError(f"give the polynomial, and of {', '.join(names[1:])} what is not 0")
@@ -170,7 +176,7 @@ class Switches:
     def trace(
         self, device: int | str, packets: int | None = None, in_port: int | None = None, out_port: int | None = None
     ) -> Trace:
-        """A trace of the next packets of a device; the caller closes it."""
+        """Return a trace of the next packets of a device; the caller closes it."""
         found = self._fabric.devices[self.config.find(device).device_id]
         return Trace(found, packets, in_port, out_port)
 

@@ -12,7 +12,7 @@ POLL_S = 0.2
 
 
 class Tracer:
-    """A tracer with one thread per device, which gives ``show`` the text of each packet, until :meth:`stop`."""
+    """A tracer with one thread per device, which calls ``show`` with the text of each packet, until :meth:`stop`."""
 
     def __init__(self, switches: Switches, show: Callable[[str], None]) -> None:
         self._stopping = threading.Event()

@@ -32,7 +32,7 @@ _ALGORITHMS = {"csum16", "crc16", "crc16_custom", "crc32", "crc32_custom", "crcC
 class Declarations:
     """A reader of one program's declarations.
 
-    ``union_members``: for each stack of unions, the names of the headers in one of its unions.
+    ``union_members`` has, for each stack of unions, the names of the headers in one of its unions.
     """
 
     def __init__(self, root: dict[str, Any], expressions: Expressions) -> None:
@@ -42,7 +42,7 @@ class Declarations:
         self.union_members: dict[str, list[str]] = {}
 
     def read(self) -> None:
-        """Read all declarations but the checksums, which may refer to anything."""
+        """Read all declarations except the checksums, which may refer to any of them."""
         self._header_types()
         self._headers()
         self._arrays()

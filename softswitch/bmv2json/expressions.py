@@ -43,21 +43,21 @@ class Expressions:
         self.program = program
 
     def header(self, name: str) -> Header:
-        """Return a declared header. Raises BadProgram if there is none of this name."""
+        """Return a declared header. Raise BadProgram if there is none of this name."""
         header = self.program.headers.get(name)
         if header is None:
             raise BadProgram(f"reference to header {name!r}, which the program does not declare")
         return header
 
     def stack(self, name: str) -> Stack:
-        """Return a declared header stack. Raises BadProgram if there is none of this name."""
+        """Return a declared header stack. Raise BadProgram if there is none of this name."""
         stack = self.program.stacks.get(name)
         if stack is None:
             raise BadProgram(f"reference to header stack {name!r}, which the program does not declare")
         return stack
 
     def expr(self, item: Any, source: str | None, params: int = 0) -> Expr:
-        """Return an expression. ``params``: the number of parameters of the action that contains it."""
+        """Return an expression; ``params`` is the number of parameters of the action that contains it."""
         kind, value = item["type"], item["value"]
         if kind == "expression":
             if isinstance(value, dict) and "type" in value:  # p4c wraps some expressions twice.

@@ -128,7 +128,7 @@ class Lookahead:
 
 @dataclass(frozen=True)
 class Op:
-    """An operator. ``args`` are (left, right), (right,) for unary ones and (cond, left, right) for ``?``."""
+    """An operator. Its ``args`` are (left, right), or (right,) for unary ones, or (cond, left, right) for ``?``."""
 
     op: str
     args: tuple[Expr, ...]
@@ -192,8 +192,10 @@ class Transition:
 
 @dataclass(frozen=True)
 class ParserOp:
-    """An operation of a parser state: ``extract`` (args: header or stack), ``extract_VL`` (also the bits of its varbit
-    field), ``set``, ``verify``, ``advance`` or ``primitive`` (args: one Primitive).
+    """An operation of a parser state.
+
+    It is ``extract`` (args: header or stack), ``extract_VL`` (also the bits of its varbit field), ``set``, ``verify``,
+    ``advance`` or ``primitive`` (args: one Primitive).
     """
 
     op: str
@@ -340,7 +342,7 @@ class Meter:
 class ActionProfile:
     """An action profile.
 
-    ``selector`` names the calculation over the selector's key fields; ``None``: it has no groups.
+    ``selector`` names the calculation over the selector's key fields; it is ``None`` for a profile without groups.
     """
 
     name: str
@@ -350,7 +352,7 @@ class ActionProfile:
 
 @dataclass(frozen=True)
 class ValueSet:
-    """A parser value set. ``widths`` are those of the fields that are matched with it; empty if none are."""
+    """A parser value set. Its ``widths`` are those of the fields that are matched with it, and empty if none are."""
 
     name: str
     size: int
@@ -370,7 +372,7 @@ class Digest:
 
 @dataclass
 class P4Program:
-    """A program, with everything that the compiler needs to know about it."""
+    """A program with all facts that the compiler needs."""
 
     name: str
     header_types: dict[str, HeaderType] = field(default_factory=dict)
@@ -397,7 +399,7 @@ class P4Program:
     aliases: dict[str, FieldRef] = field(default_factory=dict)
 
     def field_of(self, ref: FieldRef) -> Field:
-        """Return the declaration behind a reference; raises ``BadProgram`` if there is none."""
+        """Return the declaration behind a reference. Raise ``BadProgram`` if there is none."""
         header = self.headers.get(ref.header)
         if header is None:
             raise BadProgram(f"reference to header {ref.header!r}, which the program does not declare")

@@ -27,7 +27,7 @@ from softswitch.errors import BadProgram, UnsupportedConstruct
 class Parser:
     """A reader of one program's parser and deparser.
 
-    ``union_members``: for each stack of unions, the names of the headers in one of its unions.
+    ``union_members`` has, for each stack of unions, the names of the headers in one of its unions.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ _MATCH_KINDS = {"exact", "lpm", "ternary", "range", "valid"}
 class Pipelines:
     """A reader of the pipelines of one program whose actions are read already.
 
-    ``calculation``: reads that of a selector.
+    ``calculation`` is a function that reads the calculation of a selector.
     """
 
     def __init__(
@@ -149,7 +149,9 @@ class Pipelines:
         return profile
 
     def _key(self, key: dict[str, Any], table: str, source: str | None) -> Key:
-        """Return one of the table's keys; the validity of a header is an exact match of its field $valid$."""
+        """Return one of the table's keys. A key on the validity of a header is an exact match of the header's field
+        $valid$.
+        """
         if key["match_type"] not in _MATCH_KINDS:
             raise UnsupportedConstruct(f"match kind {key['match_type']!r} in table {table!r}", source)
         if key["match_type"] == "valid":

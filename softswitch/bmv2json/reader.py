@@ -26,7 +26,9 @@ _TOP_LEVEL = {
 
 
 def read_program(text: bytes | str) -> P4Program:
-    """Parse bmv2 JSON. Raises ``BadProgram`` or ``UnsupportedConstruct``."""
+    """Parse bmv2 JSON. Raise ``BadProgram`` for malformed JSON, ``UnsupportedConstruct`` for what softswitch does not
+    implement.
+    """
     try:
         root = json.loads(text)
     except (ValueError, RecursionError) as error:

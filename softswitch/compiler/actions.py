@@ -136,8 +136,8 @@ class ActionGen(Operands):
     def _branch(
         self, primitives: tuple[Primitive, ...], index: int, end: int, targets: dict[int, int]
     ) -> tuple[Statement, int] | None:
-        """Return an `if` without `else` around straight-line statements as one statement; None if it is anything
-        else.
+        """Return an `if` without `else` around straight-line statements as one statement; None for any other
+        primitives.
         """
         primitive = primitives[index]
         if primitive.op != "_jump_if_zero" or self.trace is not None:

@@ -1,6 +1,6 @@
-"""Compiles C with the system compiler and caches the results under the digest of everything that goes into them.
+"""Compiles C with the system compiler and caches the results under a digest of all inputs.
 
-That is source, headers, flags, compiler and CPU.
+The inputs are source, headers, flags, compiler and CPU.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def cache_dir() -> Path:
 
 
 def compile_program(source: str, quick: bool = False) -> tuple[Path, str]:
-    """Compile a generated program. Returns the shared object and the digest that names it.
+    """Compile a generated program, and return the shared object and the digest that names it.
 
-    ``quick``: compile in little time, to slower code.
+    With ``quick`` it is compiled in little time, to slower code.
     """
     headers = [RUNTIME / "ss_abi.h", RUNTIME / "ss_bits.h", RUNTIME / "ss_crc.h", RUNTIME / "ss_meter.h"]
     flags = tuple("-O1" if flag == "-O3" else flag for flag in FLAGS) if quick else FLAGS
@@ -43,7 +43,7 @@ def compile_program(source: str, quick: bool = False) -> tuple[Path, str]:
 
 
 def compile_runtime() -> Path:
-    """Compile the runtime, which is the same for all programs."""
+    """Compile the runtime, which is the same for all programs, and return the shared object."""
     sources = sorted(RUNTIME.glob("*.c"))
     return _compile(b"", sources, sorted(RUNTIME.glob("*.h")), RUNTIME_FLAGS)[0]
 

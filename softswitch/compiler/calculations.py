@@ -18,11 +18,13 @@ _ALGORITHMS = {
 }
 
 CUSTOM = {"crc16_custom": 16, "crc32_custom": 32}
-"""The algorithms whose parameters the host may choose -> bits of the result."""
+"""The algorithms whose parameters the host may choose, with the bits of their results."""
 
 
 def custom_crcs(program: P4Program) -> dict[str, int]:
-    """Return a program's calculations with such an algorithm, in the order of their numbers -> bits of the result."""
+    """Return a program's calculations with such an algorithm, in the order of their numbers, with the bits of their
+    results.
+    """
     return {name: CUSTOM[calc.algo] for name, calc in program.calculations.items() if calc.algo in CUSTOM}
 
 
@@ -36,7 +38,9 @@ class CalculationGen:
         self._index = {name: i for i, name in enumerate(self.program.calculations)}
 
     def call(self, name: str, payload: str = "NULL, 0") -> str:
-        """Return C for the result over the present packet. `payload`: address and size of what follows the headers."""
+        """Return C for the result over the present packet; `payload` is the address and size of the bytes that follow
+        the headers.
+        """
         return f"calc_{self._index[name]}(s, p, {payload})"
 
     def function(self, calc: Calculation) -> str:

@@ -1,4 +1,4 @@
-"""C that verifies and updates a program's checksums."""
+"""Generates C that verifies and updates a program's checksums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softswitch.errors import UnsupportedConstruct
 
 
 def verify_checksums(layout: Layout, expr: ExprGen, calculations: CalculationGen, trace: TraceGen | None) -> list[str]:
-    """Return the end of the parser's C: it sets checksum_error if a checksum that is to be verified is wrong."""
+    """Return C for the end of the parser, which sets checksum_error if a checksum that is to be verified is wrong."""
     lines = ["p->base.standard.checksum_error = 0;"]
     for checksum in layout.program.checksums:
         if not checksum.verify:

@@ -66,10 +66,10 @@ class Generated:
 
 
 def generate(program: P4Program, trace: bool = False) -> Generated:
-    """Generate C for ``program``.
+    """Generate C for ``program``. With ``trace`` it is the variant of the program that reports its steps; its state is
+    the same.
 
-    Raises ``UnsupportedConstruct`` for what it cannot express, ``BadProgram`` for inconsistent input. ``trace``:
-    generate the variant of the program that reports what it does; its state is the same.
+    Raise ``UnsupportedConstruct`` for what it cannot express, ``BadProgram`` for inconsistent input.
     """
     try:
         return _generate(program, trace)
@@ -254,8 +254,12 @@ def _field_lists(program: P4Program, layout: Layout, expr: ExprGen) -> str:
 
 @dataclass(frozen=True)
 class _Parallel:
-    """Properties of a program that allow more at a time. copies_alike: replicas of a packet are equal. shareable:
-    packets may run at once (sharing.py)."""
+    """Properties of a program that allow more work at a time.
+
+    Attributes:
+        copies_alike: whether replicas of a packet are equal.
+        shareable: whether packets may run at once (sharing.py).
+    """
 
     copies_alike: bool
     shareable: bool

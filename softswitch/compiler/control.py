@@ -47,7 +47,7 @@ class ControlGen:
         self.exits = any(p.op in ENDING for a in self.program.actions.values() for p in a.primitives)
 
     def function(self, pipeline: Pipeline) -> str:
-        """Return the function ``static void <name>(state, packet)``."""
+        """Return the C function ``static void <name>(state, packet)`` of a pipeline."""
         labels = {name: i for i, name in enumerate((*pipeline.tables, *pipeline.conditionals))}
         lines = [
             f"static void {pipeline.name}(struct ss_state *restrict s, struct ss_packet *restrict base) {{",

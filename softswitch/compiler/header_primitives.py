@@ -20,7 +20,7 @@ class HeaderPrimitives(Operands):
     """A generator of C for the primitives on whole headers."""
 
     def handlers(self) -> dict[str, Handler]:
-        """Return what compiles each primitive."""
+        """Return the method that compiles each primitive, by the primitive's name."""
         return {
             "assign_VL": self._assign_varbit,
             "assign_header": self._assign_header,

@@ -47,8 +47,9 @@ def storage_bits(width: int) -> int:
 class Slot:
     """The place of a value.
 
-    kind ``native``: the C lvalue ``place`` of ``bits`` bits. kind ``bytes``: network order at the C address ``place``,
-    starting ``bit`` bits into the first byte. ``key`` identifies the memory for dependence checks.
+    A slot of kind ``native`` is the C lvalue ``place`` of ``bits`` bits. One of kind ``bytes`` is in network order at
+    the C address ``place``, starting ``bit`` bits into the first byte. ``key`` identifies the memory for dependence
+    checks.
     """
 
     kind: str
@@ -225,7 +226,7 @@ def c_type(bits: int) -> str:
 
 
 def table_actions(table: Table) -> list[int]:
-    """Return action ids in the order of their numbers in entries (with an action profile: see
+    """Return action ids in the order of their numbers in entries (for a table with an action profile, see
     `profile_actions` in control.py).
     """
     return [i for i in dict.fromkeys((*table.actions, table.default_action)) if i >= 0]

@@ -12,11 +12,11 @@ from softswitch.compiler.values import Value
 from softswitch.errors import BadProgram
 
 Handler = Callable[[Primitive], list[Statement]]
-"""Compiles one call of a primitive."""
+"""The type of a function that compiles one call of a primitive."""
 
 
 class Operands:
-    """A generator of C for arguments; those that compile primitives are derived from it and share its `expr`."""
+    """A generator of C for arguments; the generators of primitives are derived from it and share its `expr`."""
 
     def __init__(self, layout: Layout, expr: ExprGen) -> None:
         self.layout = layout
@@ -32,5 +32,5 @@ class Operands:
         return self.expr.convert(self._number(argument, 64), "u64")
 
     def assignment(self, slot: Slot, source: Argument) -> Statement:
-        """``slot = source``."""
+        """Return the statement ``slot = source``."""
         return Statement(self.expr.store(slot, self._number(source, slot.width)), writes=frozenset({slot.key}))

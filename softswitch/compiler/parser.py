@@ -47,7 +47,9 @@ class ParserGen:
         self._aheads = 0  # number of local copies of what lookahead reads
 
     def function(self) -> str:
-        """Return ``static uint32_t parse(state, packet, data, len)``, which returns the bytes consumed."""
+        """Return the C function ``static uint32_t parse(state, packet, data, len)``, which returns the consumed bytes'
+        number.
+        """
         cyclic = _has_cycle(self.program)
         lines = [
             "static uint32_t parse(struct ss_state *restrict s, struct ss_packet *restrict base,",
@@ -134,7 +136,7 @@ class ParserGen:
         return [s.checked for s in self.actions.primitive(primitive)]
 
     def _extract(self, place: HeaderPlace, name: str, varbit: str | None = None) -> str:
-        """Return C that extracts a header; ``varbit``: C of the number of bits in its varbit field."""
+        """Return C that extracts a header; ``varbit`` is C of the number of bits in its varbit field."""
         kind = self.program.header_types[place.type_name]
         size = kind.width // 8
         if kind.varbit is not None:

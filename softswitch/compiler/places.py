@@ -1,4 +1,4 @@
-"""C for the places that expressions denote: headers, elements of stacks, and their fields."""
+"""Generates C for the places that expressions denote: headers, elements of stacks, and their fields."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from softswitch.errors import BadProgram
 class HeaderPlace:
     """A header that an expression denotes.
 
-    address: C address of its bytes. valid: C lvalue of its validity. varbit_length: C lvalue of its varbit field's
-    length in bytes, or "". others_invalid: C that makes the other headers of its union invalid.
+    Attributes:
+        address: C address of its bytes.
+        valid: C lvalue of its validity.
+        varbit_length: C lvalue of its varbit field's length in bytes, or "".
+        others_invalid: C that makes the other headers of its union invalid.
     """
 
     address: str
@@ -51,7 +54,10 @@ class PlaceGen(ValueGen):
         raise BadProgram(f"{self.source}: a header is expected")
 
     def _element(self, stack_name: str, index: str) -> HeaderPlace:
-        """Return an element by run-time index; an index out of range means the last one (bmv2: undefined)."""
+        """Return an element by run-time index.
+
+        An index out of range means the last element (bmv2 leaves it undefined).
+        """
         stack = self.program.stacks[stack_name]
         base, size, valid = self.layout.stack_base(stack)
         bounded = f"ss_bound({index}, {len(stack.headers)})"
@@ -83,7 +89,9 @@ class PlaceGen(ValueGen):
         return Value(f"((int64_t){following} - 1)", "i64", -1, size - 1)
 
     def last_field(self, expr: StackField) -> Slot:
-        """Return a field of a stack's last extracted element (element 0 of an empty stack; bmv2: undefined)."""
+        """Return a field of a stack's last extracted element, or of element 0 where the stack is empty (bmv2 leaves it
+        undefined).
+        """
         stack = self.program.stacks[expr.stack]
         last = f"(p->stack_next[{self.layout.stack_index[expr.stack]}] ? " + (
             f"p->stack_next[{self.layout.stack_index[expr.stack]}] - 1 : 0)"

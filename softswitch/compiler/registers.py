@@ -1,7 +1,7 @@
 """Places register elements in memory.
 
 Register arrays of one length and one element type form a group, and element i of all arrays of a group lie side by
-side: what 256 arrays hold for one slot is one contiguous KiB, and a packet that accesses that slot in all of them
+side: the values of 256 arrays for one slot are one contiguous KiB, and a packet that accesses that slot in all of them
 touches a few cache lines, not 256.
 """
 

@@ -35,7 +35,7 @@ class RowAccess:
 class Statement:
     """A C statement.
 
-    ``label`` ends a run (it is a jump target). ``reads``: memory that the row indices depend on.
+    A ``label`` ends a run (it is a jump target). ``reads`` is the memory that the row indices depend on.
     """
 
     checked: str

@@ -8,15 +8,15 @@ its first access, and keeps it. Counters only add up, and tables do not change w
     sum_00.read(held, slot)            -> the lock is taken before this
     sum_00.write(slot, held + value)
 
-An index is a field, or an expression over fields (p4c writes the expression out again wherever a field is read that
-was just assigned). That it stays the same is shown for all ways through the tables, whether or not a packet could take
+An index is a field, or an expression over fields (p4c writes the expression out again wherever a field is read that was
+just assigned). That it stays the same is shown for all paths through the tables, whether or not a packet could take
 them:
 
-1. no field in it is written after the lock could have been taken;
-2. where a field F and an expression E both occur, F is assigned E in one place alone, before every use of E.
+1. no field in it is written after the lock could have been taken; 2. where a field F and an expression E both occur, F
+is assigned E in one place alone, before every use of E.
 
-What else makes packets depend on each other keeps one lock for all: meters, digests, messages, random numbers, copies
-(clone, resubmit, recirculate), idle timeouts, and an egress, which sees queues.
+Other features that make packets depend on each other keep one lock for all: meters, digests, messages, random numbers,
+copies (clone, resubmit, recirculate), idle timeouts, and an egress, which sees queues.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from softswitch.bmv2json.model import (
 from softswitch.compiler.layout import Layout, table_actions
 
 MOST_COUNTS = 64
-"""The most counters that a packet may count on (SS_MOST_COUNTS in ss_abi.h)."""
+"""The most counters to which a packet may add (SS_MOST_COUNTS in ss_abi.h)."""
 _READS = frozenset({"register_write", "count", "no_op", "exit", "_jump", "_jump_if_zero"})
 _WRITES = frozenset({
     "assign", "modify_field", "add_to_field", "subtract_from_field", "add", "subtract", "bit_and", "bit_or", "bit_xor",
@@ -53,7 +53,7 @@ _INDEX_AT = {"register_read": 2, "register_write": 1}
 
 @dataclass(frozen=True)
 class Hold:
-    """Place where an action takes the lock of a slot: before primitive ``at``, by this index."""
+    """The place where an action takes the lock of a slot: before primitive ``at``, by this index."""
 
     at: int
     index: Argument
@@ -61,7 +61,7 @@ class Hold:
 
 @dataclass(frozen=True)
 class Sharing:
-    """Places that let packets run at once: one in each action that uses registers."""
+    """The places of locks that let packets run at once: one in each action that uses registers."""
 
     holds: dict[int, Hold]
 
@@ -71,7 +71,7 @@ class _NotShareableError(Exception):
 
 
 def sharing(program: P4Program, layout: Layout) -> Sharing | None:
-    """Return how packets of a program may run at once; None: they may not."""
+    """Return how packets of a program may run at once; None where they may not."""
     try:
         return _Analysis(program, layout).result()
     except _NotShareableError:
@@ -113,7 +113,7 @@ class _Analysis:
         return Sharing(holds)
 
     def _counts(self) -> int:
-        """Return the most counters that a packet counts on: it goes through each table at most once."""
+        """Return the most counters to which a packet adds; it goes through each table at most once."""
         return sum(
             int(t.with_counters)
             + max((sum(p.op == "count" for p in self.actions[i].primitives) for i in table_actions(t)), default=0)
@@ -123,7 +123,7 @@ class _Analysis:
     # ---------------------------------------------------------------------------------------------------- one action
 
     def _resolve(self, action: Action, at: int) -> Argument:
-        """Return the index of the access at ``at`` as what it was when the action began, or as an expression."""
+        """Return the index of the access at ``at`` in terms of the fields as they were when the action began."""
         index: Argument = action.primitives[at].args[_INDEX_AT[action.primitives[at].op]]
         if not self._any(action.id, 0, at, index):
             return index
@@ -147,7 +147,9 @@ class _Analysis:
         return Hold(first, action.primitives[first].args[_INDEX_AT[action.primitives[first].op]])
 
     def _written(self, primitive: Primitive) -> _Place | None:
-        """Return what a primitive may write to: a field, all of a header, or what cannot be told (``_ANYTHING``)."""
+        """Return the place that a primitive may write to: a field, all of a header, or ``_ANYTHING`` where it cannot be
+        told.
+        """
         if primitive.op in ("drop", "mark_to_drop"):
             return ("header", "standard_metadata", 0)
         if primitive.op in _READS or not primitive.args:
@@ -161,7 +163,7 @@ class _Analysis:
         return ("field", slot.place, slot.bit)
 
     def _reads(self, field: FieldRef) -> frozenset[_Place]:
-        """Return the places where a write may change a field: its own, its header's, and one that is not known."""
+        """Return the places where a write may change a field: its own, its header's, and the one that is not known."""
         if field not in self.places:
             slot = self.layout.slot(field)
             self.places[field] = frozenset((("field", slot.place, slot.bit), ("header", field.header, 0), _ANYTHING))
@@ -175,7 +177,7 @@ class _Analysis:
     # ------------------------------------------------------------------------------------------------- the whole way
 
     def _check(self, holds: dict[int, Hold], found: dict[int, list[Argument]]) -> None:
-        """Raise unless a packet's accesses all have the index of its first."""
+        """Check that a packet's accesses all have the index of its first; raise `_NotShareableError` otherwise."""
         indices = list(dict.fromkeys(index for each in found.values() for index in each))
         fields = [index for index in indices if isinstance(index, FieldRef)]
         if len(indices) - len(fields) > 1 or len(fields) > 1:
@@ -190,15 +192,17 @@ class _Analysis:
             self._assigned(fields[0], expression, users, holds)
 
     def _stays(self, field: FieldRef, action_id: int, at: int) -> None:
-        """Raise if the field may be written from primitive ``at`` of an action on."""
+        """Check that the field is not written from primitive ``at`` of an action on; raise `_NotShareableError`
+        otherwise.
+        """
         if self._any(action_id, at, len(self.written[action_id]), field):
             raise _NotShareableError
         if any(self._any(i, 0, len(self.written[i]), field) for i in self.after[action_id]):
             raise _NotShareableError
 
     def _assigned(self, field: FieldRef, expression: Argument, users: set[int], holds: dict[int, Hold]) -> None:
-        """Raise unless the field is assigned the expression once, before all uses of the expression, which keeps its
-        value from there on.
+        """Check that the field is assigned the expression once, before all uses of the expression, which keeps its
+        value from there on; raise `_NotShareableError` otherwise.
         """
         wanted = self._reads(field)
         places = [(action, i) for action, each in self.written.items() for i, p in enumerate(each) if p in wanted]
@@ -263,7 +267,7 @@ def _targets(primitive: Primitive) -> tuple[Argument, ...]:
 
 
 def _fields(argument: object) -> Iterator[FieldRef]:
-    """Yield the fields of an index; raises for an index of anything else."""
+    """Yield the fields of an index. Raise `_NotShareableError` for an index of anything else."""
     if isinstance(argument, FieldRef):
         yield argument
     elif isinstance(argument, Op):

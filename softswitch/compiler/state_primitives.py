@@ -13,7 +13,7 @@ from softswitch.errors import UnsupportedConstruct
 
 
 class StatePrimitives(Operands):
-    """A generator of C for the primitives on what stays in the switch between packets."""
+    """A generator of C for the primitives on state that the switch keeps between packets."""
 
     def __init__(self, layout: Layout, expr: ExprGen, registers: dict[str, RegisterPlace]) -> None:
         super().__init__(layout, expr)
@@ -22,7 +22,7 @@ class StatePrimitives(Operands):
         self._row_names: dict[tuple[int, str], str] = {}
 
     def handlers(self) -> dict[str, Handler]:
-        """Return what compiles each primitive."""
+        """Return the method that compiles each primitive, by the primitive's name."""
         return {
             "register_read": self._register_read,
             "register_write": self._register_write,

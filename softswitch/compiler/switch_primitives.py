@@ -1,4 +1,6 @@
-"""Compiles primitives that ask something of the switch: drops, clones, digests, hashes, random numbers, log lines."""
+"""Compiles primitives that ask the switch for an action or a value: drops, clones, digests, hashes, random numbers, log
+lines.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ STANDARD = "standard_metadata"
 
 
 class SwitchPrimitives(Operands):
-    """A generator of C for these primitives. messages: formats of log_msg, by number."""
+    """A generator of C for these primitives; ``messages`` has the formats of log_msg, by number."""
 
     def __init__(self, layout: Layout, expr: ExprGen, calculations: CalculationGen) -> None:
         super().__init__(layout, expr)
@@ -27,7 +29,7 @@ class SwitchPrimitives(Operands):
         self.messages: list[str] = []
 
     def handlers(self) -> dict[str, Handler]:
-        """Return what compiles each primitive."""
+        """Return the method that compiles each primitive, by the primitive's name."""
         return {
             "drop": self._drop,
             "mark_to_drop": self._drop,
@@ -46,8 +48,10 @@ class SwitchPrimitives(Operands):
         }
 
     def _drop(self, primitive: Primitive) -> list[Statement]:
-        """Mark a packet to be dropped. p4c passes the standard metadata that is marked: where the P4 program gave an
-        action a copy (`inout standard_metadata_t`), it is that, which the program may or may not copy back.
+        """Mark a packet to be dropped.
+
+        p4c passes the standard metadata that is marked. Where the P4 program gave an action a copy (`inout
+        standard_metadata_t`), the copy is marked, which the program may or may not copy back.
         """
         (marked,) = primitive.args or (HeaderRef(STANDARD),)
         if isinstance(marked, HeaderRef) and marked.header != STANDARD:
@@ -93,7 +97,7 @@ class SwitchPrimitives(Operands):
         return [Statement(f"p->base.target.{member} = (uint16_t){self._uint64(primitive.args[0])};", barrier=True)]
 
     def _digest(self, primitive: Primitive) -> list[Statement]:
-        """Send a digest with the values of this moment, as v1model says (bmv2 sends those at the end of ingress)."""
+        """Send a digest with the values at this moment, as v1model says (bmv2 sends those at the end of ingress)."""
         _, number = primitive.args
         assert isinstance(number, Const)
         if number.value == 0:  # p4c compiles an empty digest to number 0.
@@ -110,7 +114,7 @@ class SwitchPrimitives(Operands):
     def pack(self, values: list[tuple[Value, int]]) -> tuple[str, int]:
         """Return C that packs values into ``d``, each in whole bytes, and the number of bytes.
 
-        values: (value, width in bits).
+        ``values`` has pairs (value, width in bits).
         """
         fill, at = "memset(d, 0, sizeof d);", 0
         for value, width in values:

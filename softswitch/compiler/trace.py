@@ -51,7 +51,7 @@ class TraceGen:
     ) -> str:
         """Return C that reports a new point.
 
-        ``values``: name, value and width of each field (0: as wide as the value can be).
+        ``values`` has the name, value and width of each field (0: as wide as the value can be).
         """
         fields: list[Field] = []
         fill, at = "", 0

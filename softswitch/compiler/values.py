@@ -1,4 +1,6 @@
-"""Numbers in C: each in the narrowest C type that holds its interval; loads from slots, stores and arithmetic."""
+"""Generates C for numbers, each in the narrowest C type that holds its interval: loads from slots, stores and
+arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from softswitch.errors import BadProgram, UnsupportedConstruct
 
 MAX_INTERMEDIATE = 1 << 14  # largest number of bits of an intermediate result
 C_TYPES = {"u32": "uint32_t", "u64": "uint64_t", "i64": "int64_t", "u128": "u128", "i128": "i128", "wide": "ss_wide"}
-"""C type of each kind of value; "wide" has more than 128 bits."""
+"""The C type of each kind of value; "wide" has more than 128 bits."""
 _RING = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
 _BITS = {"u32": 32, "u64": 64, "u128": 128}
 
@@ -18,7 +20,7 @@ _BITS = {"u32": 32, "u64": 64, "u128": 128}
 class Value:
     """A C expression.
 
-    ``exact``: it equals the P4 value, which lies in [lo, hi]; otherwise only its low bits are right.
+    Where ``exact`` is set, it equals the P4 value, which lies in [lo, hi]; otherwise only its low bits are right.
     """
 
     c: str
@@ -47,7 +49,7 @@ def kind_for_bits(bits: int) -> str:
 
 
 class ValueGen:
-    """A generator of C for numbers. ``source`` is the present P4 line, for error messages."""
+    """A generator of C for numbers; ``source`` is the present P4 line, for error messages."""
 
     def __init__(self) -> None:
         self.source: str | None = None

@@ -34,8 +34,9 @@ class Match(NamedTuple):
 class Entry:
     """A table entry as installed. In a table with an action profile, ``chosen`` is set and ``action`` empty.
 
-    ``idle_timeout_ns``: 0 for none. ``since_hit_ns``: time since it was last hit, inserted or changed; only in a table
-    with idle timeouts.
+    Attributes:
+        idle_timeout_ns: the idle timeout; 0: none.
+        since_hit_ns: time since the entry was last hit, inserted or changed; only in a table with idle timeouts.
     """
 
     handle: int
@@ -61,8 +62,9 @@ class NativeKey(NamedTuple):
 class Places(NamedTuple):
     """The places of an entry's parts in the runtime's form, for :meth:`softswitch.dataplane.tables.Tables.write`.
 
-    ``keys``: (byte offset, bytes) of each key, network order. ``actions``: by name, the number, the bytes of all
-    parameters and their (byte offset, width in bits).
+    Attributes:
+        keys: (byte offset, bytes) of each key, in network order.
+        actions: by name, the number, the bytes of all parameters and their (byte offset, width in bits).
     """
 
     number: int
@@ -157,7 +159,9 @@ class TableCodec:
         return number, pack_params(places, size, tuple(params))
 
     def places(self) -> Places | None:
-        """Return the places, or ``None`` if entries have ranges, members of a profile, or keys with a static mask."""
+        """Return the places of an entry's parts; ``None`` if entries have ranges, members of a profile, or keys with a
+        static mask.
+        """
         plan = self.plan
         if self.profile is not None or plan.ranges or any(key.mask is not None for key in plan.table.keys):
             return None

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 class Crc:
     """The parameters of a check of W bits (W: 16 or 32), in the terms of the catalogues of such checks.
 
-    polynomial: without its highest bit, x^W; the lowest bit is x^0. initial: the remainder before the first byte.
-    final_xor: what the result is combined with. reflect_data: each byte is taken lowest bit first. reflect_remainder:
-    the remainder's bits are reversed before ``final_xor``.
+    Attributes:
+        polynomial: the polynomial without its highest bit, x^W; the lowest bit is x^0.
+        initial: the remainder before the first byte.
+        final_xor: the number that is combined with the remainder by exclusive or.
+        reflect_data: whether each byte is taken lowest bit first.
+        reflect_remainder: whether the remainder's bits are reversed before ``final_xor``.
     """
 
     polynomial: int

@@ -35,10 +35,11 @@ CONST_PRIORITY = 1 << 24  # priority of a const entry: this minus its JSON prior
 class Device(Tables, Externs, Ports, Replication):
     """One switch of a fabric: its program, tables, counters, registers, groups and ports.
 
-    Names that do not exist raise ``NoSuchObject``; values that do not fit raise ``InvalidValue``. Callbacks:
-    ``packet_in`` gets the frames that the pipeline sent to ``cpu_port``; ``capture`` those sent to ports that have
-    neither interface nor link; ``digest`` the number of a digest (as in ``Program.digests``) and a message, for those
-    that are enabled. All are called on the fabric's own thread; an exception in them is logged and goes no further.
+    Names that do not exist raise ``NoSuchObject``; values that do not fit raise ``InvalidValue``. The callback
+    ``packet_in`` gets the frames that the pipeline sent to ``cpu_port``; ``capture`` gets those sent to ports that have
+    neither interface nor link; ``digest`` gets the number of a digest (as in ``Program.digests``) and a message, for
+    digests that are enabled. All are called on the fabric's own thread; an exception in them is logged and goes no
+    further.
     """
 
     def __init__(self, owner: Owner, handle: int, device_id: int, cpu_port: int | None) -> None:
@@ -54,7 +55,10 @@ class Device(Tables, Externs, Ports, Replication):
 
     @property
     def _native(self) -> int:
-        """The native device. Raises ``SoftswitchError`` once its fabric is closed, or a staged device discarded."""
+        """The native device.
+
+        This raises ``SoftswitchError`` once its fabric is closed, or a staged device discarded.
+        """
         if self._owner.closed:
             raise SoftswitchError(f"device {self.device_id}: its fabric is closed")
         if self._address is None:
@@ -68,9 +72,10 @@ class Device(Tables, Externs, Ports, Replication):
         self.commit(self.stage(program))
 
     def stage(self, program: Program) -> Device:
-        """Return a device without ports that has this program, for writes ahead of ``commit``, while this one goes on.
+        """Return a device without ports that has this program, for writes ahead of ``commit``, while this device goes
+        on.
 
-        ``discard`` frees one that is not committed.
+        ``discard`` frees a staged device that is not committed.
         """
         handle = self._lib.ss_device_stage(self._native)
         if not handle:
@@ -158,7 +163,7 @@ class Device(Tables, Externs, Ports, Replication):
         """Stop the processing of frames on all devices of the same thread, so that changes are one step to the data
         plane.
 
-        The changes must be made in the system thread that entered.
+        The changes must be made in the system thread that entered the context.
         """
         self._lib.ss_device_freeze(self._native)
         try:
@@ -175,7 +180,7 @@ class Device(Tables, Externs, Ports, Replication):
             self.register_write(name, index, self.register_read(name, index) ^ 1 << bit)
 
     def trace(self, frames: int, in_port: int | None = None, out_port: int | None = None) -> tuple[Point, ...]:
-        """Trace the next ``frames`` frames (0: stop tracing) that come in by a port and leave by a port; returns the
+        """Trace the next ``frames`` frames (0: stop tracing) that come in by a port and leave by a port, and return the
         points.
 
         Each frame's record is given to ``traced`` when it is done; :mod:`.trace` reads it with the points. Loading
@@ -192,14 +197,14 @@ class Device(Tables, Externs, Ports, Replication):
 
     @property
     def generation(self) -> int:
-        """A number that differs for each program loaded."""
+        """A number that differs for each loaded program."""
         return self._lib.ss_device_generation(self._native)
 
     # --------------------------------------------------------------------------------------------------------- frames
 
     @property
     def capture(self) -> Callable[[int, bytes], None] | None:
-        """Callback with (port, frame) for frames sent to ports without interface or link."""
+        """The callback with (port, frame) for frames sent to ports without interface or link."""
         return self._capture
 
     @capture.setter
@@ -214,12 +219,12 @@ class Device(Tables, Externs, Ports, Replication):
         self.inject(self.cpu_port, frame)
 
     def inject(self, port: int, frame: bytes) -> None:
-        """Process a frame, soon, as if it were received on ``port``."""
+        """Process a frame, soon after this call, as if it were received on ``port``."""
         self._check_frame(port, frame)
         self._check(self._lib.ss_inject(self._native, port, frame, len(frame)), "inject")
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """Run one frame to completion, past all queues and links; returns the frames that left, as (port, frame)."""
+        """Run one frame to completion, past all queues and links, and return the frames that left, as (port, frame)."""
         self._check_frame(port, frame)
         out = ctypes.c_void_p()
         n = self._check(self._lib.ss_process(self._native, port, frame, len(frame), ctypes.byref(out)), "process")
@@ -241,7 +246,7 @@ class Device(Tables, Externs, Ports, Replication):
             raise InvalidValue(f"a frame of {len(frame)} bytes: the most is {MAX_FRAME}")
 
     def drop_stats(self) -> dict[str, int]:
-        """Return frames dropped, by reason; ``ingress`` and ``egress`` are the program's own decisions."""
+        """Return the numbers of dropped frames by reason; ``ingress`` and ``egress`` are decisions of the program."""
         names = native.drop_names()
         out = (ctypes.c_uint64 * len(names))()
         self._lib.ss_device_drops(self._native, out)

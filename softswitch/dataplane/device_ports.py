@@ -20,10 +20,10 @@ class Owner(Protocol):
 
     closed: bool
     staged: set[int]
-    """Native devices that are staged."""
+    """The native devices that are staged."""
 
     def watch_links(self) -> None:
-        """From now on, tell devices when one of their interfaces goes up or down, or is made again."""
+        """Tell devices, from now on, when one of their interfaces goes up or down, or is made again."""
 
     def unlink(self, device_id: int, port: int) -> None:
         """Forget the port's link, if it had one."""
@@ -40,9 +40,9 @@ class Ports(State):
     def add_port(self, port: int, interface: str, offload: bool = True, **shape: float) -> None:
         """Attach ``port`` (0..510) to a Linux interface; ``shape`` as in :meth:`.fabric.Fabric.shape`.
 
-        ``offload``: datagrams of one UDP flow may leave as one super-frame, which the receiver segments if it needs to.
-        A UDP checksum of 0 may then become a correct one. Needs CAP_NET_RAW. Raises ``AlreadyExists`` if the port is in
-        use. If the interface is deleted and made again under the same name, the port uses the new one.
+        With ``offload``, datagrams of one UDP flow may leave as one super-frame, which the receiver segments if it
+        needs to. A UDP checksum of 0 may then become a correct one. This needs CAP_NET_RAW. If the interface is deleted
+        and made again under the same name, the port uses the new one. Raise ``AlreadyExists`` if the port is in use.
         """
         check_port(port)
         wanted = native_shape(shape)
@@ -63,7 +63,9 @@ class Ports(State):
             self.apply_shape(port, wanted)
 
     def apply_shape(self, port: int, shape: native.Shape | None) -> None:
-        """Shape what leaves a port; ``None`` ends shaping. :meth:`.fabric.Fabric.shape` describes the settings."""
+        """Shape the frames that leave a port; ``None`` ends shaping. :meth:`.fabric.Fabric.shape` describes the
+        settings.
+        """
         pointer = None if shape is None else ctypes.byref(shape)
         self._check(self._lib.ss_port_shape(self._native, port, pointer), f"port {port}")
 
@@ -80,7 +82,7 @@ class Ports(State):
         self._check(self._lib.ss_port_pcap(self._native, port, incoming, outgoing), f"port {port}")
 
     def remove_port(self, port: int) -> None:
-        """Detach a port from its interface or link; raises ``NotFound`` if it has neither."""
+        """Detach a port from its interface or link. Raise ``NotFound`` if it has neither."""
         self._check(self._lib.ss_port_remove(self._native, port), f"port {port}")
         self.detach(port)
         self._owner.unlink(self.device_id, port)
@@ -116,7 +118,7 @@ class Ports(State):
                 log.debug("port %d of device %d: %s", port, self.device_id, error)
 
     def _follow(self, port: int, interface: str, index: int) -> None:
-        """Attach the port to the interface that now has its interface's name, if that is another one."""
+        """Attach the port to the interface that has now its interface's name, if that is another one."""
         now = interface_index(interface)
         if now in (index, -1):
             return

@@ -31,7 +31,7 @@ class Externs(State):
     # ------------------------------------------------------------------------------------------------------ checks
 
     def set_crc(self, calculation: str, parameters: Crc) -> None:
-        """Choose what a crc16_custom or crc32_custom calculation computes, until another program is loaded."""
+        """Choose how a crc16_custom or crc32_custom calculation is computed, until another program is loaded."""
         program = self._program()
         bits = custom_crcs(program.p4).get(calculation)
         if bits is None:
@@ -71,7 +71,7 @@ class Externs(State):
         return list(zip(out[0::2], out[1::2], strict=True))
 
     def counter_write(self, name: str, index: int, packets: int, bytes_: int) -> None:
-        """Set one element."""
+        """Set the packets and bytes of one element."""
         number, info = self._counter(name)
         self._index(name, index, info.size)
         check_u64(packets, bytes_)
@@ -94,7 +94,7 @@ class Externs(State):
         self._meter_access(number, info, first, len(states), old=old)
 
     def meter_write(self, name: str, config: MeterConfig | None, first: int = 0, n: int | None = None) -> None:
-        """Configure elements of an array, with full buckets (``None``: every packet is green)."""
+        """Configure elements of an array, with full buckets; ``None`` makes every packet green."""
         number, info = self._meter(name)
         n = info.size - first if n is None else n
         self._meter_access(number, info, first, n, config=native_config(config))
@@ -143,7 +143,7 @@ class Externs(State):
     def value_set_write(self, name: str, members: Sequence[Sequence[Match]]) -> None:
         """Replace the members of a parser value set; a packet sees either the old ones or the new ones.
 
-        Every kind of match is allowed. Raises ``CapacityExceeded`` if there are more than the set's size.
+        Every kind of match is allowed. Raise ``CapacityExceeded`` if there are more than the set's size.
         """
         program = self._program()
         info = program.value_sets.get(name)
@@ -215,8 +215,8 @@ class Externs(State):
     def digest_enable(self, number: int, enabled: bool, filter_duplicates: bool = True) -> None:
         """Have messages of digest ``number`` given to the callback ``digest``, or not.
 
-        With the filter, a message that was given is not given again until ``digest_forget``. Changing either setting to
-        off forgets all messages of this kind.
+        With the filter, a message that was given is not given again until ``digest_forget``. Turning either setting off
+        forgets all messages of this kind.
         """
         result = self._lib.ss_digest_enable(self._native, number, enabled, filter_duplicates)
         self._check(result, f"digest {number}")

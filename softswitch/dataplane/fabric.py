@@ -21,7 +21,7 @@ class Fabric:
 
     ``threads`` data-plane threads share the devices among them, and the ports of a device if there are more threads
     than devices; even then a packet is one atomic step to all others of its device. ``seed`` makes injected faults and
-    ``random()`` repeatable. Usable as a context manager; :meth:`close` frees everything.
+    ``random()`` repeatable. A fabric is also a context manager; :meth:`close` frees everything.
     """
 
     def __init__(self, threads: int = 1, seed: int = 0) -> None:
@@ -49,8 +49,10 @@ class Fabric:
         self.close()
 
     def add_device(self, device_id: int, cpu_port: int | None = None, priority_queues: int = 1) -> Device:
-        """Add a switch without a program. Its shaped ports have ``priority_queues`` queues each, of which the line
-        serves the highest first; packets of priority ``priority_queues`` and above are dropped.
+        """Add a switch without a program.
+
+        Its shaped ports have ``priority_queues`` queues each, of which the line serves the highest first; packets of
+        priority ``priority_queues`` and above are dropped.
         """
         if self.closed:
             raise SoftswitchError("the fabric is closed")
@@ -96,22 +98,30 @@ class Fabric:
             self.devices[peer[0]].detach(peer[1])
 
     def shape(self, device_id: int, port: int, **shape: float) -> None:
-        """Shape what leaves ``port`` from now on; without arguments, stop shaping it.
+        """Shape the frames that leave ``port`` from now on; without arguments, stop shaping them.
 
-        rate_mbps: the line's rate in Mbit/s of frame bytes. burst_bytes: how far ahead of the line's schedule a frame
-        may leave (0: back to back at the rate). queue_bytes (default 256 KiB) or queue_packets: limit of the queue for
-        the line; more is dropped. ecn_packets (0: none): an IPv4 packet that may be marked (ECT) and finds so many
-        waiting in its queue is marked (CE). class0_mbps to class7_mbps: the rate of the frames of that priority, where
-        the device has several priority queues (each with those limits). dscp_classes (1): the port has eight queues,
-        and an IPv4 packet that the program gives no priority has that of its DSCP (its three highest bits, RFC 2474's
-        class selector). ahead_bytes: frames of at most this size
-        without TCP data overtake all that waits.
-        delay_ms: propagation, +- jitter_ms uniformly, in order. loss, duplicate, reorder: probabilities; a reordered
-        frame is held back by reorder_ms (default 1) more, and later ones overtake it. corrupt: probability that a
-        random bit of a random byte of the frame flips; corrupt_every: flip one in each so-many-th frame (0: none).
-        corrupt_from, corrupt_until (0: the frame's end): the range of bytes to flip in; frames that end before it are
-        left alone. corrupt_udp (1): only UDP over IPv4 is corrupted. corrupt_hidden (1): the UDP checksum of a
-        corrupted frame becomes 0 (none), so that no receiver's kernel notices.
+        Args:
+            rate_mbps: the line's rate in Mbit/s of frame bytes.
+            burst_bytes: how far ahead of the line's schedule a frame may leave (0: back to back at the rate).
+            queue_bytes (default 256 KiB), queue_packets: limit of the queue for the line; further frames are dropped.
+            ecn_packets: an IPv4 packet that may be marked (ECT) and finds so many waiting in its queue is marked (CE);
+                0: none.
+            class0_mbps to class7_mbps: the rate of the frames of that priority, where the device has several priority
+                queues (each with those limits).
+            dscp_classes: 1: the port has eight queues, and an IPv4 packet that the program gives no priority has that
+                of its DSCP (its three highest bits, RFC 2474's class selector).
+            ahead_bytes: frames of at most this size without TCP data overtake all frames that wait.
+            delay_ms, jitter_ms: propagation delay, plus or minus a jitter that is drawn uniformly; frames stay in
+                order.
+            loss, duplicate, reorder: probabilities; a reordered frame is held back by reorder_ms (default 1) more, and
+                later frames overtake it.
+            corrupt: probability that a random bit of a random byte of the frame flips.
+            corrupt_every: flip a bit in each so-many-th frame (0: none).
+            corrupt_from, corrupt_until: the range of bytes to flip in (until 0: the frame's end); frames that end
+                before it are left alone.
+            corrupt_udp: 1: only UDP over IPv4 is corrupted.
+            corrupt_hidden: 1: the UDP checksum of a corrupted frame becomes 0 (none), so that no receiver's kernel
+                notices.
         """
         check_port(port)
         self._device(device_id).apply_shape(port, native_shape(shape))
@@ -148,7 +158,7 @@ class Fabric:
         self.devices.clear()
 
     def watch_links(self) -> None:
-        """From now on, tell devices when one of their interfaces goes up or down, or is made again."""
+        """Tell devices, from now on, when one of their interfaces goes up or down, or is made again."""
         if self._monitor is None:
             self._monitor = links.LinkMonitor(self._link_changed)
 

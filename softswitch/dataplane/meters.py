@@ -59,10 +59,10 @@ class MeterInfo:
 class MeterConfig:
     """A meter's configuration: rates in bytes or packets per second, bursts in bytes or packets.
 
-    Two rates (RFC 2698): a packet that the peak bucket cannot pay is red, one that the committed bucket cannot pay is
-    yellow. ``single_rate`` (RFC 2697): ``pir`` is not used; what the committed bucket cannot pay is yellow if the
-    excess bucket can pay it, else red. The excess bucket holds ``pburst``, and is filled by what overflows the
-    committed one.
+    With two rates (RFC 2698), a packet that the peak bucket cannot pay is red, and one that the committed bucket cannot
+    pay is yellow. With ``single_rate`` (RFC 2697), ``pir`` is not used; a packet that the committed bucket cannot pay
+    is yellow if the excess bucket can pay it, else red. The excess bucket holds ``pburst``, and is filled by what
+    overflows the committed one.
     """
 
     cir: int
@@ -85,9 +85,9 @@ Colours = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 
 @dataclass(frozen=True)
 class MeterState:
-    """A meter's state: its configuration (``None``: all is green), and (packets, bytes) per colour: green, yellow, red.
+    """A meter's state: its configuration, and (packets, bytes) per colour: green, yellow, red.
 
-    ``native`` also has its tokens.
+    The configuration is ``None`` where all packets are green. ``native`` has the meter's tokens, too.
     """
 
     config: MeterConfig | None
@@ -102,7 +102,7 @@ def colours(meter: NativeMeter) -> Colours:
 
 
 def config_of(meter: NativeMeter) -> MeterConfig | None:
-    """Return the meter's configuration; ``pir`` of a single rate is its ``cir``."""
+    """Return the meter's configuration; with a single rate, ``pir`` is its ``cir``."""
     first, second = meter.first, meter.second
     if meter.mode == GREEN:
         return None
@@ -112,5 +112,5 @@ def config_of(meter: NativeMeter) -> MeterConfig | None:
 
 
 def native_config(config: MeterConfig | None) -> NativeConfig:
-    """Return the native form of a configuration; ``None``: every packet is green."""
+    """Return the native form of a configuration; with ``None`` every packet is green."""
     return NativeConfig(GREEN, 0, 0, 0, 0) if config is None else config.native()

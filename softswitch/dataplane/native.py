@@ -1,4 +1,4 @@
-"""The runtime's C interface for ctypes."""
+"""The runtime's C interface, for ctypes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import functools
 from softswitch.compiler.build import compile_runtime
 
 CLASSES = 8
-"""Classes of service: v1model's field `priority` has 3 bits."""
+"""Number of classes of service; v1model's field `priority` has 3 bits."""
 
 
 class Shape(ctypes.Structure):

@@ -1,4 +1,4 @@
-"""Classic pcap files: read, write, record from a port, and replay in place of interfaces."""
+"""Reads and writes classic pcap files, records them from a port, and replays them in place of interfaces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAGIC = {b"\xd4\xc3\xb2\xa1": ("<", 1e-6), b"\xa1\xb2\xc3\xd4": (">", 1e-6),
 
 
 def read(path: Path) -> list[tuple[float, bytes]]:
-    """Return (time in seconds, frame) of each record; raises ``InvalidValue`` if it is not a pcap file of Ethernet
+    """Return (time in seconds, frame) of each record. Raise ``InvalidValue`` if it is not a pcap file of Ethernet
     frames.
     """
     data = path.read_bytes()
@@ -49,11 +49,12 @@ def write(path: Path, frames: Iterable[tuple[float, bytes]]) -> None:
 
 
 def record(device: Device, port: int, incoming: Path, outgoing: Path) -> None:
-    """Record what comes in by a port, and what leaves by it, in two files from now on, each frame at once.
+    """Record the frames that come in by a port and those that leave by it in two files from now on, each frame at once.
 
     Frames are written as the program gets them (of a segmented TCP packet: the segments) and as they leave, after
     shaping. Existing files are overwritten. Recording costs a system call per frame; it ends with the port, or with a
-    warning when the disk is full. Raises OSError, and ``NotFound`` for a port without interface or link.
+    warning when the disk is full. Raise OSError where a file cannot be made, and ``NotFound`` for a port without
+    interface or link.
     """
     files: list[int] = []
     try:
@@ -70,8 +71,8 @@ def record(device: Device, port: int, incoming: Path, outgoing: Path) -> None:
 def replay(device: Device, inputs: Mapping[int, Path], outputs: Path) -> dict[int, Path]:
     """Process the frames of ``inputs`` (a file per port) in the order of their times.
 
-    Returns the files written to ``outputs``: ``<port>_out.pcap`` for each port that sent something. A frame that
-    leaves has the time of the one that caused it.
+    Return the files written to ``outputs``: ``<port>_out.pcap`` for each port that sent frames. A frame that leaves has
+    the time of the frame that caused it.
     """
     arrivals = [(time, port, frame) for port, path in inputs.items() for time, frame in read(path)]
     sent: dict[int, list[tuple[float, bytes]]] = {}

@@ -1,4 +1,4 @@
-"""Ports as Python sees them: their numbers, their counters, and the shape of what leaves them."""
+"""Ports as Python sees them: their numbers, their counters, and the shape of the frames that leave them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ DEFAULT_QUEUE_BYTES = 256 * 1024  # queue of a shaped port
 
 @dataclass(frozen=True)
 class PortStats:
-    """Counters of one port since it was added: packets and bytes in and out, and frames dropped, by reason.
+    """The counters of one port since it was added: packets and bytes in and out, and frames dropped, by reason.
 
-    ``rx_superframes``, ``tx_superframes``: kernel frames that held several of these packets. ``corrupted``: packets
-    sent with a bit flipped by the port's shape. ``queued_packets``, ``queued_bytes``: no counters, but what waits for
-    the line of a port with a shape at this moment. ``marked``: packets that its shape has marked (``ecn_packets``).
+    Attributes:
+        rx_superframes, tx_superframes: kernel frames that held several of these packets.
+        corrupted: packets sent with a bit flipped by the port's shape.
+        queued_packets, queued_bytes: no counters, but the packets that wait at this moment for the line of a port with
+            a shape.
+        marked: packets that the port's shape has marked (``ecn_packets``).
     """
 
     rx_packets: int

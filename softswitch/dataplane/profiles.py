@@ -1,8 +1,8 @@
 """Action profiles and action selectors of a device: members, groups, and the table entries that use them.
 
-A member has a slot in the data plane; in a group where it has weight w it has w of them, so that choosing is one
-division whatever the weights are. Slots are numbered as bmv2 behind its P4Runtime server numbers them (the lowest free
-one first), and a group's members are in the order of their slots, so that a hash chooses the same member in both.
+A member has a slot in the data plane; in a group where it has weight w it has w slots, so that choosing is one division
+whatever the weights are. Slots are numbered as bmv2 behind its P4Runtime server numbers them (the lowest free one
+first), and a group's members are in the order of their slots, so that a hash chooses the same member in both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Group:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A member of a group, with its weight, and the port that must be up for it to be chosen (``None``: none)."""
+    """A member of a group, with its weight, and the port that must be up for it to be chosen (``None``: it depends on
+    no port).
+    """
 
     id: int
     weight: int = 1
@@ -76,7 +78,7 @@ class _Group:
 
 
 class _Numbers:
-    """Hands out the lowest free number."""
+    """A source of numbers, which hands out the lowest free one."""
 
     def __init__(self) -> None:
         self._free: list[int] = []
@@ -93,7 +95,7 @@ class _Numbers:
 
 
 class _Slots:
-    """The slots of a profile's members in the data plane. handle: returns the native device."""
+    """The slots of a profile's members in the data plane; ``handle`` returns the native device."""
 
     def __init__(
         self, name: str, index: int, handle: Callable[[], int], pack: Callable[[str, Sequence[int]], tuple[int, bytes]]
@@ -134,10 +136,11 @@ class _Slots:
 
 
 class ActionProfile:
-    """One action profile of one device. Names and values of actions are those of the program.
+    """One action profile of one device. Names and values of actions are those of the program. All methods are
+    thread-safe.
 
-    ``handle`` returns the native device; ``pack`` the number and parameters of an action, or raises ``InvalidValue``;
-    ``is_up`` whether a port is up. All methods are thread-safe.
+    ``handle`` returns the native device. ``pack`` returns the number and parameters of an action, or raises
+    ``InvalidValue``. ``is_up`` returns whether a port is up.
     """
 
     def __init__(
@@ -189,7 +192,7 @@ class ActionProfile:
             state.action, state.params = action, tuple(params)
 
     def delete_member(self, member: int) -> None:
-        """Delete a member; raises ``StillInUse`` if an entry or a group has it."""
+        """Delete a member. Raise ``StillInUse`` if an entry or a group has it."""
         with self.lock:
             state = self._member(member)
             if state.entries:
@@ -239,7 +242,7 @@ class ActionProfile:
             self._set(group, self._group(group), members)
 
     def delete_group(self, group: int) -> None:
-        """Delete a group; raises ``StillInUse`` if an entry points to it."""
+        """Delete a group. Raise ``StillInUse`` if an entry points to it."""
         with self.lock:
             state = self._group(group)
             if state.entries:
@@ -340,7 +343,7 @@ class ActionProfile:
     # ---------------------------------------------------------------------------------------------------------- users
 
     def take(self, chosen: Member | Group) -> int:
-        """Return the choice for a table entry with this member or group; `release` it when the entry is removed."""
+        """Return the choice for a table entry with this member or group; call `release` when the entry is removed."""
         with self.lock:
             if isinstance(chosen, Group):
                 group = self._group(chosen.id)
@@ -360,7 +363,7 @@ class ActionProfile:
             return member.choice
 
     def release(self, chosen: Member | Group) -> None:
-        """Note that an entry does not point to this member or group any more."""
+        """Take note that an entry does not point to this member or group any more."""
         with self.lock:
             if isinstance(chosen, Group):
                 self._groups[chosen.id].entries -= 1

@@ -29,9 +29,11 @@ class KeyInfo:
 class TableInfo:
     """A match-action table as the program declares it.
 
-    ``const_entries``: the entries come from the program and cannot be changed. ``default_const``: the default action
-    cannot be changed. ``needs_priority``: the table has a ternary, range or optional key, so entries have a priority.
-    ``profile``: the entries point to members or groups of this action profile; then there is no default action.
+    Attributes:
+        const_entries: whether the entries come from the program and cannot be changed.
+        default_const: whether the default action cannot be changed.
+        needs_priority: whether the table has a ternary, range or optional key, so that entries have a priority.
+        profile: the action profile whose members or groups the entries point to; then there is no default action.
     """
 
     name: str
@@ -59,7 +61,7 @@ class ActionInfo:
 
 @dataclass(frozen=True)
 class CounterInfo:
-    """An indirect counter array. ``table`` is set for a direct counter (then size is the table's)."""
+    """An indirect counter array. ``table`` is set for a direct counter (then ``size`` is the table's)."""
 
     name: str
     size: int
@@ -129,9 +131,9 @@ class Program:
 
     @classmethod
     def load(cls, bmv2_json: bytes | str) -> Program:
-        """Parse, check, generate C and compile it (cached by digest).
+        """Parse and check a program, generate C and compile that (cached by digest).
 
-        Raises ``BadProgram`` for malformed JSON, ``UnsupportedConstruct`` for what softswitch does not implement,
+        Raise ``BadProgram`` for malformed JSON, ``UnsupportedConstruct`` for what softswitch does not implement,
         ``CompilerFailed`` if no C compiler works.
         """
         p4 = read_program(bmv2_json)
@@ -140,7 +142,7 @@ class Program:
         return cls(p4, code, str(path), digest)
 
     def traced(self) -> tuple[int, tuple[Point, ...]]:
-        """Return the variant of the program that reports what it does: its address and its trace points.
+        """Return the address and the trace points of the variant of the program that reports its steps.
 
         It has the same state as the program. It is compiled at the first call.
         """

@@ -27,7 +27,7 @@ class State:
 
     @property
     def _native(self) -> int:
-        """The native device; raises an error once it is gone."""
+        """The native device; this raises an error once it is gone."""
         raise NotImplementedError
 
     def _check(self, result: int, what: str) -> int:
@@ -57,7 +57,7 @@ class State:
 
 
 def check_u64(*values: int) -> None:
-    """Raise ``InvalidValue`` for numbers that no 64-bit counter holds."""
+    """Check that a 64-bit counter holds these numbers; raise ``InvalidValue`` otherwise."""
     for value in values:
         if not 0 <= value < 1 << 64:
             raise InvalidValue(f"{value} is not an unsigned 64-bit number")

@@ -1,4 +1,4 @@
-"""The output of ``python -m softswitch stats``: the statistics of a running softswitch as tables."""
+"""Prints the output of ``python -m softswitch stats``: the statistics of a running softswitch as tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def _ports(ports: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _drops(device: dict[str, Any]) -> list[str]:
-    """Return lines about dropped frames; the device's counters include those of its ports, which say where."""
+    """Return lines about dropped frames. The device's counters include those of its ports, which say where frames were
+    dropped.
+    """
     drops = {reason: count for reason, count in device["drops"].items() if count}
     if not drops:
         return ["  no drops"]

@@ -35,7 +35,8 @@ class Tables(State):
     ) -> int:
         """Add an entry and return its handle. Of several that match, the largest ``priority`` wins (ternary, range).
 
-        In a table with an action profile, ``action`` is one of its members or groups; ``NotFound`` if there is none.
+        In a table with an action profile, ``action`` is one of its members or groups. Raise ``NotFound`` if there is no
+        such member or group.
         """
         codec = self._mutable(table)
         if not codec.info.keys:
@@ -111,7 +112,7 @@ class Tables(State):
         params: Sequence[int] = (),
         priority: int = 0,
     ) -> None:
-        """Change the action of an entry; its counter continues. Raises ``NotFound`` if there is no such entry."""
+        """Change the action of an entry; its counter continues. Raise ``NotFound`` if there is no such entry."""
         codec = self._mutable(table)
         key = codec.key(match, priority)
         with self._released(codec, match, priority), self._call(codec, action, params) as (number, data):
@@ -122,7 +123,7 @@ class Tables(State):
 
     @contextmanager
     def _released(self, codec: TableCodec, match: Sequence[Match], priority: int) -> Iterator[None]:
-        """Release the member or group that the entry used before, when what is done with it succeeds."""
+        """Release the member or group that the entry used before, when the statements of the context succeed."""
         if codec.profile is None:
             yield
             return
@@ -133,7 +134,7 @@ class Tables(State):
             codec.profile.release(chosen)
 
     def delete(self, table: str, match: Sequence[Match], priority: int = 0) -> None:
-        """Remove an entry; raises ``NotFound`` if there is no such entry."""
+        """Remove an entry. Raise ``NotFound`` if there is no such entry."""
         codec = self._mutable(table)
         key = codec.key(match, priority)
         with self._released(codec, match, priority):
@@ -143,14 +144,14 @@ class Tables(State):
             self._check(result, f"entry of table {table}")
 
     def places(self, table: str) -> Places | None:
-        """Return what :meth:`write` needs to know of a table; ``None`` if it cannot write the table's entries."""
+        """Return the places of an entry's parts for :meth:`write`; ``None`` if it cannot write the table's entries."""
         return self._codec(table).places()
 
     def write(self, schema: ctypes.Array[ctypes.c_uint32], data: bytes, at: int, only_inserts: bool) -> tuple[int, int]:
         """Apply updates of a serialised P4Runtime ``WriteRequest`` from byte ``at`` on, up to one that it cannot apply.
 
-        Returns the number of updates applied, and the byte behind the one that is left. ``schema``: see
-        runtime/write.c.
+        Return the number of updates applied, and the first byte that was not applied. runtime/write.c describes
+        ``schema``.
         """
         end = ctypes.c_uint64(at)
         done = self._lib.ss_write(self._native, schema, data, len(data), ctypes.byref(end), only_inserts)
@@ -184,7 +185,7 @@ class Tables(State):
         return codec.decode(out.raw)
 
     def get(self, table: str, match: Sequence[Match], priority: int = 0) -> Entry:
-        """Return the entry with exactly this match and priority; raises ``NotFound`` if there is none."""
+        """Return the entry with exactly this match and priority. Raise ``NotFound`` if there is none."""
         return self._record(self._codec(table), match, priority)[0]
 
     def entries(self, table: str) -> list[Entry]:
@@ -221,14 +222,14 @@ class Tables(State):
     # -------------------------------------------------------------------------------- direct counters, direct meters
 
     def direct_counter_read(self, table: str, match: Sequence[Match] | None, priority: int = 0) -> tuple[int, int]:
-        """Return (packets, bytes) of an entry; ``match`` None: of the default entry."""
+        """Return (packets, bytes) of an entry, or of the default entry where ``match`` is None."""
         _, packets, bytes_ = self._record(self._counted(table), match, priority)
         return packets, bytes_
 
     def direct_counter_write(
         self, table: str, match: Sequence[Match] | None, packets: int, bytes_: int, priority: int = 0
     ) -> None:
-        """Set an entry's counter; ``None``: the default entry's."""
+        """Set the counter of an entry, or of the default entry where ``match`` is None."""
         codec = self._counted(table)
         check_u64(packets, bytes_)
         key = codec.key(match, priority) if match is not None else None
@@ -255,7 +256,7 @@ class Tables(State):
     def direct_meter_write(
         self, table: str, match: Sequence[Match], config: MeterConfig | None, priority: int = 0
     ) -> None:
-        """Configure an entry's meter, with full buckets (``None``: every packet is green)."""
+        """Configure an entry's meter, with full buckets; ``None`` makes every packet green."""
         self._direct_meter(table, match, priority, config=native_config(config))
 
     def direct_meter_clear(self, table: str, match: Sequence[Match], priority: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Traces of packets: conversion of the data plane's records to text, and a running trace of a device."""
+"""Traces of packets: converts the data plane's records to text, and keeps a running trace of a device."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _number(value: int) -> str:
 class Trace:
     """A running trace of the next ``packets`` packets of a device (``None``: until it is closed).
 
-    It continues when the device gets another program. Raises ``AlreadyExists`` if another trace of the device is
+    It continues when the device gets another program. It raises ``AlreadyExists`` if another trace of the device is
     running.
     """
 
@@ -209,7 +209,7 @@ class Trace:
     def start(self) -> None:
         """Trace the running program, if that is not done already; :meth:`next` does it too.
 
-        This compiles the program.
+        This compiles the traced variant of the program.
         """
         if self._device.program is None or self._generation == self._device.generation:
             return
@@ -222,7 +222,7 @@ class Trace:
         self._device.trace(frames, *self._ports)
 
     def _receive(self, data: bytes) -> None:
-        """Convert a packet's records. Called on the fabric's own thread."""
+        """Convert a packet's records; the fabric's own thread calls this."""
         if self._program is not None:
             self._queue.put(list(steps(data, self._program, self._points)))
 

@@ -1,4 +1,4 @@
-"""Parser value sets: conversion of their members to the data plane's form, which has values under masks only."""
+"""Parser value sets: converts their members to the data plane's form, which has values under masks only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ValueSetInfo:
 
 
 def prefixes(low: int, high: int, width: int) -> Iterator[tuple[int, int]]:
-    """Yield the fewest (value, mask) that together are exactly the range low..high."""
+    """Yield the fewest (value, mask) pairs that together are exactly the range low..high."""
     full = (1 << width) - 1
     while low <= high:
         size = low & -low or 1 << width
@@ -37,7 +37,7 @@ def prefixes(low: int, high: int, width: int) -> Iterator[tuple[int, int]]:
 def expand(fields: Sequence[Sequence[tuple[int, int]]], widths: Sequence[int], words: int) -> Iterator[bytes]:
     """Yield keys and masks in the runtime's form: each field in whole bytes, in network order.
 
-    ``fields``: for each field, the alternatives for its value and mask.
+    ``fields`` has, for each field, the alternatives for its value and mask.
     """
     count = 1
     for alternatives in fields:

@@ -1,7 +1,7 @@
 """P4Runtime 1.4 for the devices of this process.
 
-:class:`P4RuntimeServer` serves any number of :class:`~softswitch.dataplane.device.Device`; the other modules are its
-parts.
+:class:`P4RuntimeServer` serves any number of :class:`~softswitch.dataplane.device.Device` objects; the other modules
+are its parts.
 """
 
 from __future__ import annotations

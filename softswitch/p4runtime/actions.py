@@ -1,4 +1,4 @@
-"""Conversion of actions with their parameters between messages and the data plane.
+"""Converts actions with their parameters between messages and the data plane.
 
 P4Runtime specification, "Action Specification".
 """

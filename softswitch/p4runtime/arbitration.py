@@ -27,8 +27,8 @@ MAX_ROLE_NAME = 1024  # bytes
 class Session:
     """One client's stream to one device.
 
-    ``send`` sends a message (false: dropped, because the client is slow), ``end`` ends the stream. ``role`` is ``None``
-    until its first arbitration message.
+    ``send`` sends a message, and returns False where it was dropped because the client is slow; ``end`` ends the
+    stream. ``role`` is ``None`` until its first arbitration message.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class _Role:
 class Arbiter:
     """Elects the primary of each role of one device.
 
-    Whoever changes the device holds ``write_lock``: a new primary is accepted only after the writes of the old one are
-    done. ``changed`` is called when a role has another primary than before; it must not wait for anything.
+    A thread that changes the device holds ``write_lock``: a new primary is accepted only after the writes of the old
+    one are done. ``changed`` is called when a role has another primary than before; it must not wait for anything.
     """
 
     def __init__(self, device_id: int, write_lock: threading.RLock, changed: Callable[[], None] = lambda: None) -> None:
@@ -87,7 +87,7 @@ class Arbiter:
             self._notify(role, role.sessions if was_primary else [session])
 
     def disconnect(self, session: Session) -> None:
-        """Handle the end of a session's stream; may be repeated."""
+        """Handle the end of a session's stream. A second call does nothing."""
         with self._lock:
             role = self._roles.get(session.role) if session.role is not None else None
             if role is None or session not in role.sessions:
@@ -100,7 +100,7 @@ class Arbiter:
                 del self._roles[role.name]
 
     def require_primary(self, role: str, election_id: int | None) -> None:
-        """Refuse a write that does not come from the primary of ``role``."""
+        """Check that a write comes from the primary of ``role``; raise an error that refuses it otherwise."""
         primary = self.require_role(role).primary
         if primary is None or election_id is None or primary.election_id != election_id:
             raise P4RuntimeError(
@@ -110,7 +110,7 @@ class Arbiter:
             )
 
     def require_role(self, name: str) -> _Role:
-        """Refuse a role that no client of this device has ever had."""
+        """Return the role of this name. Raise an error where no client of this device has ever had it."""
         role = self._roles.get(name)
         if role is None:
             raise not_found(f"device {self._device_id} has no role {name!r}; open a stream with this role first")
@@ -126,7 +126,7 @@ class Arbiter:
         return [(primary, scope) for primary, scope in found if primary is not None]
 
     def scope_of(self, role: str) -> roles.Scope:
-        """Return a role's scope; raises NOT_FOUND for a role that no client ever had."""
+        """Return a role's scope. Raise NOT_FOUND for a role that no client ever had."""
         return self.require_role(role).scope
 
     def close(self, reason: P4RuntimeError) -> None:

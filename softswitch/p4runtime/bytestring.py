@@ -1,6 +1,6 @@
 """Integers as P4Runtime byte strings (P4Runtime specification, "Bytestrings").
 
-Any big-endian string whose value fits the width is accepted; what the server sends is the shortest one.
+Any big-endian string whose value fits the width is accepted; the server sends the shortest one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from softswitch.p4runtime.status import invalid, out_of_range
 
 
 def decode(data: bytes, width: int, what: str) -> int:
-    """Return the unsigned integer in ``data``; raises OUT_OF_RANGE if it needs more than ``width`` bits."""
+    """Return the unsigned integer in ``data``. Raise OUT_OF_RANGE if it needs more than ``width`` bits."""
     if not data:
         raise invalid(f"{what}: the byte string is empty; zero is one zero byte")
     number = int.from_bytes(data, "big")

@@ -29,7 +29,7 @@ Send = Callable[[p4rt.StreamMessageResponse, int], bool]
 
 @dataclass
 class DigestStats:
-    """Counters of lists and messages sent, acknowledged and given up, because no client was there to receive them."""
+    """The numbers of lists and messages sent, acknowledged and given up, because no client was there to take them."""
 
     lists: int = 0
     messages: int = 0
@@ -53,7 +53,7 @@ class _Digest:
 
     @property
     def limit(self) -> int:
-        """Largest number of messages in a list."""
+        """The largest number of messages in a list."""
         assert self.config is not None
         return self.config.config.max_list_size or LIST_LIMIT
 
@@ -71,8 +71,8 @@ class _Digest:
 class DigestAccess:
     """The digests of one device under one schema.
 
-    ``send`` gives a message about the object with an id to the clients; it returns false if nobody received it. The
-    lock, under which nothing waits, makes every method thread-safe.
+    ``send`` gives a message about the object with an id to the clients; it returns False if nobody received it. A lock,
+    under which nothing waits, makes every method thread-safe.
     """
 
     def __init__(self, device: Device, schema: Schema, timer: Timer, send: Send, stats: DigestStats) -> None:
@@ -177,7 +177,7 @@ class DigestAccess:
                 digest.unacknowledged.clear()
 
     def close(self) -> None:
-        """End with the pipeline; timeouts under way have no effect any more."""
+        """End the digests with their pipeline; timers that are running have no effect any more."""
         with self._lock:
             self._closed = True
             for digest in self._digests.values():
@@ -185,7 +185,7 @@ class DigestAccess:
                 digest.epoch += 1
 
     def _send_due(self, digest: _Digest) -> None:
-        """Send what has waited for max_timeout_ns, and set a timer for the rest."""
+        """Send the messages that have waited for max_timeout_ns, and set a timer for the rest."""
         if not digest.waiting:
             return
         rest = digest.since + digest.max_timeout - time.monotonic()

@@ -1,4 +1,4 @@
-"""Conversion of the match keys of table entries and value set members between messages and the data plane.
+"""Converts the match keys of table entries and value set members between messages and the data plane.
 
 P4Runtime specification, "Match Format".
 """
@@ -15,7 +15,7 @@ Key = tuple[Match, ...]
 
 
 def decode_key(table: TableSchema, entry: p4rt.TableEntry) -> tuple[Key, int]:
-    """Return match and priority of an entry."""
+    """Return the match and the priority of an entry."""
     priority = entry.priority
     if table.info.needs_priority:
         if priority <= 0:
@@ -79,7 +79,7 @@ def _decode_field(field: FieldSchema, match: p4rt.FieldMatch) -> Match:
 
 
 def encode_match(entry: p4rt.TableEntry, table: TableSchema, key: Key, priority: int) -> None:
-    """Fill in match and priority of an entry, the inverse of :func:`decode_key`."""
+    """Fill in the match and the priority of an entry, the inverse of :func:`decode_key`."""
     encode_fields(entry, table, key)
     if table.info.needs_priority:
         entry.priority = priority

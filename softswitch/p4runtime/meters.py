@@ -171,7 +171,7 @@ def encode_config(config: MeterConfig | None, out: p4rt.MeterEntry | p4rt.Direct
 
 
 def decode_clear(data: p4rt.MeterCounterData, what: str) -> bool:
-    """Return True after a check: a ``MeterCounterData`` in a write can only set the counters to 0."""
+    """Check that a ``MeterCounterData`` in a write sets the counters to 0, which is all it can do, and return True."""
     if any(c.packet_count or c.byte_count for c in (data.green, data.yellow, data.red)):
         raise invalid(f"{what}: the counters of a meter can only be set to 0")
     return True

@@ -1,4 +1,4 @@
-"""Conversion of plain numbers, as compiled programs have them, to values of P4 types as ``P4Data``.
+"""Converts plain numbers, as compiled programs have them, to values of P4 types as ``P4Data``.
 
 P4Runtime specification, "Representation of Arbitrary P4 Types".
 """
@@ -17,7 +17,7 @@ MAX_DEPTH = 32
 
 @dataclass(frozen=True)
 class Shape:
-    """A P4 type: ``kind`` is bit, int, bool, struct or tuple; ``width`` is that of a leaf, in bits."""
+    """A P4 type: ``kind`` is bit, int, bool, struct or tuple; ``width`` is the width of a leaf in bits."""
 
     kind: str
     width: int = 0
@@ -47,9 +47,9 @@ class Shape:
 
 
 def shape_of(spec: p4types_pb2.P4DataTypeSpec, info: p4types_pb2.P4TypeInfo, what: str, depth: int = 0) -> Shape:
-    """Return the shape of a type; raises UNIMPLEMENTED for kinds that digests cannot have.
+    """Return the shape of a type. Raise UNIMPLEMENTED for kinds that digests cannot have.
 
-    Those are headers, stacks, errors and varbits.
+    Those kinds are headers, stacks, errors and varbits.
     """
     if depth > MAX_DEPTH:
         raise invalid(f"{what}: types are nested more than {MAX_DEPTH} deep")

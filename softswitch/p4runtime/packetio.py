@@ -1,4 +1,4 @@
-"""Packet-in and packet-out: conversion of controller metadata to and from the header that the P4 program parses.
+"""Packet-in and packet-out: converts controller metadata to and from the header that the P4 program parses.
 
 P4Runtime specification, "ControllerPacketMetadata" and "Packet I/O". The fields of the ``@controller_header`` are
 packed in their order, most significant bit first, before the frame.
@@ -22,7 +22,7 @@ class _Field:
 
 
 class ControllerHeader:
-    """The layout of one controller header; without fields if the program declares none."""
+    """The layout of one controller header; it has no fields if the program declares none."""
 
     def __init__(self, declaration: p4info_pb2.ControllerPacketMetadata | None) -> None:
         self._fields: tuple[_Field, ...] = ()

@@ -44,8 +44,9 @@ class Loader:
         self._known: OrderedDict[bytes, tuple[Program, Schema]] = OrderedDict()
 
     def load(self, config: p4rt.ForwardingPipelineConfig) -> Pipeline:
-        """Parse, compile and check; raises :class:`P4RuntimeError` (INVALID_ARGUMENT) if the config cannot be
-        realised.
+        """Parse, compile and check a config.
+
+        Raise :class:`P4RuntimeError` (INVALID_ARGUMENT) if it cannot be realised.
         """
         if not config.p4_device_config:
             raise invalid("the config has no p4_device_config (the bmv2 JSON)")

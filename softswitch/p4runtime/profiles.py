@@ -145,7 +145,7 @@ class ProfileAccess:
     def choose(self, table: TableSchema, action: p4rt.TableAction) -> Member | Group:
         """Return the member or group for an entry of a table with an action profile.
 
-        For a one-shot set it makes a group; call :meth:`forget` if the entry is not made, or when it is removed.
+        A one-shot set becomes a group; call :meth:`forget` if the entry is not made, or when it is removed.
         """
         assert table.profile is not None
         profile, kind = table.profile, action.WhichOneof("type")
@@ -303,7 +303,7 @@ def _check_max_size(profile: ProfileSchema, max_size: int) -> None:
 
 
 def _watch_port(member: p4rt.ActionProfileGroup.Member | p4rt.ActionProfileAction) -> int | None:
-    """Return the port that a member depends on. Every port of v1model exists; one that is not attached is down."""
+    """Return the port that a member depends on. Every port of v1model exists; a port that is not attached is down."""
     kind = member.WhichOneof("watch_kind")
     if kind is None or (kind == "watch_port" and not member.watch_port) or (kind == "watch" and not member.watch):
         return None

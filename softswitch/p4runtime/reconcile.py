@@ -21,9 +21,10 @@ Writers = Mapping[str, Callable[[int, Any, Journal], None]]
 
 
 def carry_over(readers: Readers, writers: Writers, schema: Schema) -> None:
-    """Write what ``readers`` find in the old pipeline, with the given schema, by the ``writers`` of the new one.
+    """Write the state that ``readers`` find in the old pipeline, with the given schema, by the ``writers`` of the new
+    one.
 
-    Raises INVALID_ARGUMENT, naming the object, if the new one cannot hold something; writes before that stay.
+    Raise INVALID_ARGUMENT, naming the object, if the new pipeline cannot hold it; earlier writes stay.
     """
     journal = Journal(active=False)
     for kind, query in _queries(readers, schema):

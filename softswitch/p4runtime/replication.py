@@ -27,7 +27,7 @@ _Apply = Callable[[int, Any], None]
 
 
 class _Collection:
-    """Entries by number. ``apply`` passes an entry, or ``None`` to delete it, to the data plane."""
+    """The entries by number. ``apply`` passes an entry, or ``None`` to delete it, to the data plane."""
 
     def __init__(self, noun: str, apply: _Apply) -> None:
         self.noun = noun
@@ -87,7 +87,7 @@ class ReplicationAccess:
             raise invalid("packet_replication_engine_entry: set multicast_group_entry or clone_session_entry")
 
     def read(self, query: p4rt.PacketReplicationEngineEntry) -> Iterator[p4rt.Entity]:
-        """The groups or sessions that an entry in a ReadRequest selects; id 0 selects all."""
+        """Yield the groups or sessions that an entry in a ReadRequest selects; id 0 selects all."""
         which = query.WhichOneof("type")
         if which == "multicast_group_entry":
             groups = self._groups.choose(query.multicast_group_entry.multicast_group_id)

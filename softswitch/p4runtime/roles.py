@@ -55,7 +55,7 @@ class Scope:
     can_push_pipeline: bool = True
 
     def may_use(self, p4_id: int | None) -> bool:
-        """Return whether the object with this id is in the scope; ``None``: an object without id."""
+        """Return whether the object with this id is in the scope; an object without an id has ``None``."""
         return self.ids is None or p4_id in self.ids
 
     def wants(self, packet: p4rt.PacketIn) -> bool:
@@ -70,7 +70,7 @@ EVERYTHING = Scope()
 
 
 def parse(config: any_pb2.Any) -> Scope:
-    """Return the scope that a ``role.config`` describes; raises INVALID_ARGUMENT if it is of another scheme or
+    """Return the scope that a ``role.config`` describes. Raise INVALID_ARGUMENT if it is of another scheme or
     malformed.
     """
     if config.TypeName() != TYPE_NAME:
@@ -92,7 +92,7 @@ def parse(config: any_pb2.Any) -> Scope:
 
 
 def id_of(entity: p4rt.Entity) -> int | None:
-    """Return the P4Info id of an entity's object; 0 if a read asks for all, ``None`` if it has none."""
+    """Return the P4Info id of an entity's object; 0 if a read asks for all, ``None`` if the object has no id."""
     which = entity.WhichOneof("entity")
     if which is None or which == "packet_replication_engine_entry":
         return None

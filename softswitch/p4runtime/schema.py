@@ -1,4 +1,4 @@
-"""P4Info and program side by side: maps ids to the names, positions and widths that the data plane uses.
+"""Compares P4Info and program, and maps ids to the names, positions and widths that the data plane uses.
 
 :class:`Schema` is built once per forwarding pipeline config and refuses a P4Info that does not describe the program.
 """
@@ -29,7 +29,7 @@ _MATCH_KINDS: dict[int, str] = {
 
 
 def any_match(kind: str, width: int) -> Match | None:
-    """Return the match that every value satisfies; ``None`` for exact, which has none."""
+    """Return the match that every value satisfies; ``None`` for exact matches, which have no such match."""
     if kind == "exact":
         return None
     return Match("range", high=(1 << width) - 1) if kind == "range" else Match(kind)
@@ -76,7 +76,7 @@ class ActionSchema:
 class ProfileSchema:
     """An action profile or selector. Sizes of 0 are not limited.
 
-    ``by_members``: whether ``size`` and ``max_group_size`` count members, and not weights.
+    ``by_members`` says whether ``size`` and ``max_group_size`` count members, and not weights.
     """
 
     id: int
@@ -114,10 +114,10 @@ class ValueSetSchema:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """One table. ``scopes`` maps the ids of its actions to their ``ActionRef.Scope``.
+    """A table. ``scopes`` maps the ids of its actions to their ``ActionRef.Scope``.
 
-    ``is_const``: its entries come from the program and cannot be changed. That holds for ``entries`` without ``const``
-    too, which the bmv2 JSON does not tell apart.
+    ``is_const`` says whether its entries come from the program and cannot be changed. That holds for ``entries``
+    without ``const`` too, which the bmv2 JSON does not tell apart.
     """
 
     id: int
@@ -144,7 +144,9 @@ class CounterSchema:
 
 @dataclass(frozen=True)
 class RegisterSchema:
-    """A register array. ``kind`` is bit, int or bool; ``None`` if its type cannot be read or written over P4Runtime."""
+    """A register array. Its ``kind`` is bit, int or bool, or ``None`` if its type cannot be read or written over
+    P4Runtime.
+    """
 
     id: int
     name: str
@@ -279,8 +281,10 @@ def _check_order(what: str, described: list[str], declared: list[str]) -> None:
 
 
 def _check_left_out(table: p4info_pb2.Table, info: TableInfo, actions: dict[int, p4info_pb2.Action]) -> None:
-    """Refuse default actions and entries of tables with an action profile: p4c omits them in the JSON, with a
-    warning.
+    """Check what p4c omits, with a warning, in the JSON of a table with an action profile: its entries and default
+    action.
+
+    Raise INVALID_ARGUMENT for entries, and log a warning for a default action.
     """
     name = table.preamble.name
     if (table.is_const_table or table.has_initial_entries) and not info.const_entries:
@@ -482,8 +486,9 @@ def _register(register: p4info_pb2.Register, program: Program) -> RegisterSchema
 
 
 def _digests(p4info: p4info_pb2.P4Info, program: Program) -> dict[int, DigestSchema]:
-    """Return the digests by id. p4c names those without a type name differently in P4Info and JSON; they pair up in
-    order.
+    """Return the digests by id.
+
+    p4c names digests without a type name differently in P4Info and JSON; these pair up in order.
     """
     numbers = {}
     free = list(range(len(program.digests)))

@@ -23,7 +23,7 @@ _MAX_REQUEST_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Tls:
-    """TLS files as PEM data. ``root_certificates`` checks clients if ``require_client`` is set."""
+    """The TLS files as PEM data. ``root_certificates`` checks clients if ``require_client`` is set."""
 
     private_key: bytes
     certificate: bytes
@@ -66,9 +66,9 @@ class P4RuntimeServer:
         )
 
     def listen(self, address: str, tls: Tls | None = None) -> str:
-        """Listen on ``host:port`` (port 0: any) or ``unix:path``; returns the address for clients.
+        """Listen on ``host:port`` (port 0: any) or ``unix:path``, and return the address for clients.
 
-        Raises OSError if the address cannot be bound.
+        Raise OSError if the address cannot be bound.
         """
         try:
             if tls is None:

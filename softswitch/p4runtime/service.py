@@ -39,7 +39,7 @@ class _Write(NamedTuple):
 
 
 class Service:
-    """The RPCs of the service, as methods that raise their refusals."""
+    """The RPCs of the service, as methods that raise an exception to refuse a request."""
 
     def __init__(self, targets: Mapping[int, Target], max_status_bytes: int = MAX_STATUS_BYTES) -> None:
         self._targets = targets
@@ -135,7 +135,7 @@ class Service:
     def _guarded(
         self, method: Callable[[Any, grpc.ServicerContext], Any]
     ) -> Callable[[Any, grpc.ServicerContext], Any]:
-        """Wrap a method so that every exception leaves the RPC as a status."""
+        """Wrap a method so that the client gets every exception as a status."""
 
         def call(request: Any, context: grpc.ServicerContext) -> Any:
             refusal: P4RuntimeError | BatchError

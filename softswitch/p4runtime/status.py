@@ -37,7 +37,7 @@ _CODES: tuple[tuple[type[errors.SoftswitchError], int], ...] = (
 
 
 class P4RuntimeError(Exception):
-    """A request, or one element of it, is refused: ``code`` is a ``google.rpc.Code``, ``message`` says why."""
+    """A request, or one element of it, is refused. ``code`` is a ``google.rpc.Code``, and ``message`` says why."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code = code
@@ -86,9 +86,9 @@ def from_data_plane(error: errors.SoftswitchError) -> P4RuntimeError:
 
 
 class BatchError(Exception):
-    """Some elements of a batch failed: ``outcomes`` has each reason, or ``None`` for OK.
+    """Some elements of a batch failed.
 
-    ``noun`` names the elements.
+    ``outcomes`` has each reason, or ``None`` for OK; ``noun`` names the elements.
     """
 
     def __init__(self, outcomes: Sequence[P4RuntimeError | None], noun: str) -> None:

@@ -33,7 +33,7 @@ class Malformed:
 
 
 class Stream:
-    """The server's end of one stream. ``find`` returns the device with an id or raises NOT_FOUND."""
+    """The server's end of one stream. ``find`` returns the device with an id, or raises NOT_FOUND."""
 
     def __init__(self, find: Callable[[int], Target]) -> None:
         self._find = find
@@ -55,7 +55,7 @@ class Stream:
         self._queue.put(None)
 
     def disconnect(self) -> None:
-        """Handle that the client has gone, or will be told so; may be repeated."""
+        """Handle that the client has gone, or will be told so. A second call does nothing."""
         if self._arbiter is not None:
             self._arbiter.disconnect(self._session)
 

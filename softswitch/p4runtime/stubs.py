@@ -1,7 +1,8 @@
-"""P4Runtime's messages and gRPC stub, from the official ``p4runtime`` package, under any protobuf from 4 on.
+"""P4Runtime's messages and gRPC stub, from the official ``p4runtime`` package, under any protobuf from version 4 on.
 
 A protoc of 2020 generated the modules of that package, and protobuf runs such code only in pure Python, if at all. The
-descriptors in them are always good: the modules are built here from these, as generated code of today builds itself.
+descriptors in them are always good: this module builds the message modules from the descriptors, as generated code of
+today builds itself.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ NO_OPAQUE: Opaque = (0, b"")
 class TableReads:
     """Answers reads of the tables of one device under one schema.
 
-    opaque: what clients keep with entries, by entry; who writes the tables (tables.py) maintains it. The caller holds
-    the device's lock during every call; the iterators that reads return need no lock.
+    The caller holds the device's lock during every call; the iterators that reads return need no lock. ``opaque`` has
+    the data that clients keep with entries, by entry; the writer of the tables (tables.py) maintains it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TableReads:
         self._opaque = opaque
 
     def idle_notification(self, table: str, entries: list[Entry]) -> p4rt.IdleTimeoutNotification:
-        """Return the message, without its time, that says that entries were not hit for their timeouts."""
+        """Return the message, without its time, which says that entries were not hit for their timeouts."""
         message = p4rt.IdleTimeoutNotification()
         schema = self._schema.tables_by_name[table]
         for found in entries:
@@ -185,7 +185,7 @@ class TableReads:
 
 
 def locate(table: TableSchema, entry: p4rt.TableEntry) -> tuple[Key | None, int]:
-    """Return the key and the priority of an entry; of the default entry: None and 0."""
+    """Return the key and the priority of an entry; None and 0 for the default entry."""
     if entry.is_default_action:
         if entry.match or entry.priority:
             raise invalid(f"table {table.name}: a default entry has neither match nor priority")
@@ -194,7 +194,7 @@ def locate(table: TableSchema, entry: p4rt.TableEntry) -> tuple[Key | None, int]
 
 
 def _action_filter(table: TableSchema, query: p4rt.TableEntry) -> Callable[[str, tuple[int, ...]], bool]:
-    """Return a test whether an action is the one in a query; parameters count if the query gives them."""
+    """Return a function that tests whether an action is the one in a query; parameters count if the query has them."""
     if query.action.WhichOneof("type") != "action":
         raise invalid(f"table {table.name}: entries can only be filtered by an action")
     wanted = query.action.action

@@ -254,7 +254,7 @@ class TableAccess:
 
 
 def _action(table: TableSchema, entry: p4rt.TableEntry, default: bool) -> tuple[str, tuple[int, ...]]:
-    """Return name and parameters of the entry's action, checked against what the table allows."""
+    """Return the name and parameters of the entry's action, checked against what the table allows."""
     kind = entry.action.WhichOneof("type")
     if kind is None:
         raise invalid(f"table {table.name}: the entry has no action")
@@ -274,7 +274,7 @@ def _action(table: TableSchema, entry: p4rt.TableEntry, default: bool) -> tuple[
 
 
 class _Resources:
-    """The counter, meter and idle timeout in a write of an entry, checked."""
+    """The counter, meter and idle timeout in a write of an entry, after checks."""
 
     def __init__(self, table: TableSchema, entry: p4rt.TableEntry) -> None:
         self._table = table
@@ -296,7 +296,7 @@ class _Resources:
             raise invalid(f"table {table.name}: time_since_last_hit is for reads; leave it unset in a write")
 
     def write(self, device: Device, key: Key, priority: int, *, fresh: bool, reset: bool = True) -> None:
-        """Apply them to an entry: a ``fresh`` one, or one whose meter and timeout start anew if ``reset``."""
+        """Apply them to an entry that is ``fresh``, or to one whose meter and timeout start anew if ``reset``."""
         name = self._table.name
         if self._counts is not None:
             device.direct_counter_write(name, key, *self._counts, priority)

@@ -40,7 +40,7 @@ Outcomes = list[P4RuntimeError | None]
 
 @dataclass
 class PacketStats:
-    """Counters of packets between pipeline and clients, and of those that reached nobody."""
+    """The numbers of packets between pipeline and clients, and of those that reached nobody."""
 
     packet_in: int = 0
     packet_in_no_primary: int = 0
@@ -53,7 +53,7 @@ class PacketStats:
 class _Running:
     """The parts of a target that exist only for a running or saved pipeline, and writes to its entities.
 
-    ``device`` is a staged one until it runs.
+    ``device`` is a staged device until the pipeline runs.
     """
 
     def __init__(self, device: Device, pipeline: Pipeline, digests: DigestAccess) -> None:
@@ -115,7 +115,7 @@ class _Running:
         return outcomes
 
     def apply(self, update: p4rt.Update, journal: Journal, scope: roles.Scope) -> P4RuntimeError | None:
-        """Do one update; returns why it failed."""
+        """Do one update, and return why it failed, or ``None``."""
         try:
             which = update.entity.WhichOneof("entity")
             writer = _find(self.writers, which)
@@ -145,7 +145,10 @@ class _Running:
 
 
 class Target:
-    """Serves one :class:`Device`; all methods are thread-safe. Refusals are :class:`P4RuntimeError`."""
+    """Serves one :class:`Device`.
+
+    All methods are thread-safe, and raise :class:`P4RuntimeError` to refuse a request.
+    """
 
     def __init__(self, device: Device, loader: Loader, timer: Timer) -> None:
         self.device = device
@@ -175,7 +178,7 @@ class Target:
             self._commit(self._stage(pipeline))
 
     def shut(self) -> None:
-        """Forget everything, as a device that loses power: pipeline, entities, registers, clients, election ids."""
+        """Forget all state, as a device that loses power: pipeline, entities, registers, clients, election ids."""
         with self._lock:
             self._up = False
             self._replace_running(None)
@@ -231,7 +234,7 @@ class Target:
                 self._reconcile(pipeline)
 
     def get_pipeline(self, response_type: int) -> p4rt.GetForwardingPipelineConfigResponse:
-        """Handle the RPC GetForwardingPipelineConfig: returns the running config, not a saved one."""
+        """Handle the RPC GetForwardingPipelineConfig, and return the running config, not a saved one."""
         self.require_up()
         running = self._running
         return pipelines.answer(None if running is None else running.pipeline, response_type)
@@ -247,7 +250,7 @@ class Target:
             self._commit(saved)
 
     def _stage(self, pipeline: Pipeline) -> _Running:
-        """Make a pipeline beside the running one; what is written to it takes effect with :meth:`_commit`."""
+        """Make a pipeline beside the running one; writes to it take effect with :meth:`_commit`."""
         try:
             staged = self.device.stage(pipeline.program)
         except errors.SoftswitchError as error:
@@ -292,9 +295,9 @@ class Target:
     # --- entities ---
 
     def write(self, request: p4rt.WriteRequest, data: bytes = b"") -> Outcomes:
-        """Handle the RPC Write: returns for each update why it failed, or ``None``.
+        """Handle the RPC Write, and return for each update why it failed, or ``None``.
 
-        ``data``: the request's bytes as they arrived; if given, common updates cost a tenth.
+        ``data`` is the request's bytes as they arrived; with them, common updates cost a tenth.
         """
         with self._lock:
             self.require_up()
@@ -312,7 +315,7 @@ class Target:
             return running.write_each(request.updates, scope, data if scope.ids is None else b"")
 
     def read(self, request: p4rt.ReadRequest) -> tuple[list[Iterator[p4rt.Entity]], Outcomes]:
-        """Handle the RPC Read: returns what was found, and for each query why it failed, or ``None``.
+        """Handle the RPC Read, and return the entities that were found, and for each query why it failed, or ``None``.
 
         All values are read before this returns; the iterators only build messages.
         """
@@ -422,8 +425,8 @@ class Target:
             running.digests.client_changed()
 
     def _send_to_primaries(self, message: p4rt.StreamMessageResponse, p4_id: int) -> bool:
-        """Send to the primary of every role whose scope has the object with this id; returns whether one received
-        it.
+        """Send to the primary of every role whose scope has the object with this id, and return whether one received
+        the message.
         """
         sent = [session.send(message) for session, scope in self.arbiter.primaries() if scope.may_use(p4_id)]
         return any(sent)
@@ -448,5 +451,5 @@ def _find(handlers: dict[str, Any], which: str | None) -> Any:
 
 
 def _within(scope: roles.Scope, found: Iterator[p4rt.Entity]) -> Iterator[p4rt.Entity]:
-    """Return the part of an answer that a role may see."""
+    """Yield the part of an answer that a role may see."""
     return (entity for entity in found if scope.may_use(roles.id_of(entity)))

@@ -13,7 +13,9 @@ _log = logging.getLogger(__name__)
 
 
 class Timer:
-    """Runs functions when they are due, one after the other; they must not block. Its thread starts with the first."""
+    """Runs functions when they are due, one after the other; they must not block. Its thread starts with the first
+    function.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -23,7 +25,7 @@ class Timer:
         self._stopped = False
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Run ``call`` after so many seconds, unless the timer is stopped before."""
+        """Run ``call`` after so many seconds, unless the timer is stopped earlier."""
         with self._changed:
             if self._stopped:
                 return

@@ -8,7 +8,7 @@ Undo = Callable[[], None]
 
 
 class Journal:
-    """Collects how to undo each step of a batch; one that is not ``active`` collects nothing."""
+    """Collects functions that undo each step of a batch; a journal that is not ``active`` collects nothing."""
 
     def __init__(self, active: bool) -> None:
         self.active = active
@@ -19,6 +19,6 @@ class Journal:
             self._steps.append(step)
 
     def roll_back(self) -> None:
-        """Undo everything, last step first."""
+        """Undo all steps, the last one first."""
         while self._steps:
             self._steps.pop()()

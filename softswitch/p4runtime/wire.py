@@ -1,7 +1,8 @@
-"""The common updates of a WriteRequest, which the runtime applies from the request's bytes (runtime/write.c).
+"""Gives the common updates of a WriteRequest to the runtime, which applies them from the request's bytes
+(runtime/write.c).
 
-This is for speed only: the rest of this package does what the runtime does not apply, with the same result. The runtime
-is told here which tables it may write, and what the P4Info says of them.
+This is for speed only: the rest of this package does what the runtime does not apply, with the same result. This module
+tells the runtime which tables it may write, and what the P4Info says of them.
 """
 
 from __future__ import annotations
