@@ -1,10 +1,10 @@
 """Backs up what a network's controller keeps, and restores it: jobs, plans, entries, epoch, secret, record, journals.
 
-inart backup --switches switches.json network.tar.gz
-inart restore --switches switches.json network.tar.gz
+    inart backup --switches switches.json network.tar.gz
+    inart restore --switches switches.json network.tar.gz
 
-A backup may be made while the controller runs. It has the secret from which keys and labels come: keep it as private as
-the state folder. See docs/deploy.md.
+A backup may be made while the controller runs. It has the secret from which keys and labels are derived: keep it as
+private as the state folder. See docs/deploy.md.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from controlplane.targets.switches_file import SwitchesFileError, load_switches
 
 JOBS, EPOCH, SECRET = "jobs.json", "epoch", "epoch.secret"
 KEPT = re.compile(r"jobs\.json|epoch|epoch\.secret|log/log(\.\d+)?\.jsonl|journal/job-\d+\.jsonl(\.1)?")
-"""Names in a backup."""
+"""Names of the files in a backup."""
 MOST_BYTES = 1 << 30
 """Most bytes of all files of a backup together."""
 
 
 class BackupError(Exception):
-    """A backup cannot be made or restored; the message says why and what to do."""
+    """Error: a backup cannot be made or restored; the message says why and what to do."""
 
 
 def folder_of(arguments: argparse.Namespace) -> Path:
-    """Return the state folder that the arguments name. Raises BackupError, SwitchesFileError."""
+    """Return the state folder that the arguments name. Raise BackupError or SwitchesFileError where they name none."""
     if arguments.state is not None:
         return Path(arguments.state)
     if arguments.switches is None:
@@ -47,9 +47,8 @@ def folder_of(arguments: argparse.Namespace) -> Path:
 
 
 def backup(state: Path, epochs: Path, output: Path) -> int:
-    """Write a backup of a state folder and its epoch's files; returns the number of jobs.
-
-    Raises BackupError, OSError.
+    """Write a backup of a state folder and its epoch's files, and return the number of jobs. Raise BackupError or
+    OSError where that fails.
     """
     if not (state / JOBS).exists():
         raise BackupError(f"nothing is kept in {state}: is that the network's folder? (inart serve says where it is)")
@@ -70,10 +69,11 @@ def backup(state: Path, epochs: Path, output: Path) -> int:
 
 
 def restore(source: Path, state: Path, epochs: Path, *, force: bool = False) -> int:
-    """Put a backup in place of what a state folder holds; returns the number of jobs.
+    """Put a backup in place of a state folder's contents, and return the number of jobs.
 
-    All is checked before anything is changed. force: also where jobs are kept there already; they stay beside it, as
-    jobs.json.before. Raises BackupError; StateError: a controller of this network runs; OSError.
+    All is checked before anything is changed. With `force`, jobs that the folder already has are replaced; they stay
+    beside the new ones, as jobs.json.before. Raise BackupError where that fails, StateError where a controller of this
+    network runs, or OSError.
     """
     contents = _read(source)
     jobs = _check(contents)
@@ -94,7 +94,7 @@ def restore(source: Path, state: Path, epochs: Path, *, force: bool = False) -> 
         if SECRET in contents:
             _put(secret, contents[SECRET])
         if EPOCH in contents:
-            EpochStore(epochs).adopt(int(contents[EPOCH]))  # never back
+            EpochStore(epochs).adopt(int(contents[EPOCH]))  # the epoch never goes back
         _put(state / JOBS, contents[JOBS])
     return jobs
 
@@ -116,7 +116,9 @@ def _read(source: Path) -> dict[str, bytes]:
 
 
 def _check(contents: dict[str, bytes]) -> int:
-    """Return how many jobs there are. Raises BackupError where a controller could not start with them."""
+    """Check that a controller could start with these files, and return how many jobs they have; raise BackupError
+    otherwise.
+    """
     if not contents.get(EPOCH, b"0").strip().isdigit():
         raise BackupError("the epoch is no number")
     with tempfile.TemporaryDirectory() as folder:

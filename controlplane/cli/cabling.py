@@ -1,4 +1,4 @@
-"""`deploy cabling`: whether the cables between the switches lead where the topology file says."""
+"""`deploy cabling`: checks that the cables between the switches lead where the topology file says."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from controlplane.targets.switches_file import connect_targets
 
 
 class WrongCables(Exception):
-    """Cables are not as the topology says; the message names each."""
+    """Error: cables are not as the topology says; the message names each."""
 
 
 def check_cables(arguments: argparse.Namespace, topology: Topology, log: Callable[[str], None]) -> None:
     """Print whether the cables are as the topology says.
 
-    Raises WrongCables; DeployError where the switches cannot send packets; TargetError.
+    Raise WrongCables where they are not, DeployError where the switches cannot send packets, or TargetError.
     """
     of = target_of(arguments)
     if of is None or of.protocol != "P4Runtime":

@@ -1,4 +1,4 @@
-"""Makes a private authority and certificates for everybody of a network, to try TLS and access control with.
+"""Makes a private authority, and certificates for all members of a network, to try TLS and access control with.
 
     inart certificates --folder DIR --controller 10.0.0.1 --topology net.json --operators alice --switches switches.json
     inart serve ... --credentials DIR/controller --switches DIR/switches.json
@@ -43,8 +43,13 @@ BROWSER_FILE = "browser.p12"
 class Wanted:
     """A description of who gets certificates.
 
-    controller: addresses and host names at which clients reach it. switches: per address ("host:port"), the names of
-    the switches that listen there.
+    Attributes:
+        controller: Addresses and host names at which clients reach the controller.
+        nodes: Names of the agents' nodes.
+        operators: Names of operators.
+        switches: By address ("host:port"), the names of the switches that listen there.
+        viewers: Names of viewers.
+        tenants: Names of tenants.
     """
 
     controller: Sequence[str] = ()
@@ -56,11 +61,11 @@ class Wanted:
 
 
 def make(folder: Path, wanted: Wanted, days: int = DAYS, *, tokens: bool = False) -> list[Path]:
-    """Make the certificates that are missing; returns the folders made.
+    """Make the certificates that are missing, and return the folders that were made. Raise CertificatesError or OSError
+    where that fails.
 
-    tokens: give nodes, operators, viewers and tenants tokens, not certificates. There are two authorities, so that
-    agents and operators cannot pass for the controller at a switch, nor a switch for the controller. Raises
-    CertificatesError, OSError.
+    With `tokens`, nodes, operators, viewers and tenants get tokens instead of certificates. There are two authorities,
+    so that agents and operators cannot pass for the controller at a switch, nor a switch for the controller.
     """
     _check_names(wanted)
     folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +118,7 @@ OF_SWITCHES = ("controller-of-switches", "switches")
 PLACES = ("nodes", "operators", "viewers", "tenants", "switches")
 CLIENT_PLACES = PLACES[:4]
 OF_NEW_ONES = ("tokens", "nodes", "topology", "switches", "viewers", "tenants")
-"""Options that say who gets a certificate, and mean nothing where existing ones are replaced."""
+"""Options that say who gets a new certificate, and mean nothing where existing ones are renewed."""
 REVOKED_HEAD = "# SERIAL ROLE NAME DATE: certificates that hold no more"
 
 
@@ -124,10 +129,15 @@ def renew(
     days: int = DAYS,
     within: int | None = None,
 ) -> list[Path]:
-    """Renew existing certificates, all of those named or, on an error, none; returns their folders.
+    """Renew existing certificates, all of those named or, on an error, none; return their folders. Raise
+    CertificatesError or OSError where that fails.
 
-    names: "S1", "nodes/S1", "controller", or "all". controller: addresses that the controller's certificate also names
-    from now on. within: only those that end within so many days. Raises CertificatesError, OSError.
+    Args:
+        folder: The folder of all certificates.
+        names: "S1", "nodes/S1", "controller", or "all".
+        controller: Addresses that the controller's certificate also names from now on.
+        days: Days for which the new ones are valid.
+        within: Renew only those that expire within so many days; None for all.
     """
     there = _there(folder)
     late = None if within is None else now() + datetime.timedelta(days=within)
@@ -155,8 +165,8 @@ def renew(
 
 
 def revoke(folder: Path, names: Sequence[str]) -> list[tuple[Path, str]]:
-    """Put the certificates of these nodes, operators, viewers and tenants on the list beside the controller's; returns
-    their folders, and how each is named there. Raises CertificatesError, OSError.
+    """Put the certificates of these nodes, operators, viewers and tenants on the list beside the controller's. Return
+    their folders, and the name of each on the list. Raise CertificatesError or OSError where that fails.
     """
     done = []
     file = folder / "controller" / REVOKED_FILE
@@ -221,7 +231,7 @@ def _check_names(wanted: Wanted) -> None:
 
 
 def write_switches(folder: Path, source: Path) -> Path:
-    """Write a copy of the switches file with the TLS files of each switch into `folder`; returns its path."""
+    """Write a copy of the switches file, with the TLS files of each switch, into `folder`, and return its path."""
     data = json.loads(source.read_text())
     own = folder / "controller-of-switches"
     tls = {part: os.path.relpath(own / FOLDER_FILES[part], folder) for part in ("authority", "certificate", "key")}
@@ -280,7 +290,7 @@ def _until(folder: Path) -> str:
 
 
 def _there(folder: Path) -> list[Path]:
-    """Return the folders of the certificates that can be renewed."""
+    """Return the folders of the certificates that exist and can be renewed."""
     places = ["controller", "controller-of-switches", *(f"{place}/*" for place in PLACES)]
     return [file.parent for place in places for file in sorted(folder.glob(f"{place}/{FOLDER_FILES['certificate']}"))]
 
@@ -290,7 +300,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def run(arguments: argparse.Namespace) -> Iterable[str]:
-    """Run the command and return the lines to print. Raises CertificatesError, ValueError, OSError."""
+    """Run the command and return the lines to print. Raise CertificatesError, ValueError or OSError where it fails."""
     if arguments.days < 1:
         raise CertificatesError("--days must be at least 1")
     if arguments.within is not None and arguments.renew is None:

@@ -1,4 +1,4 @@
-"""Output of the changes that a dry run, or a reload of the topology, writes to the switches."""
+"""Prints the changes that a dry run, or a reload of the topology, makes to the switches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator's commands to a running controller: its status, a replan, and jobs that are added and removed.
+"""The operator's commands to a running controller: status, replan, drain, log, topology reload, and its jobs.
 
 python -m controlplane.controller status --controller HOST:PORT [--job NAME] [--watch]
 python -m controlplane.controller replan --controller HOST:PORT --set V1-V2.used_bandwidth_mbps=40
@@ -98,13 +98,13 @@ def format_jobs(jobs: Sequence[pb.JobStatus]) -> list[str]:
 
 
 def format_reservations(status: pb.StatusReply) -> list[str]:
-    """Return the lines of a table of what is reserved; none where nothing is."""
+    """Return the lines of a table of the reservations; none where there are none."""
     rows = reservations.rows(list(status.reservations))
     return ["", *_table(reservations.HEAD, rows)] if rows else []
 
 
 def format_tenants(tenants: Sequence[pb.TenantStatus]) -> list[str]:
-    """Return the lines of a table of the tenants; none where jobs have none."""
+    """Return the lines of a table of the tenants; none where no job has a tenant."""
     if not tenants:
         return []
     header = ("tenant", "jobs", "rates together", "entries", "slots of a switch", "may have")
@@ -164,7 +164,7 @@ def _job_lines(status: pb.StatusReply) -> list[str]:
 
 
 def format_added(reply: pb.AddJobReply) -> str:
-    """Return what `job add` prints."""
+    """Return the text that `job add` prints."""
     lines = [
         f"job {reply.name}: {reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}",
         f"workers {', '.join(reply.workers)}; parameter servers {', '.join(reply.parameter_servers)}",
@@ -265,7 +265,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_controller(command: argparse.ArgumentParser, seconds: float) -> None:
-    """Add the options that say which controller is asked, and for how long."""
+    """Add the options that name the controller, and the seconds to wait for it."""
     command.add_argument(
         "--controller", metavar="HOST:PORT", help="where the controller listens (default: $INART_CONTROLLER)"
     )
@@ -324,7 +324,7 @@ def _add_job_add(orders: Orders) -> argparse.ArgumentParser:
 
 
 def run_replan(arguments: argparse.Namespace) -> None:
-    """Run the command `replan`. Raises ControllerError, ValueError, OSError."""
+    """Run the command `replan`. Raise ControllerError, ValueError or OSError where it fails."""
     topology = ""
     if arguments.topology:
         # Imported here, as an agent's machine has no networkx.
@@ -354,7 +354,7 @@ def run_replan(arguments: argparse.Namespace) -> None:
 
 
 def run_job(arguments: argparse.Namespace) -> None:
-    """Run the command `job`. Raises ControllerError, OSError."""
+    """Run the command `job`. Raise ControllerError or OSError where it fails."""
     if arguments.order == "add":
         given = arguments.job
         if given and "=" not in given:
@@ -402,7 +402,9 @@ def _print(arguments: argparse.Namespace, reply: Message, words: str) -> None:
 
 
 def show_status(arguments: argparse.Namespace) -> None:
-    """Run the command `status`. Raises ControllerError, except that --watch goes on through a controller's restart."""
+    """Run the command `status`. Raise ControllerError where the controller does not answer, except that --watch goes on
+    through a controller's restart.
+    """
     seen = False
     while True:
         try:
@@ -424,7 +426,7 @@ def show_status(arguments: argparse.Namespace) -> None:
 
 
 def run_topology(arguments: argparse.Namespace) -> None:
-    """Run the command `topology reload`. Raises ControllerError."""
+    """Run the command `topology reload`. Raise ControllerError where it fails."""
     reply = _ask(arguments, "reload", pb.ReloadRequest(dry_run=arguments.dry_run))
     _print(arguments, reply, format_reload(reply, dry_run=arguments.dry_run))
 

@@ -68,7 +68,7 @@ from p4src.artifacts import ArtifactError
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Do what the arguments say. Raises the exceptions that `main` turns into messages."""
+    """Do what the arguments say. Raise the exceptions that `main` turns into messages."""
     log = EventLog(to_stderr(as_json=arguments.json))
     topology = with_adding_switches(parse_topology(arguments.topology)) if arguments.topology is not None else None
     if arguments.remove is not None:
@@ -116,7 +116,7 @@ def make_plan(arguments: argparse.Namespace, topology: Topology) -> Plan:
 
 
 def show(arguments: argparse.Namespace, plan: Plan, topology: Topology, kind: Kind) -> None:
-    """Print what the plan would put on the switches."""
+    """Print the entries that the plan would put on the switches."""
     deployment = deployment_of(plan, topology, kind, arguments.job_id)
     deployment = replace(deployment, rulesets=kind.bridged(deployment.rulesets, topology))
     if arguments.json:
@@ -172,7 +172,7 @@ def slots_of(jobs: Mapping[int, Mapping[str, RuleSet]]) -> dict[str, set[int]]:
 
 
 def clear_registers(targets: Sequence[SwitchTarget], slots: Mapping[str, set[int]], log: Callable[[str], None]) -> None:
-    """Set the slots that removed jobs used to 0. Raises TargetError."""
+    """Set the slots that removed jobs used to 0. Raise TargetError where a switch refuses."""
     for one in targets:
         switch = one.target if isinstance(one, SecretTarget) else one
         if isinstance(switch, BriTarget) and slots.get(one.name):
@@ -186,7 +186,7 @@ COMMANDS = {
     "remove": "take a job's entries, or all, off the switches",
     "cabling": "say whether the cables between the switches lead where the topology says (needs their CPU ports)",
 }
-"""The words that may stand first on the command line; without one of them, options say what is done."""
+"""The words that may stand first on the command line; without one of them, options choose the command."""
 
 _NOT_ASKED: dict[str, Any] = {
     "topology": None, "job_id": 1, "dry_run": False, "json": False, "remove": None, "clear_registers": False,
@@ -197,7 +197,7 @@ _NOT_ASKED: dict[str, Any] = {
 
 
 def make_parser(command: str = "") -> argparse.ArgumentParser:
-    """Return the parser of a command; that of all of them, with their options side by side, if none is named."""
+    """Return the parser of a command; if none is named, one with the options of all commands."""
     parser = command_line.make("controlplane.deploy", COMMANDS.get(command, __doc__), order=command)
     parser.set_defaults(**_NOT_ASKED | ({"dry_run": True} if command == "show" else {}))
     if command == "cabling":
@@ -231,7 +231,7 @@ _CLEAR_HELP = "on Tofino, when removing: set what the job left in its slots to 0
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Raise DeployError for options that exclude or need each other."""
+    """Check that no options exclude each other or lack another one that they need; raise DeployError otherwise."""
     of = target_of(arguments)
     if of is None and not arguments.dry_run:
         raise DeployError(f"say where to: --target {'|'.join(TARGETS)}, or --dry-run to only print")

@@ -35,7 +35,13 @@ NETWORK_SECONDS = 5.0
 class Check:
     """A finding of the doctor.
 
-    required: the doctor fails without it. fix: a command or advice; empty where nothing is wrong.
+    Attributes:
+        group: The heading under which it is shown.
+        name: What was checked.
+        ok: Whether it is as it should be.
+        detail: What was found.
+        required: Whether the doctor fails without it.
+        fix: A command or advice; empty where nothing is wrong.
     """
 
     group: str
@@ -48,7 +54,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Program:
-    """A command on PATH that is needed, for which purpose, and how to install it."""
+    """A command on PATH that is needed, its purpose, and how to install it."""
 
     name: str
     purpose: str
@@ -124,7 +130,7 @@ def check_packages(requirements: Path = REQUIREMENTS) -> Iterable[Check]:
 
 
 def check_distribution() -> Iterable[Check]:
-    """Check what the installed distribution requires; what only its extras require may be missing."""
+    """Check that the requirements of the installed distribution are there; those of its extras may be missing."""
     for line in importlib.metadata.requires("inart") or []:
         match = re.match(r"([A-Za-z0-9_.-]+)[^;]*(?:;.*extra == ['\"](\w+)['\"])?", line)
         if match is None or match[1] == "inart":
@@ -215,7 +221,7 @@ def check_abilities() -> Iterable[Check]:
 
 
 def check_tofino() -> Iterable[Check]:
-    """Check what only Tofino switches need: P4 Studio's BRI client, and p4c's Tofino back end."""
+    """Check the packages that only Tofino switches need: P4 Studio's BRI client, and p4c's Tofino back end."""
     from controlplane.targets.bri.sde import VARIABLE, SdeMissing, client_folder, load_client
     from p4src.tofino_toolchain import BUILD_FOLDER, BuildError, Toolchain
 
@@ -243,7 +249,7 @@ def with_control(group: str, checks: Callable[[], Iterable[Check]], required: bo
 
 
 def check_interface(interface: str | None) -> Iterable[Check]:
-    """Check what agents need of the kernel, and their data interface if one is given."""
+    """Check the kernel's features that agents need, and their data interface if one is given."""
     from controlplane.common import data_interface, other_users
 
     backend = os.environ.get("INART_IO") or "udp"
@@ -281,9 +287,8 @@ def _gpu() -> str:
 
 
 def check_controller(address: str, folder: Path | None = None) -> Iterable[Check]:
-    """Check that the controller answers, and through it the agents.
-
-    folder: the credentials of the caller (None: $INART_CREDENTIALS).
+    """Check that the controller answers, and through it the agents; `folder` has the credentials of the caller (None:
+    $INART_CREDENTIALS).
     """
     from controlplane.common.rpc.client import ControllerError, fetch_status
     from controlplane.common.rpc.tls import credentials
@@ -351,7 +356,7 @@ def check_switches(file: Path, tofino: str | None = None) -> Iterable[Check]:
 
 
 def show(checks: Iterable[Check]) -> str:
-    """Return the findings as text, with what is missing at the end."""
+    """Return the findings as text; the missing ones come at the end."""
     lines: list[str] = []
     group = ""
     for check in checks:

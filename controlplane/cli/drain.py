@@ -1,6 +1,8 @@
-"""The commands `drain` and `undrain`: a switch, a link or a parameter server is taken out of service, and put back.
+"""The commands `drain` and `undrain`, which take a switch, a link or a parameter server out of service, and put it
+back.
 
-They order what `replan --without` and `--with` do; `drain --wait` says when nothing is left there, or what cannot move.
+They do what `replan --without` and `--with` do; `drain --wait` says when it is no longer used, or which job cannot move
+away.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from controlplane.common.rpc.tls import tls_from
 
 LOOK_SECONDS = 0.3
 WAIT_SECONDS = 60.0
-"""Seconds for which `--wait` waits for changes of plan: what is under way on the running plan ends first."""
+"""Seconds for which `--wait` waits for changes of plan, as chunks under way on the running plan have to end first."""
 
 
 class NotEmpty(ControllerError):
-    """Something is still in use; the message says by whom, and why it cannot move."""
+    """Error: what is to be drained is still in use; the message says by which job, and why that cannot move."""
 
 
 def add_arguments(drain: argparse.ArgumentParser, undrain: argparse.ArgumentParser) -> None:
-    """Add what both commands take beside the controller."""
+    """Add the options of both commands, other than those that name the controller."""
     for command in (drain, undrain):
         command.add_argument("parts", nargs="+", metavar="NODE", help="a switch, a link (V1-V2) or a parameter server")
     drain.add_argument(
@@ -35,7 +37,7 @@ def add_arguments(drain: argparse.ArgumentParser, undrain: argparse.ArgumentPars
 
 
 def run_drain(arguments: argparse.Namespace) -> None:
-    """Run the command `drain`. Raises ControllerError; NotEmpty with --wait."""
+    """Run the command `drain`. Raise ControllerError where it fails, or NotEmpty with --wait."""
     names = ", ".join(arguments.parts)
     refused = ""
     try:
@@ -66,7 +68,7 @@ def run_drain(arguments: argparse.Namespace) -> None:
 
 
 def run_undrain(arguments: argparse.Namespace) -> None:
-    """Run the command `undrain`. Raises ControllerError."""
+    """Run the command `undrain`. Raise ControllerError where it fails."""
     refused = ""
     try:
         _order(arguments, pb.ReplanRequest(restored=arguments.parts, soon=True))

@@ -1,4 +1,6 @@
-"""The command `log`: who did what on the network, when, and what changed, as the controller has kept it."""
+"""The command `log`: prints the record that the controller keeps, of who did what on the network, when, and what
+changed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ LEVELS = ("info", "warning", "error")
 
 
 def parse_since(text: str) -> float:
-    """Return the time, in seconds since 1970, of "2h" (ago) or "2026-11-23 12:00". Raises ValueError."""
+    """Return the time, in seconds since 1970, of "2h" (ago) or "2026-11-23 12:00". Raise ValueError for anything
+    else.
+    """
     if found := AGO.fullmatch(text.strip()):
         return time.time() - float(found[1]) * UNITS[found[2]]
     try:
@@ -32,7 +36,7 @@ def parse_since(text: str) -> float:
 
 
 def add_arguments(log: argparse.ArgumentParser) -> None:
-    """Add what the command takes beside the controller."""
+    """Add the command's options, other than those that name the controller."""
     log.add_argument(
         "--since", type=value(parse_since), default=0.0, metavar="TIME",
         help="30m, 2h, 3d (ago), or 2026-11-23T12:00 (default: all that is kept)",
@@ -43,7 +47,9 @@ def add_arguments(log: argparse.ArgumentParser) -> None:
 
 
 def records(arguments: argparse.Namespace) -> Iterator[pb.LogRecord]:
-    """Yield the records, page after page; with --follow those that come, too. Raises ControllerError."""
+    """Yield the records, page after page; with --follow also new ones, as they come. Raise ControllerError where the
+    controller does not answer.
+    """
     after, heard = 0, False
     while True:
         request = pb.LogRequest(since=arguments.since, job=arguments.job, after=after)
@@ -52,7 +58,7 @@ def records(arguments: argparse.Namespace) -> Iterator[pb.LogRecord]:
         except ControllerError:
             if not (arguments.follow and heard):
                 raise
-            time.sleep(LOOK_SECONDS)  # It starts again, maybe; it will have kept where we are.
+            time.sleep(LOOK_SECONDS)  # If the controller restarts, it still has the records from here on.
             continue
         heard = True
         least = LEVELS.index(arguments.level)
@@ -82,6 +88,6 @@ def as_json(record: pb.LogRecord) -> str:
 
 
 def run_log(arguments: argparse.Namespace) -> None:
-    """Run the command. Raises ControllerError."""
+    """Run the command. Raise ControllerError where the controller does not answer."""
     for record in records(arguments):
         print(as_json(record) if arguments.json else as_line(record), flush=True)

@@ -22,11 +22,11 @@ GENERATIONS = {"1": "tofino", "2": "tofino2"}
 
 
 class DeployError(Exception):
-    """The command cannot do what was asked; the message says what to change."""
+    """Error: the command cannot do what was asked; the message says what to change."""
 
 
 def given_plan(arguments: argparse.Namespace, topology: Topology) -> Plan:
-    """Load and check the plan of --plan. Raises DeployError if the topology cannot carry its rate."""
+    """Return the plan of --plan, once it is checked. Raise DeployError if the topology cannot carry its rate."""
     plan = Plan.load(arguments.plan)
     plan.check(topology)
     feasible = evaluate(plan, topology)
@@ -46,13 +46,13 @@ def given_job(arguments: argparse.Namespace, topology: Topology) -> Job:
 
 
 def check_address(option: str, address: str) -> None:
-    """Raise DeployError unless a controller can listen on the option's address."""
+    """Check that a controller can listen on the option's address; raise DeployError otherwise."""
     if not re.fullmatch(r"unix:.+|.+:\d+", address):
         raise DeployError(f"{option} needs HOST:PORT or unix:PATH, got {address!r}")
 
 
 def target_of(arguments: argparse.Namespace) -> Target | None:
-    """Return the target that the arguments name, or None if they name none. Raises DeployError if they name several."""
+    """Return the target that the arguments name, or None if they name none. Raise DeployError if they name several."""
     names = sorted(set(arguments.targets or ()))
     if len(names) > 1:
         raise DeployError(f"{' and '.join(names)} exclude each other: a deployment has one kind of switches")
@@ -62,7 +62,7 @@ def target_of(arguments: argparse.Namespace) -> Target | None:
 def kind_of(arguments: argparse.Namespace) -> Kind:
     """Return the kind of switches that the arguments ask for, with its program; bmv2 if no target is named.
 
-    Raises DeployError, SdeMissing.
+    Raise DeployError where there is no such program, or SdeMissing where the kind needs an SDE that is not installed.
     """
     of = target_of(arguments) or target("bmv2")
     try:
@@ -77,9 +77,8 @@ def kind_of(arguments: argparse.Namespace) -> Kind:
 
 
 def wanted_switches(arguments: argparse.Namespace, topology: Topology | None) -> list[SwitchAddress]:
-    """Return the switches of the topology, or all switches of the file if there is no topology.
-
-    Raises DeployError if a switch has no address in the file.
+    """Return the switches of the topology, or all switches of the file if there is no topology. Raise DeployError if a
+    switch has no address in the file.
     """
     if arguments.switches is None:
         of = target_of(arguments)

@@ -1,6 +1,7 @@
-"""`serve --store`: one of several controllers of a network. It waits until it leads, and ends when it does no more.
+"""`serve --store`: a controller that is one of several of a network. It waits until it leads, and ends when it no
+longer does.
 
-What it ends with (status 3) has the service manager start it again: then it waits for its turn.
+It then ends with status 3, so that the service manager starts it again and it waits for its turn.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def add_store_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def open_store(arguments: argparse.Namespace) -> Store:
-    """Return the store that the arguments name. Raises DeployError."""
+    """Return the store that the arguments name. Raise DeployError where it cannot be used."""
     given = arguments.store
     if not given.startswith((ETCD, ETCDS)):
         return FolderStore(Path(given))
@@ -61,9 +62,9 @@ def open_store(arguments: argparse.Namespace) -> Store:
 
 
 def lead(arguments: argparse.Namespace, log: Log) -> Leadership:
-    """Wait until this controller leads. When it does not any more, the process ends at once.
+    """Wait until this controller leads. When it no longer does, the process ends at once.
 
-    Raises what `check_listening` does; DeployError.
+    Raise DeployError where the options are wrong, and what `check_listening` raises.
     """
     name = arguments.name or f"{socket.gethostname()}/{arguments.serve}"
     if len(name.split()) != 1:
@@ -74,10 +75,10 @@ def lead(arguments: argparse.Namespace, log: Log) -> Leadership:
     def lost(reason: str) -> None:
         log(failure(f"{name} does not lead any more: {reason}; it ends, so that another one can"))
         sys.stderr.flush()
-        os._exit(LOST_STATUS)  # Nothing that runs may write once more.
+        os._exit(LOST_STATUS)  # Ends at once, as no thread may write to a switch any more.
 
     made = Leadership(open_store(arguments), name, lost, after=arguments.takeover_after)
-    check_listening(arguments, arguments.serve)  # What is wrong is said now, and not when it is to take over.
+    check_listening(arguments, arguments.serve)  # fails now rather than when it takes over
     made.wait(threading.Event(), log)
     log(f"{name} leads")
     return made

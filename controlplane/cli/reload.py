@@ -18,9 +18,9 @@ class Files:
     """A running controller's topology and switches file.
 
     Args:
-        connect: returns connected targets of switches in a topology.
-        switches: returns the switches of a topology, as the file says now. Raises what makes the command fail.
-        close: is given each target that is connected, to be closed in the end.
+        connect: Returns connected targets of switches in a topology.
+        switches: Returns the switches of a topology, as the file says at that time; raises what makes the command fail.
+        close: Is given each target that is connected, to be closed in the end.
     """
 
     def __init__(
@@ -38,7 +38,9 @@ class Files:
         self._before = switches()
 
     def read_again(self, dry_run: bool = False) -> Reloaded:
-        """Reload what the files say now. Raises what `reload` does, and what reading them does."""
+        """Read the files again and apply what has changed; with `dry_run`, return the changes only. Raise what reading
+        them and `reload` raise.
+        """
         topology = with_adding_switches(parse_topology(self._arguments.topology))
         switches = self._switches()
 
@@ -55,14 +57,16 @@ class Files:
         return done
 
     def hangup(self) -> None:
-        """Read the files again, as an order that nobody waits for; what is wrong is in the log."""
+        """Read the files again on a signal, to which nobody waits for an answer: errors go to the log."""
         try:
             self.read_again()
         except Exception as error:  # The controller must go on, whatever is wrong with the files.
             self._log(warning(f"topology not reloaded: {error}"))
 
     def _keep_folder(self, switches: Sequence[SwitchAddress]) -> None:
-        """The folder with the jobs is named after the switches: with others it must be found at the next start."""
+        """Let the state folder be found at the next start, too: it is named after the switches, so a folder named after
+        the new ones becomes a link to it.
+        """
         old, new = (default_folder(f"{one.address} {one.device_id}" for one in of) for of in (self._before, switches))
         self._before = switches
         if new != old and not new.exists():

@@ -1,4 +1,4 @@
-"""Options of `job add` that reserve a job for a time to come, and the rows of `job list` for reservations."""
+"""Options of `job add` that reserve a job for a later time, and the rows of `job list` for reservations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = ("reserved", "from", "until", "promised", "")
 
 
 def parse_seconds(text: str) -> float:
-    """Return the seconds of "90s", "10m", "2h", "3d". Raises ValueError."""
+    """Return the seconds of "90s", "10m", "2h", "3d". Raise ValueError for anything else."""
     found = AGO.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"a time span is like 90s, 10m, 2h, 3d, got {text!r}")
@@ -23,7 +23,9 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_time(text: str) -> float:
-    """Return the time, in seconds since 1970, of "2h" (from now) or "2026-11-25 08:00". Raises ValueError."""
+    """Return the time, in seconds since 1970, of "2h" (from now) or "2026-11-25 08:00". Raise ValueError for anything
+    else.
+    """
     try:
         return time.time() + parse_seconds(text)
     except ValueError:
@@ -35,7 +37,7 @@ def parse_time(text: str) -> float:
 
 
 def add_arguments(add: argparse.ArgumentParser) -> None:
-    """Add what `job add` takes for a time to come."""
+    """Add the options of `job add` for a later time."""
     for option, words in (
         ("--at", "reserve: add it then (2h, or 2026-11-25T08:00)"),
         ("--until", "with --at: take it off then (default: it stays until it is removed)"),
@@ -52,7 +54,7 @@ def add_arguments(add: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ValueError for options without the one that they belong to."""
+    """Check that no option lacks the one that it belongs to; raise ValueError otherwise."""
     if not arguments.at and (arguments.until or arguments.notice or arguments.preempt):
         raise ValueError("--until, --notice and --preempt belong to a reservation: give --at TIME (0s: now)")
     if arguments.at and arguments.plan:
@@ -62,14 +64,14 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def request_times(request: pb.AddJobRequest, arguments: argparse.Namespace) -> pb.AddJobRequest:
-    """Return the request with its times."""
+    """Return the request with the times that the arguments give."""
     request.start, request.until = arguments.at, arguments.until
     request.notice_seconds, request.preempt = arguments.notice, arguments.preempt
     return request
 
 
 def format_reserved(reply: pb.AddJobReply) -> str:
-    """Return what `job add --at` prints."""
+    """Return the text that `job add --at` prints."""
     servers = ", ".join(reply.parameter_servers)
     return "\n".join([
         reply.note,

@@ -62,7 +62,7 @@ from p4src.artifacts import ArtifactError
 
 
 def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> None:
-    """Be the controller until SIGINT or SIGTERM. Raises the exceptions that `main` turns into messages.
+    """Be the controller until SIGINT or SIGTERM. Raise the exceptions that `main` turns into messages.
 
     It starts with the stored jobs, if jobs are kept, and the job that the arguments name.
     """
@@ -73,7 +73,7 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         if arguments.store is not None:
             leadership = lead(arguments, log)
             stack.callback(leadership.end)
-            # It may be another than when the waiting began.
+            # The file may have changed while it waited.
             topology = with_adding_switches(parse_topology(arguments.topology))
             switches = wanted_switches(arguments, topology)
         epochs = SharedEpochs(arguments.epoch_file, leadership) if leadership else EpochStore(arguments.epoch_file)
@@ -123,13 +123,13 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    """Return what the options say of how jobs are planned."""
+    """Return the settings by which jobs are planned, from the options."""
     beside = None if arguments.beside is None else arguments.beside / 100
     return Settings(steady=arguments.steady / 100, most=arguments.most_changes, beside=beside)
 
 
 def _say_strangers(jobs: Collection[int], log: EventLog) -> None:
-    """Warn of jobs on the switches that nobody here knows."""
+    """Warn of jobs on the switches that this controller does not know."""
     if jobs:
         numbers = ", ".join(map(str, sorted(jobs)))
         log(warning(f"job {numbers} on the switches is none of this controller's: it stays (inart deploy remove N)"))
@@ -138,7 +138,9 @@ def _say_strangers(jobs: Collection[int], log: EventLog) -> None:
 def _connect(
     arguments: argparse.Namespace, leadership: Leadership | None, switches: Sequence[SwitchAddress], **more: Any
 ) -> list[SwitchTarget]:
-    """Return connected targets of switches: who leads takes them from the one before, another only with --take-over."""
+    """Return connected targets of switches. A controller that leads takes the switches over from the last leader, any
+    other one only with --take-over.
+    """
     polite, confirmed = not arguments.take_over and leadership is None, leadership.confirmed if leadership else None
     return connect_targets(switches, timeout=arguments.timeout, polite=polite, may_connect=confirmed, **more)
 
@@ -202,7 +204,7 @@ def _answer(
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Serve until SIGINT or SIGTERM. Raises the exceptions that `main` turns into messages."""
+    """Serve until SIGINT or SIGTERM. Raise the exceptions that `main` turns into messages."""
     log = EventLog(to_stderr(as_json=arguments.json))
     check_address("--listen", arguments.serve)
     if not 0 <= arguments.steady < 100 or arguments.most_changes < 1:

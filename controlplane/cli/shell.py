@@ -28,7 +28,7 @@ READING = (0, 1)
 
 
 class ShellError(Exception):
-    """The shell cannot be opened; the message says what to do."""
+    """Error: the shell cannot be opened; the message says what to do."""
 
 
 def command(switch: SwitchAddress, python: Path, election_id: tuple[int, int] = READING) -> list[str]:
@@ -48,7 +48,7 @@ def command(switch: SwitchAddress, python: Path, election_id: tuple[int, int] = 
 
 
 def find(name: str, switches: Path) -> SwitchAddress:
-    """Return a switch of a switches file. Raises ShellError, SwitchesFileError."""
+    """Return a switch of a switches file. Raise ShellError or SwitchesFileError where there is none."""
     known = load_switches(switches)
     if name not in known:
         raise ShellError(f"{switches} has no switch {name!r}; it has {', '.join(known)}")

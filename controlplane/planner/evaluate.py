@@ -138,7 +138,7 @@ def bound(topology: Topology, job: Job) -> float:
     else:
         taken, streams = ingress, workers - 1
     limits.append((aggregation * (1 - 1 / workers) + taken) / streams)
-    # A worker that is a root, too, sends its own part's results where these count, and else has its part at home.
+    # A worker that is a root, too, sends results over its link where these count; else it may keep its whole part.
     sending = [worker for worker in job.workers if counted or worker not in job.both_roles]
     limits += [goes(worker) for worker in sending]
     if counted:
@@ -192,7 +192,7 @@ def unit_loads(
     links: dict[tuple[str, str], float] = {}
     switches: dict[str, float] = {}
     roots: dict[str, float] = {}
-    # The workers' own links: most trees use the same ones.
+    # The workers' own links are added up at the end, as most trees use the same ones.
     own_links: dict[tuple[tuple[str, ...], tuple[str, ...]], float] = {}
     for tree in plan.trees:
         share, root = tree.share, tree.root
@@ -278,7 +278,7 @@ def _evaluated(plan: Plan, topology: Topology) -> Evaluation:
         (Load(kind, name, load * rate, capacity) for kind, name, load, capacity in items),
         key=lambda item: (-round(item.utilisation, 9), KINDS.index(item.kind), item.name),
     )
-    # At rate 0 no utilisation says anything: name the resource that stops it.
+    # At rate 0 all utilisations are 0, so the bottleneck is a resource without capacity.
     stopped = [Load(kind, name, 0.0, 0.0) for kind, name, load, capacity in items if load > 0 and capacity == 0]
     limit = multicast_bound(topology, plan.job, plan.multicasts) if plan.multicasts else bound(topology, plan.job)
     gap = 1 - rate / limit if limit > 0 else 0.0

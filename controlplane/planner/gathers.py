@@ -65,7 +65,7 @@ def gather_speed(plan: Plan, topology: Topology) -> float:
     rate = evaluate(plan, topology, check=False).rate_mbps
     if workers < 2 or not rate > 0:
         return 1.0
-    if workers == 2 and plan.job.both_roles:  # all but the other worker: a label that leads over no link
+    if workers == 2 and plan.job.both_roles:  # "all other workers" would be a label over no link
         return 1.0
     links, roots = gather_loads(plan, topology.results_on_links)
     carried = [topology.residual_bandwidth_mbps(*pair) / load for pair, load in links.items()]
@@ -128,7 +128,7 @@ def planned(make: Callable[[Topology, Job], Plan], topology: Topology, job: Job)
         try:
             fast = make(_narrowed(topology, job, part), plain)
             rate = evaluate(fast, topology, check=False).rate_mbps
-        except (ValueError, DoesNotFit):  # nothing is possible with less
+        except (ValueError, DoesNotFit):  # no plan is possible with so little capacity
             continue
         if rate < bound(topology, job) * (1 - SAME):
             full = full or make(topology, plain)

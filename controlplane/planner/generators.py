@@ -278,7 +278,7 @@ def _wan(spec: str, kind: str, text: str) -> Topology:
     """
     import numpy as np
 
-    from controlplane.planner import wan_networks as networks  # here: other topologies do without numpy
+    from controlplane.planner import wan_networks as networks  # imported here, as other topologies do without numpy
 
     options = _options(spec, text, {"aws": (), "netstorm": ("seed",)}.get(kind, ("seed", "least", "most", "law")))
     seed = _whole(spec, options, "seed", 0)

@@ -24,7 +24,7 @@ class InTrees:
         forwards = np.array(network.forwards)
         ends = np.array(network.ends, dtype=np.int64).reshape(-1, 2)
         use = np.flatnonzero(forwards[ends[:, 0]] & (np.array(network.capacity) > 0))
-        use = use[np.argsort(ends[use, 0], kind="stable")]  # by the node that they leave, which `_cheapest` needs
+        use = use[np.argsort(ends[use, 0], kind="stable")]  # `_cheapest` needs links in the order of their sources
         self.link, self.source, self.target = use, ends[use, 0], ends[use, 1]
         self.passes = forwards[self.target]
         self.inverse = np.array(router.inverse)
@@ -89,6 +89,6 @@ class InTrees:
         left = np.where(even, sums, np.inf)
         best = np.flatnonzero(left <= np.minimum.reduceat(left, first)[group])[::-1]
         taken = np.empty(len(first), dtype=np.int64)
-        taken[group[best]] = best  # the first of equals, as it is written last
+        taken[group[best]] = best  # of equals the first one stays, as it is written last
         nodes = source[taken]
         chosen[nodes], highest[nodes], total[nodes] = edges[taken], fullest[taken], sums[taken]

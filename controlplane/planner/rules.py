@@ -419,7 +419,7 @@ class _Builder(_Entries):
         labels = []
         for worker in self.plan.job.workers:
             branch = {worker}
-            node = parent.get(worker, tree.root)  # the root itself hangs on no link
+            node = parent.get(worker, tree.root)  # the root itself has no parent
             while node != tree.root and parts[node] == 1:
                 branch.add(node)
                 node = parent[node]
@@ -483,7 +483,7 @@ class _Builder(_Entries):
         )
         for role, nodes in roles:
             for index, node in enumerate(nodes):
-                if node in agents:  # of both roles: its one agent, a worker's, has the trees of both
+                if node in agents:  # it has both roles: its one agent, the worker's, has the trees of both
                     continue
                 others = job.parameter_servers if role == "worker" else job.workers
                 others = (*job.workers, *job.parameter_servers) if node in job.both_roles else others

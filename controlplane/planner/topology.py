@@ -121,7 +121,7 @@ class Topology:
 
     def kind(self, node: str) -> str:
         """Return "switch" or "server"."""
-        kind = self._kinds.get(node)  # asked for of every link and node
+        kind = self._kinds.get(node)  # fast, as it is called for every link and node
         return node_of(self.graph, node)["kind"] if kind is None else kind
 
     def role(self, node: str) -> str | None:

@@ -16,7 +16,7 @@ from controlplane.common.agentconfig import MOST_LINKS
 from controlplane.planner.frontpanel import SETTINGS
 from controlplane.planner.topology_checks import TopologyError
 
-if TYPE_CHECKING:  # a topology is made with what is here
+if TYPE_CHECKING:  # topology.py imports this module
     from controlplane.planner.topology import Topology
 
 Links = list[tuple[str, str, Mapping[str, Any]]]

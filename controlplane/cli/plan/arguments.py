@@ -57,8 +57,9 @@ ALL = "all"
 
 
 def part_of_links(arguments: argparse.Namespace, name: str) -> float | None:
-    """Return the part of links' capacity, between 0 and 1, that `--losses` or `--headroom` says; None: it says none.
-    Raises ValueError."""
+    """Return the part of links' capacity, between 0 and 1, that `--losses` or `--headroom` gives; None where it gives
+    none. Raise ValueError where it is no part.
+    """
     text = getattr(arguments, name)
     if text in (None, ALL):
         return None
@@ -70,13 +71,14 @@ def part_of_links(arguments: argparse.Namespace, name: str) -> float | None:
 
 
 def command_of(words: Sequence[str]) -> str:
-    """The command that was typed."""
+    """Return the command that was typed."""
     return next((word for word in words if word in COMMANDS), "plan")
 
 
 def parser(description: str | None, command: str = "plan") -> argparse.ArgumentParser:
-    """The parser of all commands, whose help has the options of this one. It takes those of the others, too, so that
-    `refuse_useless` can say which command they are for."""
+    """Return the parser of all commands, whose help has the options of this one. It accepts those of the others, too,
+    so that `refuse_useless` can say which command they are for.
+    """
     result = command_line.make("controlplane.plan", description)
     result.add_argument(
         "command",
@@ -178,7 +180,7 @@ def _add_shown(group: argparse._ArgumentGroup) -> None:
 
 
 def refuse_useless(arguments: argparse.Namespace) -> None:
-    """Raise ValueError for options that the command would ignore."""
+    """Check that the command uses all options that were given; raise ValueError otherwise."""
     command = arguments.command
     for name, commands in ONLY.items():
         if getattr(arguments, name) and command not in commands:
@@ -203,7 +205,7 @@ def refuse_useless(arguments: argparse.Namespace) -> None:
 
 
 def refuse_unwritable(arguments: argparse.Namespace) -> None:
-    """Check before planning that the output files can be written. Raises OSError, ValueError."""
+    """Check before planning that the output files can be written; raise OSError or ValueError otherwise."""
     for option, path in (("--draw", arguments.draw), ("--plot", arguments.plot)):
         if path:
             _refuse_unknown_format(option, path)
@@ -218,7 +220,9 @@ def refuse_unwritable(arguments: argparse.Namespace) -> None:
 
 
 def _refuse_unknown_format(option: str, path: str) -> None:
-    """A picture's format is its file's ending. Raises ValueError for one that matplotlib does not write."""
+    """Check that matplotlib can write a picture of the format that the file's ending names; raise ValueError
+    otherwise.
+    """
     from matplotlib.backend_bases import FigureCanvasBase  # takes a while, and few commands draw
 
     known = FigureCanvasBase.get_supported_filetypes()
@@ -228,7 +232,9 @@ def _refuse_unknown_format(option: str, path: str) -> None:
 
 
 def loaded(arguments: argparse.Namespace) -> tuple[Topology, Job]:
-    """Load the topology, limited as the options ask, and the job. Raises planning.ERRORS."""
+    """Return the topology, limited as the options ask, and the job. Raise one of planning.ERRORS where they are
+    wrong.
+    """
     topology = parse_topology(arguments.topology)
     if arguments.frozen_split and not arguments.job:
         job = Plan.load(arguments.frozen_split).job

@@ -13,7 +13,7 @@ from controlplane.planner.plan.planning import ERRORS
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line and return the exit status."""
     begun = time.monotonic()
     # Plans are large and contain no cycles; the garbage collector's search for cycles took a fifth of the time.
     gc.disable()
@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str] | None, begun: float) -> int:
-    """Run the command. begun: the monotonic time from which --time-limit counts."""
+    """Run the command and return the exit status; --time-limit counts from the monotonic time `begun`."""
     words = sys.argv[1:] if argv is None else argv
     arguments = parser(__doc__, command_of(words)).parse_args(words)
     arguments.begun = begun

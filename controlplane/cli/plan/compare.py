@@ -40,7 +40,7 @@ WIDTH = 27  # columns of a strategy's name
 LIMIT_EACH_S = 60.0  # seconds for the search of each strategy, unless --time-limit is given
 
 OURS = "inart"
-"""The strategy whose bound is looked at closer where it leaves a gap."""
+"""The strategy for which a tighter bound is computed where it leaves a gap."""
 
 ONE_TREE_EACH = ("exact",)
 """Strategies whose bound holds only for plans with one tree per parameter server."""
@@ -50,9 +50,8 @@ Row = dict[str, Any]
 
 
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
-    """Print all strategies side by side: rates in Mbit/s, planning times in seconds.
-
-    Raises ValueError for an unknown strategy.
+    """Print all strategies side by side: rates in Mbit/s, planning times in seconds. Raise ValueError for an unknown
+    strategy.
     """
     names = tuple(STRATEGIES) if arguments.strategies == ["all"] else tuple(arguments.strategies or COMPARED)
     among_hosts = HOST_WAYS if arguments.strategies in (None, ["all"]) else tuple(n for n in names if n in HOST_WAYS)
@@ -113,7 +112,7 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
 def _among_hosts(
     arguments: argparse.Namespace, topology: Topology, job: Job, names: Sequence[str], any_kind: Bound
 ) -> list[Row]:
-    """Return the rows of these collectives among the hosts alone. any_kind: what no all-reduce can beat."""
+    """Return the rows of these collectives among the hosts alone; `any_kind` is the bound of every all-reduce."""
     with timed(arguments.time_limit or LIMIT_EACH_S):
         made = [row for row in host_rows(topology, job) if row.strategy in names]
     whole = held(topology).values_per_packet is not None
@@ -123,8 +122,9 @@ def _among_hosts(
 def _print_notes(
     topology: Topology, rows: Sequence[Row], shared: Row | None, host_part: Sequence[Row], *, sized: bool
 ) -> None:
-    """Print who is faster than the plans for these parameter servers, and which of these cannot be deployed. sized:
-    whether the sizes of the job's tensors are known, at which times are compared where those of packets are known, too.
+    """Print which rows are faster than the plans for these parameter servers, and which of these cannot be deployed.
+    `sized` says whether the sizes of the job's tensors are known; where those of packets are known, too, times are
+    compared.
     """
     ours = _best(rows)
     if _beaten(topology, rows, host_part):
@@ -149,7 +149,7 @@ def _print_notes(
 
 
 def _best(rows: Sequence[Row]) -> float:
-    """The highest rate of these rows; infinity where none of them has one."""
+    """Return the highest rate of these rows; infinity where none of them has one."""
     return max((row["rate_mbps"] for row in rows if "rate_mbps" in row), default=math.inf)
 
 
@@ -159,8 +159,9 @@ def _beaten(topology: Topology, ours: Sequence[Row], host_part: Sequence[Row]) -
 
 
 def _on_hosts(arguments: argparse.Namespace, topology: Topology, job: Job) -> Row | None:
-    """Return the row of our planner where workers' hosts are parameter servers and add inside of trees. None for one
-    worker."""
+    """Return the row of our planner where workers' hosts are parameter servers and add inside of trees; None for a job
+    of one worker.
+    """
     if arguments.frozen_split or len(job.workers) < 2:
         return None
     return {**_row(arguments, "inart", *workers_add(topology, job), None), "strategy": ON_HOSTS}
@@ -169,7 +170,7 @@ def _on_hosts(arguments: argparse.Namespace, topology: Topology, job: Job) -> Ro
 def _on_workers(arguments: argparse.Namespace, topology: Topology, job: Job) -> dict[str, Any] | None:
     """Return the row of our planner for a parameter server on every worker's server instead of the job's own.
 
-    Its gap is to the bound of such plans. None if the job is already of that form, or has one worker.
+    Its gap is to the bound of such plans. Return None if the job is already of that form, or has one worker.
     """
     if arguments.frozen_split or len(job.workers) < 2 or set(job.workers) <= set(job.parameter_servers):
         return None

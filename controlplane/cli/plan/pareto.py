@@ -22,9 +22,8 @@ ENOUGH = 1e-9  # relative tolerance for rounding
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the trade-off: a plan's rate in Mbit/s per worker, and the most that it takes of any switch.
-
-    slots: a lower limit.
+    """A point of the trade-off: a plan's number of trees, its rate in Mbit/s per worker, and the most table entries and
+    slots that it takes of any switch (slots are a lower limit).
     """
 
     trees: int
@@ -70,9 +69,8 @@ def plans(best: Plan, topology: Topology, strategy: Strategy) -> list[Plan]:
 
 
 def fewest(best: Plan, topology: Topology, part: str, strategy: Strategy) -> Plan:
-    """Return the plan with the fewest trees that keeps a part of the best plan's rate (part: "90%" or "0.9").
-
-    It bisects over the numbers of trees. Raises ValueError.
+    """Return the plan with the fewest trees that keeps a part of the best plan's rate, found by bisection. `part` is a
+    text such as "90%" or "0.9"; raise ValueError for anything else.
     """
     share = parse_part(part, "--rate-at-least")
     if best.multicasts:
@@ -114,7 +112,7 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
 
 
 def draw(points: list[Point], path: str) -> None:
-    """Plot rate over trees into the file `path`. Raises OSError, and ValueError for an unknown image format."""
+    """Plot rate over trees into the file `path`. Raise OSError, or ValueError for an unknown image format."""
     import matplotlib
 
     matplotlib.use("Agg")

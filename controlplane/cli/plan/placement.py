@@ -1,11 +1,11 @@
 """Placement of parameter servers in a fabric: `plan place`.
 
-Workers stay where the job has them. Servers of a rack that have the same links and ingress are alike, so what is chosen
-is how many parameter servers each rack gets: first one after the other where the cheap bound of the rate grows most,
-then moved one by one as long as it grows. The bound is a good guess of what the planner reaches; the best few
-placements and the job's own are planned, and the fastest plan is the answer.
+Workers stay where the job has them. Servers of a rack that have the same links and ingress are interchangeable, so the
+search chooses how many parameter servers each rack gets: first it adds one after the other where the cheap bound of the
+rate grows most, then it moves single ones as long as the bound grows. The bound is a good guess of the rate that the
+planner reaches; the best few placements and the job's own are planned, and the fastest plan is the answer.
 
-The bound over all placements lets the roots be anywhere at once: the racks' program (rack_bound.py) with as much
+The bound over all placements lets the roots be anywhere at once: it is the racks' program (rack_bound.py) with as much
 ingress in every rack as its free servers have, and in all no more than that of the fastest ones.
 """
 
@@ -42,10 +42,9 @@ class Placement:
 
 
 def free_servers(topology: Topology, job: Job, on_workers: bool = False) -> dict[tuple[object, ...], list[str]]:
-    """Return the servers where a parameter server may go, grouped by what makes them interchangeable.
-
-    Those are the switch and capacity of the link, and whether a worker is on the server. on_workers: also consider
-    servers with a worker.
+    """Return the servers where a parameter server may go, grouped by what makes them interchangeable: the switch and
+    capacity of the link, and whether a worker is on the server. With `on_workers`, servers with a worker are among
+    them.
     """
     workers = set(job.workers)
     alike: dict[tuple[object, ...], list[str]] = {}
@@ -82,9 +81,8 @@ def placement_bound(topology: Topology, job: Job, on_workers: bool = False) -> B
 
 
 class _Search:
-    """Tries placements, each given as the group of servers (`alike`) of each parameter server, in order.
-
-    tried: by the groups of all parameter servers in a placement, sorted: a bound on its rate.
+    """A search over placements, each given as the group of servers (`alike`) of each parameter server, in order.
+    `tried` holds a bound of the rate of each placement so far, by its groups in sorted order.
     """
 
     def __init__(self, topology: Topology, job: Job, alike: Sequence[Sequence[str]]) -> None:
@@ -97,7 +95,7 @@ class _Search:
         return replace(self.job, parameter_servers=tuple(roots))
 
     def best_with_one_more(self, chosen: Sequence[int]) -> tuple[float, int]:
-        """Return (rate with one more parameter server in it, group) for the best group that has room.
+        """Return the best group for one more parameter server, as (bound of the rate with it, group).
 
         Among equals, the group with the fewest parameter servers comes first.
         """
@@ -112,7 +110,9 @@ class _Search:
         return mbps, -group
 
     def search(self, count: int) -> list[int]:
-        """Return the best placement found of so many parameter servers: one after the other, then moved one by one."""
+        """Return the best placement that was found of so many parameter servers: these are added one after the other,
+        then moved one by one.
+        """
         chosen: list[int] = []
         for _ in range(count):
             chosen.append(self.best_with_one_more(chosen)[1])
@@ -129,9 +129,8 @@ class _Search:
 
 
 def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0, on_workers: bool = False) -> Placement:
-    """Move the job's parameter servers to where the rate is highest.
-
-    on_workers: also onto servers of workers. Raises JobError, Infeasible and other planning errors.
+    """Return the best placement that was found of the job's parameter servers; with `on_workers`, servers of workers
+    count, too. Raise JobError, Infeasible and other planning errors where there is none.
     """
     alike = list(free_servers(topology, job, on_workers).values())
     count = len(job.parameter_servers)
@@ -157,8 +156,9 @@ def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0, on
 
 
 def _placed(arguments: argparse.Namespace, topology: Topology, job: Job, strategy: Strategy) -> Placement:
-    """Return the faster of two placements: without workers' servers, and with these unless --apart. Raises as `place`
-    where there is none."""
+    """Return the faster of two placements: without workers' servers, and with these unless --apart is given. Raise as
+    `place` where there is none.
+    """
     found: list[Placement] = []
     refusal: Exception | None = None
     for on_workers in (False,) if arguments.apart else (False, True):

@@ -27,10 +27,17 @@ EXAMPLES = (10**4, 10**6, 10**8)
 class Planned:
     """A plan with everything that is reported of it.
 
-    bound: a cheap bound, or the one asked for. seconds: from the loaded inputs to the routed plan. cut_short: the time
-    limit or Ctrl-C ended the search. windows, cost: None if no target is known. unfit: if no target is given, the
-    reason for each target that cannot hold the plan. any_kind: a bound for every all-reduce among the workers, whoever
-    adds. faster: collectives among the hosts alone (host_collectives.py) that are faster, if these were evaluated.
+    Attributes:
+        plan: The plan.
+        evaluation: Its evaluation.
+        bound: A cheap bound, or the one that was asked for.
+        seconds: Seconds from the loaded inputs to the routed plan.
+        cut_short: Whether the time limit or Ctrl-C ended the search.
+        windows: Windows of the trees; None if no target is known.
+        cost: Cost of all-reduces; None if no target is known.
+        unfit: If no target is given, the reason for each target that cannot hold the plan.
+        any_kind: A bound for every all-reduce among the workers, whichever nodes add.
+        faster: Collectives among the hosts alone (host_collectives.py) that are faster, if these were evaluated.
     """
 
     plan: Plan
@@ -57,7 +64,7 @@ def bound_of(plan: Plan, evaluation: Evaluation, topology: Topology, job: Job) -
 
 
 def planned(plan: Plan, topology: Topology, seconds: float, cut_short: bool, bound: Bound | None = None) -> Planned:
-    """Evaluate a plan for a report. bound: used instead of the cheap bound where it is tighter."""
+    """Evaluate a plan for a report; `bound` is used instead of the cheap bound where it is tighter."""
     evaluation = evaluate(plan, topology)
     least = bound_of(plan, evaluation, topology, plan.job)
     if bound is not None and bound.mbps < least.mbps:
@@ -73,7 +80,7 @@ def planned(plan: Plan, topology: Topology, seconds: float, cut_short: bool, bou
 
 
 def report(found: Planned, topology: Topology) -> dict[str, Any]:
-    """Return the JSON of one planned instance, but for its trees (`written`)."""
+    """Return the JSON of one planned instance without its trees (`written` adds these)."""
     plan, evaluation = found.plan, found.evaluation
     return {
         "strategy": plan.strategy,
@@ -111,7 +118,7 @@ def _faster_json(found: Planned) -> list[dict[str, Any]]:
 
 def written(content: dict[str, Any], plan: Plan) -> Iterator[str]:
     """Yield the text of a report with the plan's trees, piece by piece: the trees of 1,000 workers are 36 MB of text,
-    of which nobody has to hold more than one tree's.
+    of which only one tree's is in memory at a time.
     """
     yield json.dumps(content)[:-1] + ', "trees": ['
     for number, tree in enumerate(plan.trees):

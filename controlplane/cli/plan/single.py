@@ -22,7 +22,7 @@ from controlplane.planner.topology import Topology
 
 
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
-    """Print the plan; write and draw it if asked for. Raises planning.ERRORS, OSError."""
+    """Print the plan; write and draw it if asked for. Raise one of planning.ERRORS, or OSError."""
     found = _made(arguments, topology, job)
     after = losses(found.plan, topology) if arguments.losses == ALL else []
     loses = part_of_links(arguments, "losses")

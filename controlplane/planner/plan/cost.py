@@ -258,7 +258,7 @@ class Cost:
 
     @cached_property
     def _queues(self) -> Queues:
-        # numpy is behind it, and most commands never get here.
+        # Imported here, as it imports numpy and most commands never get here.
         from controlplane.planner.plan.queues import Queues
 
         return Queues.of(self.plan, self.topology, self.packet_bits, self.credit)

@@ -23,7 +23,7 @@ from controlplane.planner.plan.layout import positions
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.topology import Topology
 
-MOST_AREA = 500.0  # of an aggregation point, in points squared
+MOST_AREA = 500.0  # most area of an aggregation point, in points squared
 MOST_NUMBERS = 6
 LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.6, "pad": 0.4}
 
@@ -143,7 +143,7 @@ def _draw_bottleneck(axes: Any, evaluation: Evaluation, place: Place) -> Line2D:
         u, v = full.name.split("->")
         axes.plot([place[u][0], place[v][0]], [place[u][1], place[v][1]], color="red", linewidth=5, alpha=0.5, zorder=2)
         return Line2D([], [], color="red", linewidth=3, alpha=0.5, label=f"bottleneck: link {full.name}")
-    if full.name not in place:  # a tree whose window is full: it is no one place
+    if full.name not in place:  # a full window belongs to a tree, which has no single place
         return Line2D([], [], linestyle="", label=f"bottleneck: {full.kind.replace('_', ' ')} {full.name}")
     x, y = place[full.name]
     axes.scatter([x], [y], s=max(500, 2 * MOST_AREA), facecolors="none", edgecolors="red", linewidths=2.5, zorder=4)

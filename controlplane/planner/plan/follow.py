@@ -185,7 +185,7 @@ class _Network:
             self.at(due, partial(self.rings, worker, due))
 
     def rings(self, worker: str, due: float) -> None:
-        if self.alarm[worker] == due:  # nothing woke it before
+        if self.alarm[worker] == due:  # the agent has not been woken since
             self.alarm[worker] = -1.0
             self.wake(worker)
 

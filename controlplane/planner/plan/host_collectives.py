@@ -45,8 +45,8 @@ NOTABLY = 1.001
 """Factor by which another collective has to be faster than a plan to be mentioned."""
 
 MORE_SERVERS = "more parameter servers, or others, may beat it (`plan place`)"
-MOST_IN_RING = 64  # up to which agents are told what a ring reaches: it takes a tenth of a second
-MOST_WORKERS = 160  # up to which the best trees of hosts are looked for: it takes a second with 120, minutes with 1,000
+MOST_IN_RING = 64  # most workers for which agents get a ring's rate, which takes 0.1 s to compute
+MOST_WORKERS = 160  # most workers for `host-trees`, which takes 1 s with 120, minutes with 1,000
 CHANNELS = 16
 ROUNDS = 100
 TOLERANCE = 1e-5
@@ -260,7 +260,7 @@ class _Forest:
             return
         self.program = Program("the best trees of hosts", presolve=False)
         columns = self.first_c + len(self.ends)
-        spare = np.full(columns, -SPARE / len(self.ends))  # what is not needed is handed out: few cuts are missing then
+        spare = np.full(columns, -SPARE / len(self.ends))  # spare capacity is used up, so that few cuts are missing
         spare[: self.first_b] = 0.0
         spare[0] = -1.0
         self.program.add_columns(spare)
@@ -281,7 +281,10 @@ class _Forest:
         for i, worker in enumerate(self.workers):
             for edges, first in ((self.into, self.first_b), (self.out, self.first_c)):
                 self._require([1 + i], [first + e for e in edges.get(worker, [])])
-            for edges, first in ((self.out, self.first_b), (self.into, self.first_c)):  # its own part passes its link
+            for edges, first in (
+                (self.out, self.first_b),
+                (self.into, self.first_c),
+            ):  # its own part leaves over its link
                 members = [first + e for e in edges.get(worker, [])]
                 self.program.add_row([*members, 1 + i], [1.0] * len(members) + [-1.0], lower=0.0)
 
@@ -322,7 +325,7 @@ class _Forest:
         rows = [u for u, _ in links] + [source] * len(self.workers)
         columns = [v for _, v in links] + self.workers
         amounts = np.concatenate([values[first : first + len(links)], values[1 : self.first_b]])
-        whole = np.round(np.clip(amounts / f, 0.0, 1.0) * UNITS).astype(np.int32)  # more than f says nothing
+        whole = np.round(np.clip(amounts / f, 0.0, 1.0) * UNITS).astype(np.int32)  # capacity beyond f does not matter
         graph = csr_matrix((whole, (rows, columns)), shape=(source + 1, source + 1))
         found: set[frozenset[int]] = set()
         for worker in self.workers:

@@ -439,7 +439,7 @@ def _check_assignments(name: str, tree: Tree, topology: Topology, onwards: Mappi
     """Check that every worker's route exists and ends at a point that is the root or has a relay."""
     own = tree.assignments
     access, members = (own.workers, own.starts, own.first_nodes()), set(own.workers)
-    if access in known.access:  # of workers that go the same way one is enough, unless it leads to one of them
+    if access in known.access:  # one worker of each way is enough, unless the way ends at a worker
         first = dict(zip(reversed(own.which), range(len(own) - 1, -1, -1), strict=True))
         alone = {number for number, way in enumerate(own.ways) if way.point in members}
         looked_at = [own[i] for i in first.values()]
@@ -451,7 +451,7 @@ def _check_assignments(name: str, tree: Tree, topology: Topology, onwards: Mappi
             raise PlanError(
                 f"{name}: what worker {a.worker} adds on its own host, the root's, is to go over {' -> '.join(a.route)}"
             )
-        if not (a.worker == a.point and a.route == (a.worker,)):  # else it is added where it is: over no link
+        if not (a.worker == a.point and a.route == (a.worker,)):  # a worker that adds for itself crosses no link
             _check_route(f"{name}, worker {a.worker}", a.route, a.worker, a.point, topology, good=known.behind)
         if a.point != tree.root and a.point not in onwards:
             raise PlanError(f"{name}, worker {a.worker}: aggregation point {a.point} has no relay")

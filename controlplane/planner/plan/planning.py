@@ -17,8 +17,8 @@ from controlplane.planner.topology import Topology, TopologyError
 
 ERRORS = (TopologyError, JobError, PlanError, Infeasible, ValueError)
 
-QUIET_S = 1.0  # before progress is shown
-EVERY_S = 5.0  # between two lines of progress that nobody watches
+QUIET_S = 1.0  # seconds before progress is shown
+EVERY_S = 5.0  # seconds between two lines of progress outside of a terminal
 
 
 def solve(arguments: argparse.Namespace, strategy: str, topology: Topology, job: Job) -> tuple[Plan, float]:
@@ -27,7 +27,7 @@ def solve(arguments: argparse.Namespace, strategy: str, topology: Topology, job:
     make = get_strategy(strategy)
     begin = time.perf_counter()
     if previous:
-        from controlplane.planner.plan.replan import replan  # brings the solver along
+        from controlplane.planner.plan.replan import replan  # imported here, as it imports the solver
 
         plan = replan(previous, topology, job=job, strategy=strategy, seed=arguments.seed)
     else:
@@ -56,7 +56,7 @@ class Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-REPORTED = 0.2  # of a command's time: for evaluating the plan and saying what it is worth
+REPORTED = 0.2  # fraction of a command's time for evaluating and reporting the plan
 
 
 def searching(arguments: argparse.Namespace) -> float | None:
@@ -83,7 +83,7 @@ def timed(seconds: float | None) -> Iterator[Deadline]:
 
         try:
             before = signal.signal(signal.SIGINT, stop)
-        except ValueError:  # not the main thread
+        except ValueError:  # only the main thread may set handlers
             before = None
         try:
             yield limit

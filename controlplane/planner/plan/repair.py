@@ -74,7 +74,7 @@ def repair(plan: Plan, topology: Topology, take: Callable[[str, int], bool] = la
     ways = _Ways(topology, [(plan.trees[index], plan.tree_rate_mbps(index)) for index in range(len(plan.trees))])
     trees = list(plan.trees)
     moved: list[tuple[int, str, str]] = []
-    # What has to find another point comes first, then what carries most: small flows fit into what is left.
+    # Trees that need another point come first, then the fastest ones: small flows fit into the rest.
     broken.sort(key=lambda index: (all(p in topology for p in trees[index].points), -plan.tree_rate_mbps(index)))
     for number, index in enumerate(broken):
         if number % -(-len(broken) // SEARCHES) == 0:
@@ -101,7 +101,7 @@ class _Ways:
         self._found: dict[str, tuple[dict[str, float], dict[str, list[str]]]] = {}
         self._graph = nx.DiGraph()
         self._graph.add_nodes_from(topology.switches)
-        for tree, rate in running:  # of trees that are broken, too: they keep most of what they use
+        for tree, rate in running:  # broken trees count, too, as they keep most of their links
             self.use(tree, rate)
 
     def use(self, tree: Tree, rate: float) -> None:
@@ -187,7 +187,7 @@ def _around(
     for point, after in onwards.items():
         if point in topology and topology.neighbours(point):
             continue
-        # Neighbours in the tree that are gone too are not known yet: what is near the others will do.
+        # Lost neighbours in the tree have no replacement yet: stay near the others.
         near = [node for node in (*inputs[point], after) if node in topology]
 
         def cost(switch: str, near: list[str] = near, flows: int = len(inputs[point])) -> float:
@@ -217,7 +217,9 @@ def _around(
     edges = tree.return_edges
     if not all(topology.has_link(u, v) for u, v in edges):
         found: dict[tuple[str, str], None] = {}
-        workers = [a.worker for a in tree.assignments if a.worker != tree.root]  # what its own host adds up it has
+        workers = [
+            a.worker for a in tree.assignments if a.worker != tree.root
+        ]  # a worker on the root's host needs no result sent
         first = ways.first(tree.root, workers)
         for worker in workers:
             found.update(dict.fromkeys(pairwise(ways.route(tree.root, worker, first))))

@@ -22,7 +22,7 @@ from controlplane.planner.strategies.common import finish
 from controlplane.planner.strategies.fabric.master import Master, to_trees
 from controlplane.planner.topology import Topology
 
-STEADY = 1e-3  # of the rate: what may be lost for keeping trees that run
+STEADY = 1e-3  # fraction of the rate that may be lost to keep running trees
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _steady(old: Plan, new: Plan, topology: Topology) -> Plan:
     served = [tree for tree in old.trees if _still_there(tree, new, topology)]
     if len(served) == len(old.trees):
         candidates.append(replace(new, trees=old.trees))
-    if new.strategy == "inart":  # the others' plans are not made of trees that can be mixed
+    if new.strategy == "inart":  # trees of other strategies' plans cannot be mixed
         network = Network(topology)
         master = Master(network, new.job, max(new.rate_mbps, 1e-9), new.split)
         for trees, penalty in ((served, 0.0), (new.trees, STEADY / 2)):

@@ -117,7 +117,7 @@ def _levels(chunk: _Chunk, topology: Topology) -> list[Level]:
     tree = chunk.tree
     levels = [Level(tree.root, "workers", chunk.answered - chunk.done[tree.root])]
     node = tree.root
-    # A root that is a worker, too, is among the senders: with its own contribution the way up begins.
+    # A root that is a worker, too, is among the senders: where its own gradients came last, the chain begins there.
     while (before := chunk.last[node]) in chunk.done and before != tree.root:
         levels.insert(0, Level(before, node, chunk.done[node] - chunk.done[before]))
         node = before

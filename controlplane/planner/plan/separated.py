@@ -108,10 +108,10 @@ class Separated:
         return (nodes[0], *(after for before, after in pairwise(nodes) if before != after))
 
     def _tree(self, tree: Tree) -> Tree:
-        node, root = self._node, self._node(tree.root)  # what was added inside of the root's host is added by the root
+        node, root = self._node, self._node(tree.root)  # sums inside of the root's host are the root's own
         edges = [(node(u), node(v)) for u, v in tree.return_edges]
         edges = [(u, v) for u, v in edges if u != v]
-        if len(self.inside.get(root, ())) > 1:  # its worker has what its parameter server has
+        if len(self.inside.get(root, ())) > 1:  # its worker has its parameter server's results
             edges = _pruned([(u, v) for u, v in edges if v != root], self.whole.workers)
         ways = [
             Assignment(root, root, (root,))
@@ -139,7 +139,7 @@ class Separated:
                 ends = [inner(route[0], route[1])] if route[0] in inside else []
                 ends_in = [inner(route[-1], route[-2])] if route[-1] in inside else []
                 if ends_in and ends_in[0] != (onwards.get(route[-1]) or inner(route[-1], near)):
-                    raise KeyError(route[-1])  # it comes in over one link and goes on over another
+                    raise KeyError(route[-1])  # a flow would come in over one link and leave over another
                 nodes = [first, *ends, *(node for node in route if node not in inside), *ends_in, last]
             return (first, *(after for before, after in pairwise(nodes) if before != after))
 
@@ -249,7 +249,7 @@ def _hangs_on_several(topology: Topology, server: str) -> bool:
     return len(near) > 1 and all(topology.kind(other) == "switch" for other in near)
 
 
-@lru_cache(maxsize=4)  # the strategy, bounds and reports ask for the same one
+@lru_cache(maxsize=4)  # strategy, bounds and reports ask for the same network
 def separated(topology: Topology, job: Job) -> Separated | None:
     """Return the job's network with hosts taken apart; None where every server has one role and none adds for others.
     Raise JobError where such a host hangs on a server, or on nothing.

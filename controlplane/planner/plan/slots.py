@@ -90,7 +90,9 @@ def round_trip(tree: Tree, topology: Topology, packet_bits: int, assumed: float 
         for pair in pairwise(route):
             packet, delay = times[pair]
             time += packet + delay
-            wait = max(wait, (flows[pair] - 1) * packet)  # behind the others, where that takes longest
+            wait = max(
+                wait, (flows[pair] - 1) * packet
+            )  # waits behind the other flows on the link where that takes longest
         return time + wait
 
     relays = {relay.node: relay for relay in tree.relays}

@@ -189,7 +189,9 @@ class Simulator:
         wait = None if after is None else ids_of(after)
         if wait is not None and len(wait) != len(size):
             raise SimulationError(f"{len(size)} flows, but {len(wait)} groups to wait for")
-        priorities = np.full(len(size), priority, dtype=np.int32) if priority else None  # alive during the call
+        priorities = (
+            np.full(len(size), priority, dtype=np.int32) if priority else None
+        )  # a variable, so that it lives during the call
         first = self._lib.fs_add(
             self._sim,
             len(size),

@@ -9,7 +9,7 @@ from pathlib import Path
 from controlplane.common.native_build import load
 
 SOURCE = Path(__file__).resolve().parent / "flows.c"
-# No contraction, for no CPU in particular: the same numbers on every machine.
+# Without contraction and a CPU's own instructions, results are the same on every machine.
 OPTIONS = ("-std=c11", "-O2", "-ffp-contract=off", "-Wall", "-Wextra")
 
 
