@@ -1,7 +1,7 @@
 """Strategies: pure functions (topology, job, seed, frozen_split) -> Plan.
 
-A new one is one new file and one line in STRATEGIES. A strategy's module is imported when the strategy is asked for, so
-that naming them all costs nothing (some bring Pyomo or SciPy along).
+A new strategy is one new file and one line in STRATEGIES. A strategy's module is imported when the strategy is asked
+for, so that naming them all costs nothing (some import Pyomo or SciPy).
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ class Registry(Mapping[str, Strategy]):
     """Strategies by name, in the order in which they are listed; each is imported at its first use."""
 
     def __init__(self, modules: Mapping[str, tuple[str, ...]]) -> None:
-        """`modules`: names of strategies by module below this package. A strategy's function has its name, with
-        underscores."""
+        """Make a registry from the names of strategies by their module below this package. A strategy's function has
+        its name, with underscores.
+        """
         self._modules = {name: module for module, names in modules.items() for name in names}
 
     def below(self, package: str) -> tuple[str, ...]:
-        """The names of those in a package below this one: "fabric", "wan"."""
+        """Return the names of the strategies in a package below this one, "fabric" or "wan"."""
         return tuple(name for name, module in self._modules.items() if module.startswith(f"{package}."))
 
     def __getitem__(self, name: str) -> Strategy:
@@ -47,15 +48,18 @@ class Registry(Mapping[str, Strategy]):
 
 
 AT_RACKS = ("atp", "atp-strict")
-"""Strategies that add at the switch that a server hangs on: in a host that is taken apart, that one would be inside."""
+"""Strategies that add at the switch that a server hangs on. They cannot plan with hosts taken apart, since that switch
+would be the one inside of the host.
+"""
 
 GATHERING = ("inart",)
 """Strategies that make other plans for jobs that gather."""
 
 
 def apart(strategy: Strategy, *, knows: bool, name: str) -> Strategy:
-    """The strategy, also for hosts of several roles: those are taken apart for it, and put together in its plan. knows:
-    whether it can plan with such parts."""
+    """Return the strategy for hosts of several roles, too: these are taken apart for it, and put together in its plan.
+    Without `knows`, the strategy cannot plan with the parts of such hosts, and refuses networks that have any.
+    """
 
     @wraps(strategy)
     def planned(
@@ -72,7 +76,7 @@ def apart(strategy: Strategy, *, knows: bool, name: str) -> Strategy:
             else:
                 what = "is a parameter server with several links"
             raise Infeasible(f"{name}: {hosts[0]} {what}, which this strategy does not plan with")
-        if job.gathers and name in GATHERING:  # it is the hosts as they are that are to carry less
+        if job.gathers and name in GATHERING:  # the whole hosts are to carry less, not their parts
 
             def plain(state: Topology, without: Job) -> Plan:
                 return planned(state, without, seed=seed, frozen_split=frozen_split, **options)
@@ -100,7 +104,7 @@ def apart(strategy: Strategy, *, knows: bool, name: str) -> Strategy:
 
 def _bounded(topology: Topology, job: Job) -> AbstractContextManager[None]:
     """Return a context in which a search in the network that is taken apart ends at the whole network's bound."""
-    from controlplane.planner.strategies.fabric.bounds import bounded_by, cheap_bound  # brings the solver along
+    from controlplane.planner.strategies.fabric.bounds import bounded_by, cheap_bound  # imports the solver
 
     return bounded_by(cheap_bound(topology, job))
 
@@ -133,7 +137,7 @@ __all__ = ["STRATEGIES", "Infeasible", "Registry", "Split", "Strategy", "get_str
 
 
 def get_strategy(name: str) -> Strategy:
-    """Raises ValueError, naming the known ones."""
+    """Return the strategy of this name. Raise ValueError, naming the known ones, where there is none."""
     try:
         return STRATEGIES[name]
     except KeyError:

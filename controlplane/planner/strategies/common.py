@@ -1,5 +1,6 @@
-"""Steps that strategies share: checks of the instance, the split, the way from chosen aggregation points to a routed
-plan."""
+"""Steps that strategies share: checks of the instance, the split, and routing, which turns chosen aggregation points
+into a plan.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +21,19 @@ from controlplane.planner.topology import Topology
 
 Strategy = Callable[..., Plan]  # (topology, job, *, seed=0, frozen_split=None) -> Plan
 Split = Mapping[str, float]
-MANY_WAYS = 20_000  # trees x racks from which on the ways of a tree are found together
-FINE_ROUTES = 1000  # with more flows than this, those of one rack to one point take one path
+MANY_WAYS = 20_000  # trees x racks from which on all routes of a tree are found together
+FINE_ROUTES = 1000  # with more flows, those of one rack to one point take one path
 
 
 class Infeasible(ValueError):
-    """No plan of this strategy has a rate above 0; names what stops it."""
+    """Error: no plan of this strategy has a rate above 0; the message names the reason."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A tree before routing: the aggregation point of each worker, in the order of job.workers; the root: direct."""
+    """A tree before routing: its root, its share, and the aggregation point of each worker, in the order of job.workers
+    (the root itself for workers that send directly).
+    """
 
     root: str
     share: float
@@ -38,7 +41,9 @@ class Choice:
 
 
 def prepare(topology: Topology, job: Job) -> Network:
-    """Checks job and reachability (JobError, Unreachable) and returns the network to route on."""
+    """Check the job and that its servers reach each other, and return the network to route on. Raise JobError or
+    Unreachable where that is not so.
+    """
     if hosts_in_parts(topology, job):
         raise ValueError("hosts of several roles are taken apart first: ask controlplane.strategies for the strategy")
     job.check(topology)
@@ -48,7 +53,9 @@ def prepare(topology: Topology, job: Job) -> Network:
 
 
 def split_or_equal(job: Job, frozen_split: Split | None) -> dict[str, float]:
-    """x_s per parameter server: the frozen split, checked, or equal parts."""
+    """Return the share x_s of each parameter server: the frozen split, once it is checked, or equal parts. Raise
+    Infeasible where the split is none of this job.
+    """
     roots = job.parameter_servers
     if frozen_split is None:
         return dict.fromkeys(roots, 1 / len(roots))
@@ -67,9 +74,11 @@ def split_or_equal(job: Job, frozen_split: Split | None) -> dict[str, float]:
 def route_choices(
     router: Router, job: Job, choices: Sequence[Choice], limit: Deadline | None = None
 ) -> tuple[Tree, ...]:
-    """Least-loaded single paths for every flow and a return tree for every tree, counted together on the links.
+    """Return the trees of these choices, with least-loaded single paths for every flow and a return tree for every
+    tree, which count together on the links.
 
-    limit: half of the trees are no plan, so it ends in OutOfTime where this passes."""
+    Raise OutOfTime where `limit` passes, since half of the trees are no plan.
+    """
     network = router.network
     index = network.index
     leaves = [index[w] for w in job.workers]
@@ -85,7 +94,7 @@ def route_choices(
         root = index[choice.root]
         back = _return_edges(router, choice, leaves, behind)
         relays = []
-        memory: Memory | None = {} if grouped else None  # many sums to one root: what one finds serves the next
+        memory: Memory | None = {} if grouped else None  # shared by the routes of all sums to one root
         for point in dict.fromkeys(choice.points):
             if point != choice.root:
                 links = router.route(index[point], root, choice.share, memory)
@@ -101,10 +110,11 @@ def route_choices(
 def _route_many(
     router: Router, job: Job, choices: Sequence[Choice], racks: Sequence[Access], limit: Deadline | None
 ) -> tuple[Tree, ...]:
-    """Route choices, as `route_choices` does, where there are so many trees and racks that a search for each is too
-    much: the ways of a tree to one point are found together (in_trees.py), and what is the same in all trees is made
-    once."""
-    from controlplane.planner.in_trees import InTrees  # brings numpy along
+    """Route choices, as `route_choices` does, where there are so many trees and racks that a search for each would take
+    too long: the routes of a tree to one point are found together (in_trees.py), and parts that are equal in all trees
+    are made once.
+    """
+    from controlplane.planner.in_trees import InTrees  # imported here, as it imports numpy
 
     network, index = router.network, router.network.index
     names, links = network.names, network.topology.links
@@ -150,7 +160,9 @@ def _route_many(
 def _behind(
     node: int, following: Sequence[int], known: dict[int, tuple[str, ...]], names: Sequence[str]
 ) -> tuple[str, ...]:
-    """The names of the nodes from this one to the end of its way. known: of nodes that were asked for, by number."""
+    """Return the names of the nodes from this one to the end of its route, where `following` has the next node of each.
+    Results are kept in `known`, by number of the node.
+    """
     if node not in known:
         known[node] = (names[node], *_behind(following[node], following, known, names))
     return known[node]
@@ -159,8 +171,9 @@ def _behind(
 def _return_edges(
     router: Router, choice: Choice, leaves: Sequence[int], behind: Sequence[Access | None]
 ) -> tuple[tuple[str, str], ...]:
-    """The links of the results' tree, from the root down. Workers of a rack get them over their access switch, so that
-    ways are looked for once a rack."""
+    """Return the links of the results' tree, from the root down. Workers of a rack get results over their access
+    switch, so that one route is searched for each rack.
+    """
     network = router.network
     root, links = network.index[choice.root], network.topology.links
     ends = dict.fromkeys(leaf if way is None else way.switch for leaf, way in zip(leaves, behind, strict=True))
@@ -172,7 +185,7 @@ def _return_edges(
 
 
 def _route_each(router: Router, job: Job, choice: Choice, leaves: Sequence[int]) -> Assignments:
-    """A path of its own for each worker."""
+    """Return assignments with a path of its own for each worker."""
     assignments = []
     for worker, leaf, point in zip(job.workers, leaves, choice.points, strict=True):
         links = router.route(leaf, router.network.index[point], choice.share)
@@ -181,7 +194,9 @@ def _route_each(router: Router, job: Job, choice: Choice, leaves: Sequence[int])
 
 
 def _route_racks(router: Router, job: Job, choice: Choice, racks: Sequence[Access]) -> Assignments:
-    """Routes with one path per access switch and aggregation point: with many small trees that is fine enough."""
+    """Return assignments with one path per access switch and aggregation point, which is fine enough where there are
+    many small trees.
+    """
     network = router.network
     numbers: dict[tuple[int, str], int] = {}
     pairs = zip([access.switch for access in racks], choice.points, strict=True)
@@ -198,10 +213,10 @@ def _route_racks(router: Router, job: Job, choice: Choice, racks: Sequence[Acces
 
 
 def finish(topology: Topology, job: Job, strategy: str, trees: Sequence[Tree], seed: int | None) -> Plan:
-    """The plan with the evaluator's rate.
+    """Return the plan of these trees with the evaluator's rate.
 
-    Raises Infeasible, naming the resource, when that is 0 or when the job allows fewer trees; DoesNotFit when a switch
-    cannot hold what the plan needs of it.
+    Raise Infeasible, naming the resource, where that rate is 0, or where the job allows fewer trees; raise DoesNotFit
+    where a switch cannot hold what the plan needs of it.
     """
     plan = Plan(job, strategy, 0.0, tuple(at_home(topology, tree) for tree in trees), seed=seed)
     if job.max_trees is not None and len(trees) > job.max_trees:
@@ -226,6 +241,8 @@ def plan_choices(
     network: Network,
     limit: Deadline | None = None,
 ) -> Plan:
-    """Routes the choices with a share above 0 and evaluates. Raises OutOfTime where the limit passes."""
+    """Return the routed and evaluated plan of the choices with a share above 0. Raise OutOfTime where the limit
+    passes.
+    """
     used = [choice for choice in choices if choice.share > 0]
     return finish(topology, job, strategy, route_choices(Router(network), job, used, limit), seed)

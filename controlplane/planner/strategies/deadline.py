@@ -1,8 +1,8 @@
-"""Deadlines of planning, and listeners for what was found meanwhile.
+"""Deadlines of planning, and listeners for results on the way.
 
-Whoever searches asks `deadline()` between two steps, and ends with the best so far once it has passed; where there is
-none yet, `check` raises OutOfTime to whoever has a plan, or can make one quickly. The command line sets it
-(--time-limit, Ctrl-C), and shows what is reported. Without one, nothing ever passes.
+A search asks `deadline()` between two steps, and ends with the best so far once it has passed. Where there is no result
+yet, `check` raises OutOfTime, up to a caller that has a plan, or can make one quickly. The command line sets the
+deadline (--time-limit, Ctrl-C), and shows what is reported. Unless one is set, no deadline passes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,18 @@ Clock = Callable[[], float]  # seconds
 
 
 class OutOfTime(Exception):
-    """The deadline passed in the middle of something of which half is worth nothing."""
+    """The deadline passed in the middle of a step that is worth nothing by half."""
 
 
 class Deadline:
-    """seconds: from now on; None: no limit. report: hears of progress. outer: it never ends later than this one."""
+    """A limit of time, from its making on.
+
+    Args:
+        seconds: Seconds until it passes; None for no limit.
+        report: Is called with progress.
+        clock: Returns the time in seconds.
+        outer: A deadline around this one, which never ends later than that.
+    """
 
     def __init__(
         self,
@@ -40,7 +47,7 @@ class Deadline:
 
     @property
     def left(self) -> float | None:
-        """Seconds; None: no limit."""
+        """The seconds that are left; None for no limit."""
         if self._stopped:
             return 0.0
         own = None if self._end is None else max(0.0, self._end - self.clock())
@@ -48,13 +55,13 @@ class Deadline:
         return own if around is None else around if own is None else min(own, around)
 
     def passed(self) -> bool:
-        """Return whether to end now; who asks does so."""
+        """Return whether the caller has to end now, and take note that it does."""
         over = self.left == 0.0
         self.cut_short |= over
         return over
 
     def check(self) -> None:
-        """Raises OutOfTime once it has passed."""
+        """Check that the deadline has not passed; raise OutOfTime otherwise."""
         if self.passed():
             raise OutOfTime
 
@@ -71,7 +78,7 @@ _current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 
 
 def deadline() -> Deadline:
-    """The present one."""
+    """Return the present deadline; one without a limit where none is set."""
     return _current.get() or Deadline()
 
 
@@ -79,7 +86,7 @@ def deadline() -> Deadline:
 def limited_time(
     seconds: float | None = None, report: Report | None = None, *, clock: Clock = time.monotonic
 ) -> Iterator[Deadline]:
-    """Sets the deadline for what is done inside; never later than one that is set already."""
+    """Set the deadline for the code inside of the block; it is never later than one that is set already."""
     outer = _current.get()
     limit = Deadline(seconds, report, clock=clock, outer=outer)
     token = _current.set(limit)
@@ -93,7 +100,7 @@ def limited_time(
 
 @contextmanager
 def part_of_time(part: float) -> Iterator[Deadline]:
-    """Give a search, whose result takes time to be worked up, a deadline after this part of the time that is left."""
+    """Give a search a deadline after this part of the time that is left, as working up its result takes time, too."""
     outer = deadline()
     left = outer.left
     if left is None:
@@ -102,14 +109,14 @@ def part_of_time(part: float) -> Iterator[Deadline]:
     with limited_time(left * part, outer.report, clock=outer.clock) as limit:
         try:
             yield limit
-        except OutOfTime:  # a solver may have ended because of it, which nobody else notes
+        except OutOfTime:  # a solver may have ended because of it, without noting that
             limit.cut_short = True
             raise
 
 
 @contextmanager
 def without_deadline() -> Iterator[None]:
-    """Let no deadline end what is done inside of the block: it takes little time, and its result is needed."""
+    """Let no deadline end the code inside of the block, which takes little time and whose result is needed."""
     token = _current.set(Deadline())
     try:
         yield

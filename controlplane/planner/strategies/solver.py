@@ -1,6 +1,6 @@
 """The one way to HiGHS: `Program` for the planner's own programs, `solve_model` for the papers', written in Pyomo.
 
-Every solve ends in a solution or in SolverError: the solver's status is looked at here, so that nobody takes the values
+Every solve ends in a solution or in SolverError: the solver's status is checked here, so that no caller uses the values
 of a solve that failed. A limit of time keeps the best solution so far, and marks it (`Solution.optimal`).
 """
 
@@ -33,7 +33,7 @@ NO_SOLUTION = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kU
 
 
 class SolverError(ValueError):
-    """The solver ended without a solution; says of which program, and how it ended."""
+    """Error: the solver ended without a solution; the message names the program, and how it ended."""
 
 
 class NoSolution(SolverError):
@@ -41,7 +41,9 @@ class NoSolution(SolverError):
 
 
 class NotInTime(SolverError):
-    """The limit came before any solution. bound: what is proven of the objective, as far as it is."""
+    """Error: the limit of time came before any solution. `bound` is the proven bound of the objective, if there is
+    one.
+    """
 
     def __init__(self, text: str, bound: float | None) -> None:
         super().__init__(text)
@@ -50,9 +52,14 @@ class NotInTime(SolverError):
 
 @dataclass(frozen=True)
 class Solution:
-    """values, by column; duals: what the objective gains per unit of a row's bound, by row (linear programs).
+    """Solution of a program.
 
-    objective: of these values. bound: no solution has a smaller one. optimal: False where a limit ended the solve.
+    Attributes:
+        values: By column.
+        duals: By row, what the objective gains per unit of the row's bound (linear programs only).
+        objective: Objective of these values.
+        bound: No solution has a smaller objective.
+        optimal: False where a limit ended the solve.
     """
 
     values: Reals
@@ -65,9 +72,14 @@ class Solution:
 class Program:
     """A linear or mixed-integer program to be minimised, that may grow; each solve starts from the last basis.
 
-    what: names the program in errors. tolerance: of rows and reduced costs, absolute as HiGHS has them: scale the
-    program so that what matters is near 1. presolve: worth it for programs that are solved once. gap: relative, of
-    mixed-integer programs.
+    Args:
+        what: Names the program in errors.
+        tolerance: Of rows and reduced costs, absolute as HiGHS has them: scale the program so that values that matter
+            are near 1.
+        presolve: Whether to simplify the program first, which is worth it for programs that are solved once.
+        gap: Relative gap at which a mixed-integer program counts as solved.
+        primal_simplex: Whether to solve again with the primal simplex, which is faster for a growing program, as its
+            last solution stays feasible.
     """
 
     def __init__(
@@ -90,7 +102,7 @@ class Program:
             self._set("dual_feasibility_tolerance", tolerance)
         if gap is not None:
             self._set("mip_rel_gap", gap)
-        if primal_simplex:  # what a growing program is solved again with: its last solution stays feasible
+        if primal_simplex:  # as columns come in, the last solution stays feasible
             self._set("simplex_strategy", 4)
         self._integer = False
         self._start: list[int] = []
@@ -105,7 +117,7 @@ class Program:
     def add_columns(
         self, cost: ArrayLike, lower: ArrayLike = 0.0, upper: ArrayLike = INFINITY, whole: ArrayLike | None = None
     ) -> None:
-        """Columns that are in no row yet. whole: which of them are integers."""
+        """Add columns that are in no row yet; `whole` says which of them are integers."""
         costs = np.array(cost, dtype=float)
         count, first = len(costs), self._highs.getNumCol()
         none = np.zeros(0, dtype=np.int32)
@@ -120,7 +132,7 @@ class Program:
     def add_column(
         self, cost: float, rows: ArrayLike, values: ArrayLike, lower: float = 0.0, upper: float = INFINITY
     ) -> None:
-        """A column with its entries in rows that are there."""
+        """Add a column with its entries in rows that exist."""
         self._put_rows()
         indices = np.asarray(rows, dtype=np.int32)
         self._highs.addCol(cost, lower, upper, len(indices), indices, np.asarray(values, dtype=float))
@@ -132,7 +144,7 @@ class Program:
         lower: float = -INFINITY,
         upper: float = INFINITY,
     ) -> None:
-        """lower <= values x columns <= upper."""
+        """Add a row: lower <= values x columns <= upper."""
         self._start.append(len(self._index))
         self._index.extend(columns)
         self._value.extend(values)
@@ -168,8 +180,11 @@ class Program:
         self._highs.changeColBounds(column, lower, upper)
 
     def solve(self, time_limit: float | None = None, *, within: Deadline | None = None) -> Solution:
-        """time_limit: seconds. within: ends the solve when it passes, or is stopped meanwhile. Raises NoSolution;
-        NotInTime; SolverError where HiGHS failed."""
+        """Return the solution. A limit of `time_limit` seconds, or the deadline `within`, ends the solve when it passes
+        or is stopped.
+
+        Raise NoSolution where there is none, NotInTime where none was found in time, SolverError where HiGHS failed.
+        """
         self._put_rows()
         left = None if within is None else within.left
         limits = [seconds for seconds in (time_limit, left) if seconds is not None]
@@ -201,7 +216,7 @@ class Program:
 
 @contextmanager
 def _interrupted(highs: highspy.Highs, limit: Deadline | None) -> Iterator[None]:
-    """HiGHS asks the deadline every few iterations, and Python gets to see signals (Ctrl-C) then."""
+    """Let HiGHS ask the deadline every few iterations inside of the block; Python then sees signals (Ctrl-C), too."""
     asks = [getattr(highs, name) for name in CALLBACKS if limit is not None and hasattr(highs, name)]
 
     def ask(event: Any) -> None:
@@ -219,29 +234,31 @@ def _interrupted(highs: highspy.Highs, limit: Deadline | None) -> Iterator[None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of solving a Pyomo model, whose variables have the values. bound: None where nothing is proven."""
+    """Outcome of solving a Pyomo model, whose variables then have their values: the bound of the objective (None where
+    none is proven), and whether the values are optimal.
+    """
 
     bound: float | None
     optimal: bool
 
 
 def solve_model(model: Any, what: str, *, time_limit: float | None = None, **options: float | str) -> Outcome:
-    """Solves a Pyomo model with HiGHS and loads its best solution, before the deadline passes (which HiGHS asks, too:
-    Ctrl-C ends the solve). options: HiGHS's.
+    """Solve a Pyomo model with HiGHS and load its best solution, before the deadline passes (which HiGHS asks, too, so
+    that Ctrl-C ends the solve). `options` are HiGHS's.
 
-    Raises NoSolution, NotInTime, SolverError as `Program.solve`.
+    Raise NoSolution, NotInTime or SolverError, as `Program.solve` does.
     """
     import pyomo.environ as pyo
 
     limit = deadline()
-    if limit.left is not None and limit.clock is time.monotonic:  # HiGHS's own limit is one of wall time
+    if limit.left is not None and limit.clock is time.monotonic:  # HiGHS's own limit counts wall time
         time_limit = limit.left if time_limit is None else min(time_limit, limit.left)
     solver: Any = pyo.SolverFactory("appsi_highs")
     solver.highs_options = {"threads": 1, **options}
     if time_limit is not None:
         solver.highs_options["time_limit"] = max(0.0, time_limit)
     solver.set_instance(model)
-    highs = solver._solver_model  # Pyomo has no way of its own to what HiGHS asks, nor a name for how it then ends
+    highs = solver._solver_model  # Pyomo gives no access to HiGHS's callbacks, nor to its status
     logging.getLogger("pyomo.contrib.appsi.solvers.highs").setLevel(logging.ERROR)
     with _interrupted(highs, limit):
         results = solver.solve(model, load_solutions=False)

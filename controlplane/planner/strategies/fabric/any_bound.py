@@ -1,5 +1,6 @@
-"""Bound on every all-reduce among a job's workers, of whatever kind: of plans as well as of collectives among hosts
-alone."""
+"""Bound of every all-reduce among a job's workers, of whatever kind: of plans as well as of collectives among hosts
+alone.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +15,20 @@ from controlplane.planner.strategies.fabric.cuts import Bound, cuts
 from controlplane.planner.strategies.fabric.minimum_cuts import UNITS, senders_side
 from controlplane.planner.topology import Topology
 
-SMALL = 1e-9  # what rounding does
-MOST_WORK = 50_000  # racks with workers x links up to which minimum cuts are looked for: a tenth of a second
+SMALL = 1e-9  # relative error of rounding
+MOST_WORK = 50_000  # racks with workers x links up to which minimum cuts are searched, which takes 0.1 s
 
 
 def all_reduce_bound(topology: Topology, job: Job) -> Bound:
-    """Mbit/s that no all-reduce among the job's workers can beat over these links, with the job's parameter servers and
-    the switches to help, whoever adds and wherever results are made.
+    """Return a bound in Mbit/s of any all-reduce among the job's workers over these links, with the job's parameter
+    servers and the switches to help, whichever nodes add and wherever results are made.
 
-    Each worker and each set of nodes with workers inside and outside (racks and what cuts.py calls parts) sends at
-    least f and gets at least f. Of the W - 1 additions of W gradients a switch makes n - 1 <= n (1 - 1/W) with n of
-    its capacity; a host takes a stream in for each that it makes, and W - 1 workers take the result in beside it:
-    2 (W - 1) f <= what all hosts take in + sum_v C_v (1 - 1/W).
-    Where the network is not too large, every set of nodes is looked at, as minimum cuts between workers.
-    Where the topology does not count results on links, all workers together send (W - 1) f.
+    Each worker and each set of nodes with workers inside and outside (racks, and the parts of cuts.py) sends at least f
+    and gets at least f. Of the W - 1 additions of W gradients a switch makes n - 1 <= n (1 - 1/W) with n of its
+    capacity; a host takes a stream in for each that it makes, and W - 1 workers take the result in beside it: 2 (W - 1)
+    f <= what all hosts take in + sum_v C_v (1 - 1/W). Where the network is not too large, every set of nodes is looked
+    at, by minimum cuts between workers. Where the topology does not count results on links, all workers together send
+    (W - 1) f.
     """
     workers = len(job.workers)
     hosts = dict.fromkeys((*job.workers, *job.parameter_servers, *topology.adding_servers))
@@ -43,7 +44,7 @@ def all_reduce_bound(topology: Topology, job: Job) -> Bound:
     best = Bound(nic, "workers' links: no all-reduce of any kind is faster")
     if workers < 2:
         return best
-    if not counted:  # A worker then need not send what is added up at itself; of all workers together that is f.
+    if not counted:  # A worker need not send what is added at itself, which for all workers together is f.
         best = replace(best, mbps=sum(map(goes, job.workers)) / (workers - 1))
     else:
         added = sum(topology.residual_aggregation_mbps(v) for v in topology.switches) * (1 - 1 / workers)
@@ -61,11 +62,11 @@ def all_reduce_bound(topology: Topology, job: Job) -> Bound:
 
 @lru_cache(maxsize=16)
 def _least_cut(topology: Topology, workers: tuple[str, ...]) -> float:
-    """Mbit/s that can leave the set of nodes with workers inside and outside which least can leave, whichever set that
-    is; infinity where there is too much to look at.
+    """Return the least Mbit/s that can leave any set of nodes with workers inside and outside; infinity where the
+    network is too large to find it.
 
-    Such a set parts the first worker from some other one, so it is found by flows from and to the first. Of the workers
-    that hang on one switch only, one is looked at: what leaves such a worker alone is its own link.
+    Such a set separates the first worker from some other one, so it is found by flows from and to the first. Of the
+    workers that hang on one switch only, one is looked at: a set of such a worker alone is left over its own link.
     """
     ends: dict[str, str] = {}
     for worker in workers:
@@ -73,14 +74,14 @@ def _least_cut(topology: Topology, workers: tuple[str, ...]) -> float:
         ends.setdefault(near[0] if len(near) == 1 else worker, worker)
     if len(ends) < 2 or len(ends) * len(topology.links) > MOST_WORK:
         return math.inf
-    from scipy.sparse import csr_matrix  # takes 0.4 s to import, and large networks get no further than here
+    from scipy.sparse import csr_matrix  # takes 0.4 s to import, and large networks do not need it
     from scipy.sparse.csgraph import maximum_flow
 
     index = {node: i for i, node in enumerate(topology.nodes)}
     capacity = np.array([topology.residual_bandwidth_mbps(u, v) for u, v in topology.links])
     pairs = np.array([(index[u], index[v]) for u, v in topology.links])
     switches = np.array([topology.kind(u) == topology.kind(v) == "switch" for u, v in topology.links])
-    scale = float(capacity[switches].max()) if switches.any() else 0.0  # of the fastest link that can matter
+    scale = float(capacity[switches].max()) if switches.any() else 0.0  # rate of the fastest link that can matter
     if scale <= 0:
         return math.inf
     whole = np.minimum(np.ceil(capacity / scale * UNITS), UNITS * len(pairs)).astype(np.int32)

@@ -1,7 +1,7 @@
 """ATP: aggregation at each worker's top-of-rack switch, equal split (InArt paper, sections 2.1 and 5.1.2).
 
-`atp-strict` aggregates everything there. `atp` is best effort, as ATP works: what exceeds the switch's capacity goes to
-the parameter server directly.
+`atp-strict` aggregates everything there. `atp` is best effort, as ATP works: flows that exceed the switch's capacity go
+to the parameter server directly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from controlplane.planner.topology import Topology
 
 
 def atp_strict(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """One tree per parameter server with every worker aggregated at its top-of-rack switch."""
+    """Return the plan with one tree per parameter server, in which every worker is aggregated at its top-of-rack
+    switch.
+    """
     network = prepare(topology, job)
     split = split_or_equal(job, frozen_split)
     racks = tuple(topology.access_switch(w) for w in job.workers)
@@ -29,10 +31,11 @@ def atp_strict(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Spl
 
 
 def atp(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """Best effort: at sending rate f a switch takes as many flows as f * x_s of each fits in it, the others go direct.
+    """Return the best-effort plan: at sending rate f a switch takes as many flows of f * x_s each as it has capacity
+    for, the others go to the parameter servers directly.
 
-    The more it takes the slower it must run, and the fewer, the more reaches the parameter servers: the rate is the
-    best over all numbers of flows that any switch can take.
+    The more flows a switch takes the slower it must run, and the fewer, the more flows reach the parameter servers: the
+    rate is the best over all numbers of flows that any switch can take.
     """
     network = prepare(topology, job)
     split = split_or_equal(job, frozen_split)
@@ -63,8 +66,14 @@ def atp(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | No
 
 @dataclass(frozen=True)
 class _Flows:
-    """Choice of the workers' flows that are added at their racks' switches. members: workers by switch; capacity: what
-    it adds, Mbit/s; ingress: by root with a part of the model; split: that part."""
+    """Choice of the workers' flows that are added at their racks' switches.
+
+    Attributes:
+        members: Workers by switch.
+        capacity: By switch, the Mbit/s that it adds.
+        ingress: By root with a part of the model, its ingress in Mbit/s.
+        split: The part of each root.
+    """
 
     members: Mapping[str, int]
     capacity: Mapping[str, float]
@@ -74,11 +83,11 @@ class _Flows:
     def admitted(self, rates: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
         """Yield (switch, root, how many of its workers' flows are aggregated there when workers send at each rate).
 
-        Flows are taken root by root, fullest root first, so that direct flows end up where there is room.
+        Flows are taken root by root, fullest root first, so that direct flows go to roots with room.
         """
         roots, split = list(self.ingress), self.split
         for rank, (v, there) in enumerate(self.members.items()):
-            # An unlimited switch stays so at any rate, also at the unlimited one (where the quotient would be NaN).
+            # An unlimited switch is so at any rate, also at an infinite one, where the quotient would be NaN.
             most = self.capacity[v]
             left = np.full(len(rates), math.inf) if math.isinf(most) else most / rates * (1 + 1e-9)
             turned = [(root, (number - rank) % len(roots)) for number, root in enumerate(roots)]
@@ -90,7 +99,7 @@ class _Flows:
                 yield v, root, count
 
     def feasible(self, rates: np.ndarray) -> np.ndarray:
-        """Return the rates that are possible with what is admitted at each of these."""
+        """Return the rates that are possible with the flows that are admitted at each of these rates."""
         streams = {root: np.zeros(len(rates)) for root in self.ingress}
         loads = {v: np.zeros(len(rates)) for v in self.members}
         for v, root, count in self.admitted(rates):

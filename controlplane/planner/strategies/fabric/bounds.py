@@ -1,9 +1,9 @@
 """Upper bounds of the sending rate that cost next to nothing, for any scheme, single- or multi-level, split or not.
 
-The evaluator's bound looks at switches, parameter servers and workers' links. Where the links between switches bind, a
-cut says more. For a set of switches with their servers, W_i workers inside and W_o outside, let i and o be the rates of
-the trees with roots inside and outside, f = i + o, and a_i, a_o, b_i, b_o what these use of the switches' capacities
-inside (a) and outside (b). Of W streams a switch that adds n takes n - 1 <= n (1 - 1/W) away, so
+The evaluator's bound looks at switches, parameter servers and workers' links. Where the links between switches are the
+bottleneck, a cut gives a lower one. For a set of switches with their servers, W_i workers inside and W_o outside, let i
+and o be the rates of the trees with roots inside and outside, f = i + o, and a_i, a_o, b_i, b_o what these use of the
+switches' capacities inside (a) and outside (b). Of W streams a switch that adds n takes n - 1 <= n (1 - 1/W) away, so
 
     out of the set  W_i o - a_o (1 - 1/W_i) + [results] i <= U_out       o + [results] i <= U_out
     into it         W_o i - b_i (1 - 1/W_o) + [results] o <= U_in        i + [results] o <= U_in
@@ -11,8 +11,8 @@ inside (a) and outside (b). Of W streams a switch that adds n takes n - 1 <= n (
     capacities      a_i + a_o <= C_in, b_i + b_o <= C_out
 
 (only streams that carry something from inside count on the way out, and two of these meet only inside before they leave
-for the first time; likewise on the way in). The sets are racks, and what hangs together once the switches farthest from
-servers are left out: in a fat-tree, pods. `rack_bound` looks at all racks at once.
+for the first time; likewise on the way in). The sets are racks, and the parts that stay connected once the switches
+farthest from servers are left out: in a fat-tree, pods. `rack_bound` looks at all racks at once.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from controlplane.planner.strategies.fabric.rack_bound import rack_bound
 from controlplane.planner.strategies.solver import Program
 from controlplane.planner.topology import Topology
 
-SMALL = 1e-9  # what rounding does
-SOLVED = 1e-6  # to which a program of some thousand rows is solved
-ENOUGH = 1e6  # in units of the evaluator's bound: as good as unlimited
+SMALL = 1e-9  # relative error of rounding
+SOLVED = 1e-6  # relative error to which a program of some thousand rows is solved
+ENOUGH = 1e6  # a capacity that counts as unlimited, in units of the evaluator's bound
 
 
 _known: ContextVar[Bound | None] = ContextVar("known bound", default=None)
@@ -43,8 +43,9 @@ _known: ContextVar[Bound | None] = ContextVar("known bound", default=None)
 
 @contextmanager
 def bounded_by(known: Bound) -> Iterator[None]:
-    """Tell searches inside the block that no plan is faster than this. A network whose hosts are taken apart does not
-    show what the whole one does, so that a search in it would go on after it has the best."""
+    """Tell searches inside the block that no plan is faster than this bound. A network whose hosts are taken apart does
+    not show the limits of the whole one, so a search in it would go on after it has found the best plan.
+    """
     token = _known.set(known)
     try:
         yield
@@ -53,15 +54,18 @@ def bounded_by(known: Bound) -> Iterator[None]:
 
 
 def cheap_bound(topology: Topology, job: Job) -> Bound:
-    """The least of the bound that is known (`bounded_by`), the evaluator's bound, that of any all-reduce, those of the
-    cuts, and that of all racks together; where hosts have several roles, the cuts are those of the network in which
-    these are taken apart, and all racks together are looked at in both."""
+    """Return the least of the bound that is known (`bounded_by`), the evaluator's bound, that of any all-reduce, those
+    of the cuts, and that of all racks together. Where hosts have several roles, the cuts are those of the network in
+    which these are taken apart, and the bound of all racks together is computed in both networks.
+    """
     return _cheap_bound(topology, job, _known.get())
 
 
 @lru_cache(maxsize=4)
 def _cheap_bound(topology: Topology, job: Job, known: Bound | None) -> Bound:
-    """A search asks for it again and again, of the same network and job."""
+    """Return what `cheap_bound` does; it is kept, since a search asks for it again and again, for the same network and
+    job.
+    """
     parts = separated(topology, job)
     best = Bound(bound(topology, job), "switches, parameter servers and workers' links")
     if known is not None:
@@ -85,12 +89,12 @@ def _cheap_bound(topology: Topology, job: Job, known: Bound | None) -> Bound:
 
 
 def _less(found: Bound, best: Bound, rounding: float) -> Bound:
-    """The lower one; the best so far where they are the same but for rounding."""
+    """Return the lower bound of the two; the best so far where they are equal but for rounding."""
     return found if found.mbps < best.mbps * (1 - rounding) else best
 
 
 def _of_cuts(topology: Topology, job: Job, best: Bound) -> Bound:
-    """The least of the bounds of the cuts, and of `best`, which is one of this network."""
+    """Return the least of the cuts' bounds and of `best`, which is a bound of this network."""
     scale = bound(topology, job)
     if scale <= 0:
         return best
@@ -100,14 +104,16 @@ def _of_cuts(topology: Topology, job: Job, best: Bound) -> Bound:
         if not cut.workers and not cut.roots:
             continue
         program = _Program(topology, job, cut, scale, (everything, ingress))
-        # A quick look first: without roots inside, all is said by two lines.
+        # Without roots inside, the bound has a closed form.
         found = program.closed() if not cut.roots else program.solve()
         best = _less(Bound(found, f"links of {cut.name}"), best, SMALL)
     return best
 
 
 class _Program:
-    """The rows of the module's text, in units of the evaluator's bound. all_take: all switches, and all roots."""
+    """The rows of the module's text for one cut, in units of the evaluator's bound. `all_take` has the aggregation
+    capacity of all switches and the ingress of all roots.
+    """
 
     def __init__(self, topology: Topology, job: Job, cut: Cut, scale: float, all_take: tuple[float, float]) -> None:
         everything, ingress = all_take

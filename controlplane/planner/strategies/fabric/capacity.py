@@ -1,7 +1,7 @@
 """The linear program of the planner without link rows: how much is aggregated where, for which parameter server.
 
-With a_{s,v} the rate that all workers send to switch v for root s, and d_s the rate that all send to s directly
-(W workers, residual capacities C_v, B_s, link of s towards the network U_s):
+With a_{s,v} the rate that all workers send to switch v for root s, and d_s the rate that all send to s directly (W
+workers, residual capacities C_v, B_s, link of s towards the network U_s):
 
     maximise f = sum a + sum d
     W * sum_s a_{s,v}       <= C_v       each switch v
@@ -26,12 +26,12 @@ from controlplane.planner.strategies import solver
 from controlplane.planner.strategies.common import Choice, Infeasible, Split
 from controlplane.planner.strategies.deadline import OutOfTime, deadline
 
-NEGLIGIBLE = 1e-9  # of the rate: HiGHS's tolerances are absolute, so the program is scaled to a rate near 1
+NEGLIGIBLE = 1e-9  # fraction of the rate; HiGHS's tolerances are absolute, so the program is scaled to a rate near 1
 
 
 @dataclass(frozen=True)
 class Capacities:
-    """Residual capacities in Mbit/s. nic: the least of the workers' links, both directions."""
+    """Residual capacities in Mbit/s; `nic` is the least of the workers' links in both directions."""
 
     aggregation: np.ndarray  # per switch of topology.switches
     ingress: np.ndarray  # per root, at most its access link
@@ -40,7 +40,7 @@ class Capacities:
 
     @classmethod
     def of(cls, network: Network, job: Job) -> Capacities:
-        """Return the Mbit/s that others leave to this job; infinite where nothing limits it."""
+        """Return the residual capacities that other jobs leave to this one; infinite where there is no limit."""
         topology = network.topology
         counted = topology.results_on_links
 
@@ -63,7 +63,9 @@ Row = tuple[list[int], list[float], float, float]  # columns, values, lower, upp
 
 @dataclass(frozen=True)
 class Program:
-    """The linear program, scaled to a rate near 1. Columns: a for every pair (root, switch), d for every root, f."""
+    """The linear program, scaled to a rate near 1. Its columns are a for every pair (root, switch), d for every root,
+    and f.
+    """
 
     pairs: list[tuple[int, int]]
     rows: list[Row]
@@ -81,13 +83,13 @@ class Program:
 
 
 def build_program(network: Network, job: Job, frozen_split: Split | None = None) -> Program:
-    """Raises Infeasible when nothing can be sent."""
+    """Return the program. Raise Infeasible where no rate above 0 is possible."""
     limits = Capacities.of(network, job)
     roots, workers = job.parameter_servers, len(job.workers)
     index, switches = network.index, network.topology.switches
     leaves = np.array([index[w] for w in job.workers])
     to_root = np.array([network.hops_to(index[s]) for s in roots])
-    # Distances from the workers to every switch, the least and their sum: per switch one search backwards.
+    # The least distance of a worker to every switch, and the sum of all, by one backward search per switch.
     usable = [v for v, c in enumerate(limits.aggregation) if c > 0 and workers > 1]
     hops = {
         v: (int(far.min()), int(far.sum())) for v in usable for far in [network.hops_to(index[switches[v]])[leaves]]
@@ -135,8 +137,9 @@ def build_program(network: Network, job: Job, frozen_split: Split | None = None)
 
 
 def solve_capacity(network: Network, job: Job, frozen_split: Split | None = None) -> tuple[float, list[Choice]]:
-    """The optimum f in Mbit/s and the trees that attain it (shares sum to 1). Raises Infeasible when it is 0,
-    OutOfTime."""
+    """Return the optimum f in Mbit/s and the trees that attain it (shares sum to 1). Raise Infeasible where f is 0,
+    OutOfTime where the deadline passes.
+    """
     program = build_program(network, job, frozen_split)
     roots, switches, pairs = job.parameter_servers, network.topology.switches, program.pairs
     rate = program.columns - 1
@@ -153,7 +156,9 @@ def solve_capacity(network: Network, job: Job, frozen_split: Split | None = None
 
 
 def to_choices(job: Job, amounts: list[tuple[str, str, float]], frozen_split: Split | None) -> list[Choice]:
-    """Trees with all workers at one point, from (root, point, amount); shares sum to 1, or to the frozen split's."""
+    """Return trees with all workers at one point, from (root, point, amount); shares sum to 1, or by root to the frozen
+    split.
+    """
     shares = normalised([(root, amount) for root, _, amount in amounts], frozen_split)
     return [
         Choice(root, share, (point,) * len(job.workers))
@@ -162,7 +167,7 @@ def to_choices(job: Job, amounts: list[tuple[str, str, float]], frozen_split: Sp
 
 
 def normalised(amounts: list[tuple[str, float]], frozen_split: Split | None) -> list[float]:
-    """Shares of the model from (root, rate) of trees."""
+    """Return shares of the model from (root, rate) of trees."""
     if frozen_split is None:
         total = sum(amount for _, amount in amounts)
         return [amount / total for _, amount in amounts]
@@ -191,7 +196,9 @@ def _first_exhausted(network: Network, job: Job, limits: Capacities, frozen_spli
 
 
 def _solve_twice(rows: list[Row], columns: int, rate: int, nic: float, cost: np.ndarray) -> np.ndarray:
-    """Maximises column `rate` (<= nic), then, as far as there is time, minimises `cost` at that rate."""
+    """Maximise the column `rate` (<= nic), then, as far as there is time, minimise `cost` at that rate; return the
+    values.
+    """
     program = solver.Program("inart: the capacity program", tolerance=1e-10, presolve=False)
     objective, upper = np.zeros(columns), np.full(columns, solver.INFINITY)
     objective[rate], upper[rate] = -1.0, nic
@@ -213,4 +220,4 @@ def _solve_twice(rows: list[Row], columns: int, rate: int, nic: float, cost: np.
         return program.solve(within=limit).values
     except solver.SolverError:
         limit.passed()
-        return best  # the same rate, over longer ways
+        return best  # the same rate, over longer routes

@@ -1,8 +1,8 @@
-"""Upper bound of f over all trees, single- and multi-level, with the links: it says how good column generation's result
-is.
+"""Upper bound of f over all trees, single- and multi-level, with the links: it shows how good column generation's
+result is.
 
-For any prices y >= 0 with sum_r capacity(r) y(r) = z, and any lower bound p_s of the price of root s's cheapest tree,
-f <= z / min_s p_s (Lagrange; with the split frozen z / sum_s x_s p_s). p_s comes from two programs (exact_pricing.py),
+For any prices y >= 0 with sum_r capacity(r) y(r) = z, and any lower bound p_s of the price of root s's cheapest tree, f
+<= z / min_s p_s (Lagrange; with the split frozen z / sum_s x_s p_s). p_s comes from two programs (exact_pricing.py),
 relaxed or as integers: facility location for the way up, and a Steiner arborescence for the results.
 """
 
@@ -16,8 +16,9 @@ from controlplane.planner.strategies.fabric.pricing import Pricing
 
 
 def column_bound(master: Master, prices: Prices, *, whole: bool = False) -> float:
-    """Upper bound of f in Mbit/s from the master program's prices. whole: p_s from integer programs, where they are
-    small. Raises ValueError where servers are linked, SolverError where the deadline ends it."""
+    """Return an upper bound of f in Mbit/s from the master program's prices; with `whole`, p_s comes from integer
+    programs where these are small. Raise ValueError where servers are linked, SolverError where the deadline ends it.
+    """
     network, job = master.network, master.job
     pricing = Pricing(network, job)
     if not pricing.complete:
@@ -28,8 +29,9 @@ def column_bound(master: Master, prices: Prices, *, whole: bool = False) -> floa
 
 
 def _least(pricing: Pricing, root: int, whole: bool) -> float:
-    """Return a cost that no tree of the root is below: at least what any worker's way to it costs, whatever is added
-    where."""
+    """Return a cost that no tree of the root undercuts: at least that of any worker's way to the root, wherever flows
+    are added.
+    """
     farthest = pricing.from_rack[:, len(pricing.switches) + root].max() + pricing.root_price[root]
     way_up = WayUp(pricing, root, whole=whole)
     if whole and not way_up.levels:

@@ -1,4 +1,4 @@
-"""Column generation over aggregation trees, for where links bind.
+"""Column generation over aggregation trees, for networks in which links are the bottleneck.
 
 The master program chooses rates y_t of trees t (columns) under every capacity of switches, roots and directed links:
 
@@ -32,22 +32,21 @@ TOLERANCE = 1e-6
 EXACT_PRICING = 1000  # racks x switches up to which trees are also priced exactly
 SMOOTHING = 0.3
 SLOW = 3e-3  # gain of a round below which trees are searched for exactly where they can be
-EXACT_S = 20.0  # of processor time, after which no trees are searched for exactly any more
-NEAR_CENTER = 0.5  # part of the prices that proved the most so far in those that trees are then searched for under
-TREES_PER_ROUND = 6  # of each root
-MOST_ROOTS = (
-    12  # that have trees in a round, where prices are smoothed: the cheapest ones, which change with the prices
-)
-TREES_OF_ALL = 72  # of all roots in a round, as far as there is one of each: prices are then looked at again
+EXACT_S = 20.0  # seconds of processor time after which exact searches end
+NEAR_CENTER = 0.5  # weight of the prices that proved the most so far, in those for exact searches
+TREES_PER_ROUND = 6  # trees of each root in a round
+MOST_ROOTS = 12  # most roots with trees in a round with smoothed prices: those that are cheapest then
+TREES_OF_ALL = 72  # most trees of all roots in a round, after which prices are computed again
 ROUNDS = 60
-LEAST, STALLS = 3, 2  # a round ends where its last trees did not help; after so many of each root at least
-NEARLY = 0.1  # how much too dear a further tree of a round may be
+LEAST, STALLS = 3, 2  # a round ends after LEAST trees of each root, once STALLS of them did not help
+NEARLY = 0.1  # fraction by which a further tree of a round may be too dear
 
 
 @dataclass(frozen=True)
 class End:
-    """Conditions on which column generation ends. gap: the rate is within this part of the bound, as estimated. enough:
-    Mbit/s, a rate that is as good as can be (a bound)."""
+    """Conditions that end column generation: the rate is within the fraction `gap` of the estimated bound, or it
+    reaches `enough` Mbit/s, which is a bound.
+    """
 
     gap: float = 1e-3
     enough: float = math.inf
@@ -67,12 +66,20 @@ def generate(
     end: End = THOROUGH,
     later: Callable[[], list[Plan]] = list,
 ) -> tuple[Master, np.ndarray] | None:
-    """Column generation from the trees of `start`, for at most ROUNDS rounds or until its end. later: makes
-    plans whose trees come in where the first round is not enough.
+    """Generate columns, beginning with the trees of `start`, for at most ROUNDS rounds. Return the master program and
+    its columns' rates; None where some server hangs on no switch that all reach.
 
-    single_level: partial sums go to the root only (to see what hierarchy is worth). It ends with what it has when the
-    deadline passes, in OutOfTime before there is anything. Returns the master program and its columns' rates; None
-    where some server hangs on no switch that all reach.
+    It ends with its present columns when the deadline passes, or raises OutOfTime where there are no rates yet.
+
+    Args:
+        network: The network to route on.
+        job: The job.
+        start: Plans whose trees are the first columns.
+        scale: A bound of the rate in Mbit/s, near which the program's values are 1.
+        frozen_split: The share of each parameter server, where it is given.
+        single_level: Whether partial sums go to the root only (to see what hierarchy is worth).
+        end: When the rate is good enough.
+        later: Makes plans whose trees are added where the first round is not enough.
     """
     pricing = Pricing(network, job, single_level)
     if not pricing.applies:
@@ -103,8 +110,9 @@ def generate(
 
 
 class _Search:
-    """Rounds of column generation: trees that a local search finds, under smoothed prices; where exact searches are
-    possible, these instead once it does not find much any more, under prices near those that proved the least bound."""
+    """Rounds of column generation. Trees come from a local search under smoothed prices. Once that finds little more,
+    they come from exact searches, where these are possible, under prices near those that proved the least bound.
+    """
 
     def __init__(self, master: Master, pricing: Pricing, exact: CheapestTrees | None, end: End) -> None:
         self.master, self.pricing, self.exact, self.end = master, pricing, exact, end
@@ -114,13 +122,13 @@ class _Search:
         self.exactly = False
 
     def enough(self, rate: float) -> bool:
-        """Return whether this rate, in units of the master program's scale, is as good as what is looked for."""
+        """Return whether this rate, in units of the master program's scale, is as good as `end` asks for."""
         return rate * self.master.scale >= min(
             self.end.enough * (1 - TOLERANCE), self.master.proven * (1 - self.end.gap)
         )
 
     def round(self, rate: float, values: np.ndarray, prices: Prices) -> bool:
-        """Add trees; whether to go on."""
+        """Add trees, and return whether to go on."""
         if self.exact_s > EXACT_S:
             self.exact = None
         slow = rate < self.rate * (1 + SLOW)
@@ -135,7 +143,7 @@ class _Search:
         return self._search_exactly(use, prices)
 
     def _search(self, use: np.ndarray, prices: Prices) -> tuple[bool, bool]:
-        """Return whether to go on, and whether there were trees that gain."""
+        """Add trees of the local search. Return whether to go on, and whether there were trees that gain."""
         enough = self.end.enough * (1 - TOLERANCE)
         assert self.smooth is not None
         for used in (self.smooth, prices):
@@ -146,7 +154,7 @@ class _Search:
         return added and not (used is prices and least >= 1 - self.end.gap and self.exact is None), added
 
     def _search_exactly(self, use: np.ndarray, prices: Prices) -> bool:
-        """Return whether there were trees that gain."""
+        """Add the cheapest trees, and return whether some of them gain."""
         assert self.exact is not None
         added, start = False, process_time()
         for used in (prices,) if self.center is None else (self.center.mixed(prices, NEAR_CENTER), prices):
@@ -162,7 +170,7 @@ class _Search:
 
 
 def add_trees(master: Master, plans: list[Plan]) -> bool:
-    """Columns for the plans' trees; whether there were new ones."""
+    """Add columns for the plans' trees, and return whether there were new ones."""
     before = len(master.columns)
     for plan in plans:
         for tree in plan.trees:
@@ -173,8 +181,9 @@ def add_trees(master: Master, plans: list[Plan]) -> bool:
 
 
 def _roots(master: Master, pricing: Pricing, *, everyone: bool) -> list[int]:
-    """The parameter servers (positions) for which trees are looked for; unless everyone, of many that may have any
-    share those to which all ways together are cheapest."""
+    """Return the parameter servers (positions) for which trees are searched: all that may have a share, or, unless
+    `everyone` is set, of many only those to which all routes together are cheapest.
+    """
     if (split := master.frozen_split) is not None:
         return [i for i, name in enumerate(master.job.parameter_servers) if split.get(name, 0.0) > 0]
     roots = range(len(master.job.parameter_servers))
@@ -186,14 +195,15 @@ def _roots(master: Master, pricing: Pricing, *, everyone: bool) -> list[int]:
 
 def price_exactly(master: Master, pricing: Pricing, prices: Prices, exact: CheapestTrees) -> bool:
     """Add each root's cheapest tree under the prices that `pricing` has, and note in `master` the bound of the rate
-    that this proves. Return whether a tree gains under `prices`."""
+    that this proves. Return whether a tree gains under `prices`.
+    """
     added, least = False, {}
     for root in _roots(master, pricing, everyone=True):
         if deadline().passed():
             return added
         try:
             found = exact.of(root)
-        except SolverError:  # time is over
+        except SolverError:  # the deadline has passed
             return added
         least[root] = found.least
         links = (found.results or pricing.results(root)).links
@@ -210,11 +220,11 @@ def price_exactly(master: Master, pricing: Pricing, prices: Prices, exact: Cheap
 def price_roots(
     master: Master, pricing: Pricing, prices: Prices, used: Prices, *, enough: float = math.inf
 ) -> tuple[bool, float]:
-    """Adds each root's cheap trees under the prices `used`; whether one gains under `prices`, and the least price.
-    enough: Mbit/s, a rate at which no more are needed.
+    """Add each root's cheap trees under the prices `used`. Return whether one gains under `prices`, and the least price
+    of a tree. No more trees are added once the rate reaches `enough` Mbit/s.
 
-    After every tree, what it uses becomes dearer by what its part of the rate would take up, so that the trees of one
-    round lie beside each other instead of on top of each other.
+    After every tree, the resources that it uses become dearer by the part of the rate that it would take up, so that
+    the trees of one round lie beside each other instead of on top of each other.
     """
     added, least = False, 1.0
     roots = _roots(master, pricing, everyone=used is prices)

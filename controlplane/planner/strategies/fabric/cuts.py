@@ -1,5 +1,6 @@
-"""Sets of switches with the servers that hang on them only, whose links bound what any tree can do: racks, and what
-hangs together once the switches farthest from servers are left out (in a fat-tree, pods)."""
+"""Sets of switches with the servers that hang on them only, whose links bound the rate of any tree: racks, and the
+parts that stay connected once the switches farthest from servers are left out (in a fat-tree, pods).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from controlplane.planner.topology import Topology
 
 @dataclass(frozen=True)
 class Bound:
-    """No plan has a higher rate. what: whose capacities say so."""
+    """An upper bound of the rate of plans in Mbit/s; `what` names the capacities that it comes from."""
 
     mbps: float
     what: str
@@ -20,7 +21,9 @@ class Bound:
 
 @dataclass(slots=True)
 class Cut:
-    """A set of switches with the servers that hang on these only. Rates in Mbit/s; workers and roots are counted."""
+    """A set of switches with the servers that hang on these only. Rates are in Mbit/s; workers and roots are
+    counted.
+    """
 
     name: str
     workers: int = 0
@@ -34,7 +37,8 @@ class Cut:
 @lru_cache(maxsize=4)
 def cuts(topology: Topology, job: Job) -> tuple[Cut, ...]:
     """Return the racks of a network, and the larger parts of it, as cuts; they are kept, as several bounds ask for
-    them."""
+    them.
+    """
     distance = {v: 1 for v in topology.switches if any(topology.kind(u) == "server" for u in topology.neighbours(v))}
     queue = list(distance)
     for node in queue:
@@ -62,7 +66,9 @@ def cuts(topology: Topology, job: Job) -> tuple[Cut, ...]:
 
 
 def _parts(topology: Topology, job: Job, part: dict[str, str], name: str) -> list[Cut]:
-    """part: of each switch, named by one of its switches."""
+    """Return the cuts of a network that is divided into parts, which are named by one of their switches (`part` has the
+    part of each switch).
+    """
     found = {first: Cut(name.format(first)) for first in part.values()}
     of = dict(part)
     for server in topology.servers:

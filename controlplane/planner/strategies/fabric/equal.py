@@ -11,7 +11,9 @@ from controlplane.planner.topology import Topology
 
 
 def equal(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """Root after root takes the switch that leaves the highest rate, then the nearest to its workers and itself."""
+    """Return the plan in which root after root takes the switch that leaves the highest rate; of equals, the nearest to
+    its workers and itself.
+    """
     network = prepare(topology, job)
     split = split_or_equal(job, frozen_split)
     index = network.index

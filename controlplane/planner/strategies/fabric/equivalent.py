@@ -1,11 +1,11 @@
-"""Equivalent switches as one: a smaller network to look for trees in, and the way back.
+"""Equivalent switches as one: a smaller network in which to search for trees, and the way back.
 
 In a fat-tree the aggregation switches of a pod are the same switch many times over, and so are the core switches. Where
-links bind, that makes column generation slow (every tree has many twins, and the prices jump between them). Here
-switches without servers that have the same capacities and the same neighbours, as far as these can be told apart, are
-one with all their capacity; so are the links between them. Every plan of the network is one of the smaller network, so
-that one's bounds hold; a tree found there is `lifted`: each merged switch in it becomes one of its members, in as many
-ways as there are, and how much each carries is left to the master program.
+links are the bottleneck, that makes column generation slow (every tree has many twins, and the prices jump between
+them). Here switches without servers that have the same capacities and the same neighbours, as far as these can be told
+apart, become one with all their capacity; so do the links between them. Every plan of the network is one of the smaller
+network, so that one's bounds hold. A tree found there is lifted (`Lifting`): each merged switch in it becomes one of
+its members, in as many ways as there are, and the master program decides how much each carries.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ from controlplane.planner.plan.model import Relay, Tree
 from controlplane.planner.strategies.fabric.master import Column, Master
 from controlplane.planner.topology import Topology
 
-DIGITS = 9  # to which capacities have to agree
+DIGITS = 9  # decimal digits to which capacities have to agree
 Edge = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Merged:
-    """topology: the smaller one; a merged switch has the name of its first member. members: of the merged ones."""
+    """A network with equivalent switches merged, in which a merged switch has the name of its first member, and the
+    members of each merged switch.
+    """
 
     topology: Topology
     members: dict[str, tuple[str, ...]]
 
 
-@lru_cache(maxsize=4)  # the strategy and bounds ask for the same one
+@lru_cache(maxsize=4)  # strategy and bounds ask for the same network
 def merge_equivalent(topology: Topology) -> Merged | None:
-    """None where no two switches are equivalent."""
+    """Return the network with equivalent switches merged; None where no two switches are equivalent."""
     kind: dict[str, object] = {}
     for node in topology.nodes:
         near = topology.neighbours(node)
@@ -77,7 +79,7 @@ def merge_equivalent(topology: Topology) -> Merged | None:
 
 
 def _links(topology: Topology, node: str, kind: dict[str, object]) -> frozenset[tuple[object, int]]:
-    """Return how many links there are of each sort."""
+    """Return the number of the node's links of each sort: kind of the neighbour and residual bandwidths."""
     found: dict[object, int] = {}
     for v in topology.neighbours(node):
         out, into = (
@@ -90,18 +92,19 @@ def _links(topology: Topology, node: str, kind: dict[str, object]) -> frozenset[
 
 
 class Lifting:
-    """Trees of the smaller network as columns of the network's own master program, each beside those before it."""
+    """Makes trees of the smaller network columns of the network's own master program, each beside those before it."""
 
     def __init__(self, master: Master, merged: Merged) -> None:
         self.master, self.network, self.merged = master, master.network, merged
         self._rows = {pair: e for e, pair in enumerate(master.network.topology.links)}
         self._load = np.zeros(len(master.capacity))  # by row
-        # As lists, of which single numbers are read three times as fast.
+        # As lists, since reading single numbers from these is three times as fast.
         self._loads, self._capacity = self._load.tolist(), np.asarray(master.capacity).tolist()
 
     def columns(self, tree: Tree, *, most: bool) -> Iterator[tuple[Column, float]]:
-        """The tree, once for every member of one of the merged switches in it (of that with the most, or the fewest),
-        and each one's part of the tree's share."""
+        """Yield the tree once for every member of one of the merged switches in it (the one with the most members, or
+        the fewest), with each copy's part of the tree's share.
+        """
         edges, points = tree.crossed(), tree.ends()
         if self.network.topology.results_on_links:
             edges.update(tree.return_edges)
@@ -148,7 +151,9 @@ class Lifting:
     def _chosen(
         self, pivot: str, first: str, near: dict[str, dict[Edge, int]], flows: dict[str, int]
     ) -> dict[str, str] | None:
-        """A member for every merged switch, the least loaded with which every link is there; None: not found."""
+        """Return a member for every merged switch, the least loaded one with which every link exists; None where there
+        is none.
+        """
         chosen = {pivot: first}
         seen, queue = {pivot}, [pivot]
         for node in queue:
@@ -171,8 +176,9 @@ class Lifting:
     def _cost(
         self, node: str, member: str, links: dict[Edge, int], chosen: dict[str, str], flows: dict[str, int]
     ) -> float | None:
-        """Return how full the resources are that the tree needs of this member; None where it does not hang together
-        with those chosen."""
+        """Return how full the resources of this member are that the tree needs; None where it lacks a link to a chosen
+        one.
+        """
         loads, capacity, residual, members = self._loads, self._capacity, self.network.capacity, self.merged.members
         total = 0.0
         if node in flows:
@@ -185,7 +191,7 @@ class Lifting:
             there = chosen.get(other)
             if there is None:
                 if other in members:
-                    continue  # will have to fit this one
+                    continue  # its member is chosen later, to fit this one
                 there = other
             link = self._rows.get((member, there) if u == node else (there, member))
             if link is None or residual[link] <= 0:

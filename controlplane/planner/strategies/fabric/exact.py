@@ -1,7 +1,7 @@
 """The global optimum of Eq. (1) for small instances, as a mixed-integer program: one assignment per (root, worker).
 
 With a_s = f x_s every product of a rate and a binary q is a variable g with g <= q, g <= a_s, g >= a_s - (1 - q), rates
-in units of the bound. Its rows' slips and how they are read are listed in docs/planner.md.
+in units of the bound. The slips of the printed rows, and how they are read here, are listed in docs/planner.md.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ NEGLIGIBLE = 1e-7
 
 
 def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """Optimal plan with one tree per parameter server over all simple paths (single-level aggregation).
+    """Return an optimal plan with one tree per parameter server over all simple paths (single-level aggregation), or
+    over all shortest ones where there are too many of these. Results are counted on the links where the topology says
+    so.
 
-    Where there are too many of these, over all shortest ones. Results are counted on the links where the topology says
-    so. proven_mbps: none of this kind is faster; above the plan's rate where time was over first. Raises ValueError
-    when the instance is too large.
+    The plan's proven_mbps is a bound of such plans, above its rate where the time was over first. Raise ValueError
+    where the instance is too large.
     """
     network = prepare(topology, job)
     split = split_or_equal(job, frozen_split) if frozen_split is not None else None
@@ -46,9 +47,9 @@ def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
     switches = [v for v in topology.switches if topology.residual_aggregation_mbps(v) > 0 and len(workers) > 1]
     too_large = f"exact: more than {MOST_CHOICES} choices of point and path: the instance is too large to be exact"
     if len(roots) * len(workers) * (1 + len(switches)) > MOST_CHOICES and network_is_connected(network, job, switches):
-        raise ValueError(too_large)  # a path each is enough to know
+        raise ValueError(too_large)  # with one path for each it is too large already
     onwards = {(v, s): _paths(network, v, s) for v in switches for s in roots}
-    # What a worker can do for a root: add at a point, over a path.
+    # A worker's options for a root: (point where it is added, path there).
     options: dict[tuple[str, str], list[tuple[str, Path]]] = {}
     for s in roots:
         for w in workers:
@@ -84,8 +85,14 @@ def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
 
 
 class _Solved(NamedTuple):
-    """The model, solved. options: by root and worker, (point, path to it). onwards: paths, by point and root. returned:
-    (root, u, v): the links that results of each root may take."""
+    """The solved model.
+
+    Attributes:
+        m: The model.
+        options: By root and worker, each (point, path to it).
+        onwards: Paths by point and root.
+        returned: (root, u, v) for each link that results of a root may take.
+    """
 
     m: Any
     options: Mapping[tuple[str, str], Sequence[tuple[str, Path]]]
@@ -94,7 +101,7 @@ class _Solved(NamedTuple):
 
 
 def _tree(model: _Solved, s: str, share: float, workers: tuple[str, ...]) -> Tree:
-    """A root's tree as the solved model has it."""
+    """Return a root's tree from the solved model."""
     m, options, onwards, returned = model
     assignments = []
     for w in workers:
@@ -126,7 +133,7 @@ def _paths(network: Network, source: str, target: str) -> list[Path]:
 
 
 Load = dict[tuple[str, ...], list[Any]]
-"""Load of a PS (s,), switch (v,) or link (u, v), in units of the bound."""
+"""Load of a parameter server (s,), a switch (v,) or a link (u, v), in units of the bound."""
 
 
 def _eq1(
@@ -136,10 +143,11 @@ def _eq1(
     options: dict[tuple[str, str], list[tuple[str, Path]]],
     onwards: dict[tuple[str, str], list[Path]],
 ) -> tuple[Any, Load]:
-    """Eq. (1) but for its capacities, in a_s = f x_s, in units of the bound. Rows have the paper's numbers and letters.
+    """Return a model of Eq. (1) without its capacities, in a_s = f x_s, and the loads. Rows have the paper's numbers
+    and letters.
 
-    `q[s, w, p]`: worker w uses its option p for s, a point (y_v^{s,w}, or y^{s,w}: s itself) and a path to it
-    (q_p^{s,v,w}, q_p^{s,w}), so that rows 3 and 4 hold by definition. `q_sum[s, v, p]`: q_p^{s,v}.
+    `q[s, w, p]` is 1 where worker w uses its option p for s: a point (y_v^{s,w}, or y^{s,w} for s itself) and a path to
+    it (q_p^{s,v,w}, q_p^{s,w}), so that rows 3 and 4 hold by definition. `q_sum[s, v, p]` is q_p^{s,v}.
     """
     m: Any = pyo.ConcreteModel("InArt, Eq. (1)")
     m.a = pyo.Var(S, bounds=(0, 1))  # f x_s
@@ -167,7 +175,7 @@ def _eq1(
 
 
 def _times_rate(m: Any, q: Any) -> Any:
-    """g = a_s q of binaries whose index begins with s."""
+    """Add variables g = a_s q for binaries q whose index begins with s, and return them."""
     g = pyo.Var(q.index_set(), bounds=(0, 1))
     m.add_component(f"a_{q.local_name}", g)
     for index in q:
@@ -197,9 +205,10 @@ def _add_capacities(m: Any, topology: Topology, load: Load, largest: float) -> N
 def _add_return(
     m: Any, topology: Topology, S: tuple[str, ...], W: tuple[str, ...], load: Load
 ) -> list[tuple[str, str, str]]:
-    """Trees from the roots to all workers, which the paper does not model: who may be `back[s, u, v]`.
+    """Add trees from the roots to all workers, which the paper does not model, and return the links that may be
+    `back[s, u, v]`.
 
-    Every worker is sent one unit over links that are in the tree; one link leads into each node.
+    Every worker is sent one unit over links that are in the tree; at most one link leads into each node.
     """
     usable = {
         s: [
@@ -236,7 +245,7 @@ def _add_return(
 
 
 def _pruned(root: str, edges: list[tuple[str, str]], workers: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Keep only the links on ways to workers, from the root down."""
+    """Return only the links on routes to workers, from the root down."""
     parent = {v: u for u, v in edges}
     needed = set()
     for worker in workers:

@@ -1,10 +1,10 @@
-"""Cheapest aggregation trees under given prices, proven so, by small integer programs; relaxed, what no tree can cost
-less than (column_bound.py).
+"""Provably cheapest aggregation trees under given prices, by small integer programs; relaxed, the programs give a price
+that no tree undercuts (column_bound.py).
 
 The way up is facility location with points that feed points. On small networks one unit flows from each rack to the
-root over what points feed, so that no points feed each other in a ring; else, relaxed, they may, at no cost, and
-integer programs have one level of points. The results' way is a Steiner arborescence, in which one unit flows to every
-access switch over the links that are taken.
+root over edges between points, so that no points feed each other in a ring; otherwise, relaxed programs allow such
+rings at no cost, and integer programs have one level of points. The results' way is a Steiner arborescence, in which
+one unit flows to every access switch over the links that are taken.
 """
 
 from __future__ import annotations
@@ -18,30 +18,36 @@ from controlplane.planner.strategies.fabric.pricing import Design, Pricing, Resu
 from controlplane.planner.strategies.solver import Program, SolverError
 
 MOST_FLOWS, FEW_FLOWS = 12_000, 6000
-"""Racks times points times points up to which flows are part of the program: it then takes up to 0.2 s a root; and up
-to which it takes some hundredths."""
+"""Racks times points times points up to which flows are part of the program, which then takes up to 0.2 s a root; and
+up to which it takes some hundredths of a second.
+"""
 MOST_CHOICES = 6000
-"""Links times access switches up to which the results' way is an integer program: likewise."""
+"""Links times access switches up to which the results' way is an integer program, which then takes up to 0.2 s a
+root.
+"""
 GAP = 1e-6
 DIGITS = 12
 """Decimal digits of a cost to which the costs of two racks have to agree for the racks to count as one."""
 WHOLE = 1e-6
 """Distance from 0 or 1 up to which a relaxed program's values are integers."""
 TOO_DEAR = 1e3
-"""Price of what cannot be used, in units of a tree's price, which is about 1."""
+"""Price of resources that cannot be used, in units of a tree's price, which is about 1."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """least: no tree costs less; chosen: the columns' values (of the best tree, where they are integers)."""
+    """A program's result: `least`, a price that no tree undercuts, and `chosen`, the columns' values (those of the best
+    tree, where they are integers).
+    """
 
     least: float
     chosen: np.ndarray
 
 
 def solved(program: Program, *, whole: bool) -> Found:
-    """Raises SolverError where the deadline ends it before it says anything: of integers before there are any, else
-    before the optimum."""
+    """Return the program's result. Raise SolverError where the deadline ends it too early: an integer program before it
+    has integers, a relaxed one before its optimum.
+    """
     solution = program.solve(within=deadline())
     if not solution.optimal and not whole:
         raise SolverError(f"{program.what}: not solved to its optimum")
@@ -50,8 +56,9 @@ def solved(program: Program, *, whole: bool) -> Found:
 
 @dataclass(frozen=True)
 class Cheapest:
-    """The cheapest tree of a root: its way up, and its results' way (None: not looked for exactly). least: no tree of
-    the root costs less, as far as that is proven (else 0)."""
+    """The cheapest tree of a root: its way up, and its results' way (None where that was not searched exactly). No tree
+    of the root costs less than `least`, as far as that is proven (else 0).
+    """
 
     design: Design
     results: Results | None
@@ -59,19 +66,21 @@ class Cheapest:
 
 
 class CheapestTrees:
-    """Searches for the cheapest trees on a small network, whose programs are solved again from where they were as
-    prices change."""
+    """Searches for the cheapest trees on a small network. As prices change, its programs are solved again from their
+    last solution.
+    """
 
     def __init__(self, pricing: Pricing) -> None:
         self.pricing = pricing
         self.quick = _alike(pricing) * int(pricing.usable.sum()) ** 2 <= FEW_FLOWS
-        """Whether the cheapest trees of all, of any number of levels, take little time: as far as the network tells,
-        then of the trees that were found last."""
+        """Whether the cheapest trees, of any number of levels, take little time: at first as the network tells, then as
+        the last search showed.
+        """
         self._ways_up: dict[int, WayUp] = {}
         self._ways_back: dict[int, WayBack] = {}
 
     def of(self, root: int) -> Cheapest:
-        """Raises SolverError where the deadline ends it."""
+        """Return the cheapest tree of a root. Raise SolverError where the deadline ends the search."""
         pricing = self.pricing
         before = self._ways_up.get(root)
         way_up = self._ways_up[root] = WayUp(pricing, root, whole=False) if before is None else before.again()
@@ -88,8 +97,9 @@ class CheapestTrees:
 
 
 def _alike(pricing: Pricing) -> int:
-    """Return how many racks there are, where those whose access switches do not add and have the same one switch behind
-    them are one."""
+    """Return the number of racks, where racks whose access switches do not add and have the same only switch behind
+    them count as one.
+    """
     behind: dict[int, set[int]] = {}
     for u, v, _ in pricing.inner:
         if v < len(pricing.switches):
@@ -102,8 +112,9 @@ def _alike(pricing: Pricing) -> int:
 
 
 class WayUp:
-    """The cheapest way up to a root. whole: as integers. flows: whether no points can feed each other in a ring;
-    levels: whether points may feed points at all."""
+    """The cheapest way up to a root, of integers where `whole`. `flows` says whether no points can feed each other in a
+    ring, `levels` whether points may feed points at all.
+    """
 
     def __init__(self, pricing: Pricing, root: int, *, whole: bool) -> None:
         self.pricing, self.root, self.whole = pricing, root, whole
@@ -119,8 +130,8 @@ class WayUp:
     def _costs(self) -> np.ndarray:
         """Return the costs of the program's columns, without those of flows, under present prices.
 
-        It also sets where columns are, of racks and of points each: how many there are (`many`), how many options each
-        of them has (`strides`), and the number of columns before theirs (`first`).
+        Set the places of columns, of racks and of points each: how many there are (`many`), how many options each of
+        them has (`strides`), and the number of columns before theirs (`first`).
         """
         pricing = self.pricing
         direct, final = pricing.to_root(self.root)
@@ -128,7 +139,7 @@ class WayUp:
         costs = np.column_stack([direct, pricing.to_points(self.root)[:, self.points]])
         least = costs.min(axis=1, keepdims=True)
         self.base = float(least.sum())
-        # Racks to which every way is dearer than their cheapest by as much are one: so are those behind one switch.
+        # Racks whose ways exceed their cheapest way by the same costs are one, such as those behind one switch.
         dearer = np.round(costs - least, DIGITS)
         alike, group, members = np.unique(dearer, axis=0, return_inverse=True, return_counts=True)
         self.group = group.reshape(-1)
@@ -146,7 +157,8 @@ class WayUp:
 
     def again(self) -> WayUp:
         """Return this search under present prices: the same program with other costs, where its columns are still the
-        same, else a new one."""
+        same, else a new one.
+        """
         points, many = self.points, self.many
         cost = self._costs()
         if many != self.many or not np.array_equal(points, self.points):
@@ -155,7 +167,9 @@ class WayUp:
         return self
 
     def _one_of(self, members: range, opened: int | None) -> None:
-        """One of the options, if the point is open, and only one that leads to open points."""
+        """Add rows by which exactly one of the options is chosen (if the point `opened` is open; None: in any case),
+        and only one that leads to an open point.
+        """
         ones = [1.0] * len(members)
         if opened is None:
             self.program.add_row(members, ones, 1.0, 1.0)
@@ -165,7 +179,9 @@ class WayUp:
             self.program.add_row([member, f], [1.0, -1.0], upper=0.0)
 
     def _add_flows(self) -> None:
-        """A unit from each rack to the root, at most as much between points as the one feeds the other."""
+        """Add a unit of flow from each rack to the root, which goes between two points only where the one feeds the
+        other.
+        """
         (racks0, points0), (_, stride), count = self.first, self.strides, self.many[1]
         feeds = count * stride  # columns of a rack: by point, to the root and to each point
         for rack in range(self.many[0]):
@@ -182,12 +198,13 @@ class WayUp:
                 self.program.add_row(columns, values, 0.0, 0.0)
 
     def least(self) -> float:
-        """Return a cost that no way up of one level is below, or of any number of levels (`levels`)."""
+        """Return a cost that no way up undercuts, of one level, or with `levels` of any number of levels."""
         return self.base + solved(self.program, whole=self.whole).least
 
     def design(self) -> Design:
-        """The cheapest way up, of integers: those of the relaxed program, which are mostly integers already and take a
-        third of the time, else those of the integer program."""
+        """Return the cheapest way up, of integers. The relaxed program takes a third of the time, and mostly has
+        integers already; where it does not, the integer program is solved.
+        """
         if not self.whole:
             found = solved(self.program, whole=False)
             if not self.flows or not _integers(found.chosen[: self.first[1] + self.many[1] * self.strides[1]]):
@@ -217,7 +234,7 @@ Arc = tuple[int, int, int]
 
 
 class WayBack:
-    """The cheapest way of the results from a root. whole: as integers."""
+    """The cheapest way of the results from a root, of integers where `whole`."""
 
     def __init__(self, pricing: Pricing, root: int, *, whole: bool) -> None:
         self.pricing, self.whole = pricing, whole
@@ -226,7 +243,7 @@ class WayBack:
         self.simple = len(self.ways_out) == 1 and all(rack.access is not None for rack in pricing.racks)
         self.start = pricing.position[self.ways_out[0][0]]
         goals = sorted({rack.access for rack in pricing.racks if rack.access is not None} - {self.start})
-        if len(ends) > 1:  # of the links between switches nothing is said then
+        if len(ends) > 1:  # the links between switches are then left out
             goals = []
         inner = [(u, w, e) for u, w, e in pricing.inner if w < len(pricing.switches)]
         self.forced, self.goals = _forced(inner, self.start, goals)
@@ -235,9 +252,10 @@ class WayBack:
         self._program: Program | None = None
 
     def found(self) -> Results | None:
-        """Return the cheapest way under present prices with its price; relaxed a price that no way costs less than,
-        with the links where these are integers all the same. None for an integer program that would not be small, or
-        where a worker hangs on several switches."""
+        """Return the cheapest way under present prices with its price. A relaxed program gives a price that no way
+        undercuts, with the links where its values are integers all the same. Return None for an integer program that
+        would not be small, or where a worker hangs on several switches.
+        """
         price, arcs = self.pricing.price, self.arcs
         if self.whole and (not self.simple or self.choices > MOST_CHOICES):
             return None
@@ -258,7 +276,7 @@ class WayBack:
         return Results(base + found.least, first + links)
 
     def _made(self) -> Program:
-        """The program, without costs: a unit flows to each goal over arcs that are taken."""
+        """Return the program without costs: a unit flows to each goal over arcs that are taken."""
         program, many = Program("column generation: the results' way", gap=GAP if self.whole else None), len(self.arcs)
         zero = np.zeros(many + self.choices)
         program.add_columns(zero, 0.0, 1.0, whole=np.arange(len(zero)) < many if self.whole else None)
@@ -277,12 +295,12 @@ class WayBack:
 
 
 def results(pricing: Pricing, root: int, *, whole: bool) -> Results | None:
-    """Return what `WayBack.found` does."""
+    """Return what `WayBack.found` returns."""
     return WayBack(pricing, root, whole=whole).found()
 
 
 def _forced(arcs: list[Arc], start: int, goals: list[int]) -> tuple[list[int], list[int]]:
-    """(the links that lead to goals and are the only ones there, the nodes that are then goals instead)."""
+    """Return the links to goals that have no alternative, and the nodes that then are goals instead."""
     into: dict[int, list[Arc]] = {}
     for arc in arcs:
         into.setdefault(arc[1], []).append(arc)
@@ -301,8 +319,9 @@ def _forced(arcs: list[Arc], start: int, goals: list[int]) -> tuple[list[int], l
 
 
 def _without_ends(arcs: list[Arc], kept: set[int]) -> list[Arc]:
-    """The arcs without those to nodes that are not to be kept and that lead back only to where they are reached
-    from."""
+    """Return the arcs without those to nodes that need not be kept and that lead back only to the node from which they
+    are reached.
+    """
     while True:
         near: dict[int, set[int]] = {}
         for u, w, _ in arcs:
@@ -316,7 +335,7 @@ def _without_ends(arcs: list[Arc], kept: set[int]) -> list[Arc]:
 
 
 def _tree(arcs: list[Arc], start: int, goals: list[int]) -> list[int]:
-    """The links of these (from, to, link) that lead from the start to the goals: one way to each, and no other."""
+    """Return the links of these (from, to, link) that lead from the start to the goals, with one way to each."""
     into: dict[int, tuple[int, int]] = {}
     queue = [start]
     for node in queue:

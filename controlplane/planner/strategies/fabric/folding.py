@@ -1,8 +1,8 @@
-"""Trees with more flows at a point than its switch tells apart, made into trees of more levels.
+"""Folding: trees with more flows at a point than its switch can tell apart become trees of more levels.
 
-Flows that reach a point over the same switch are added there first and go on as one. Routes stay what they are, so
-links carry less and only aggregation capacity is taken in more places; the evaluator, or the master program, says what
-that costs.
+Flows that reach a point over the same switch are added there first and go on as one. Routes stay the same, so links
+carry less, and only aggregation capacity is used in more places; the evaluator, or the master program, says what that
+costs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from controlplane.planner.plan.model import Relay, Tree
 
 
 def folded(tree: Tree, most: Mapping[str, int], able: Container[str]) -> Tree:
-    """The tree with at most `most` flows (by switch; a missing one: any number) at each point, as far as its routes
-    allow: largest groups first, and no more of them than it takes. able: switches that can add."""
+    """Return the tree with at most `most` flows (by switch; a missing switch has no limit) at each point, as far as its
+    routes allow. The largest groups are folded first, and no more of them than it takes. `able` has the switches that
+    can add.
+    """
     tried: set[str] = set()
     while True:
         flows = fan_in(tree)
@@ -30,7 +32,7 @@ def folded(tree: Tree, most: Mapping[str, int], able: Container[str]) -> Tree:
 
 
 def _folded_at(tree: Tree, point: str, most: Mapping[str, int], able: Container[str]) -> Tree:
-    """The tree with groups of the flows into `point` added one switch before it."""
+    """Return the tree with groups of the flows into `point` added one switch before it."""
     before: dict[str, list[str]] = {}
     for flow in tree.flows:
         if flow.end == point and len(flow.route) > 2:

@@ -1,4 +1,6 @@
-"""Ours, the default: many trees per parameter server, each with a share of its sub-model (docs/planner.md)."""
+"""inart, our planner and the default: many trees per parameter server, each with a share of its sub-model
+(docs/planner.md).
+"""
 
 from __future__ import annotations
 
@@ -51,32 +53,33 @@ from controlplane.planner.strategies.fabric.strict import strict_in_time
 from controlplane.planner.topology import Topology, TopologyError
 
 TOLERANCE = 1e-6
-NEAR = 1e-3  # of the smaller network's rate: what copying its trees may cost
-SAME = 1e-9  # relative difference of rates that says nothing
-STRICT_WORKERS = 64  # up to which inart-strict is tried, too: it takes long with more
+NEAR = 1e-3  # fraction of the smaller network's rate that copying its trees may cost
+SAME = 1e-9  # rates that differ by less than this fraction count as equal
+STRICT_WORKERS = 64  # most workers with which inart-strict is tried, too, as it takes long with more
 SMALL = 100  # workers times servers times switches up to which all baselines are candidates at once
-FEW_COPIES = 0.8  # of the smaller network's rate: a plan that takes little time may have more than copies with less
-LIFTING_S = 5.0  # for the copies' rates
-LIFTING_LATE_S = 0.5  # the same when time is over
-ENOUGH_EACH = 2  # trees per parameter server from which on it does not matter that each of them has some
-MOST_SUBSETS = 8  # of parameter servers, of which each is planned alone for a job with few trees
+FEW_COPIES = 0.8  # fraction of the smaller network's rate below which quick plans are tried beside copies
+LIFTING_S = 5.0  # seconds for computing the copies' rates
+LIFTING_LATE_S = 0.5  # the same once the deadline has passed
+ENOUGH_EACH = 2  # trees per parameter server from which on giving some to each server costs little
+MOST_SUBSETS = 8  # most sets of parameter servers that are planned alone for a job with few trees
 ALL_SUBSETS = 63  # the same on networks up to ALL_SUBSETS_WORK, where a plan takes some hundredths of a second
 ALL_SUBSETS_WORK = 400  # workers times servers times switches
-EXACT_WORK = 64  # workers times servers times switches up to which the optimum of one tree each is looked for
-EXACT_S = 4.0  # for all of these together, of processor time: a busy machine finds the same
-LARGE = 20_000  # workers times switches from which on copying trees takes time that the search has to leave
-SEARCHED = 0.5  # of the time that is left: for the search in a smaller network, whose trees are then copied
-AT_HOSTS = 0.85  # of the time: for trees that need no slots, before those that do where hosts can add, too
-COPIED = 0.35  # of the time that is left then: for the copies, which are then rated, written out and evaluated
-COPIED_LATE = 40_000  # trees times workers of a smaller network's plan that are also copied when time is over
+EXACT_WORK = 64  # workers times servers times switches up to which `exact` is tried
+EXACT_S = 4.0  # seconds of processor time for all of these, so that a busy machine finds the same
+LARGE = 20_000  # workers times switches from which on the search leaves time for copying trees
+SEARCHED = 0.5  # fraction of the remaining time for the search in a smaller network
+AT_HOSTS = 0.85  # fraction of the time for trees that need no slots, where hosts can add, too
+COPIED = 0.35  # fraction of the then remaining time for copying; rating and evaluating take the rest
+COPIED_LATE = 40_000  # trees times workers that are copied even once the deadline has passed
 
 
 def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """The capacity program's trees on least-loaded single paths; column generation over trees where links bind.
+    """Return a plan of the capacity program's trees on least-loaded single paths, or, where links are the bottleneck,
+    of trees from column generation.
 
-    frozen_split: x_s per parameter server, kept exactly (the paper's second phase). Where switches hold only so much
-    (planner/plan/limits.py), the job allows only so many trees (max_trees) or the packets' size is known, fewer
-    trees.
+    `frozen_split` is x_s per parameter server, which is kept exactly (the paper's second phase). Fewer trees are used
+    where switches hold only so much (planner/plan/limits.py), the job allows only so many (max_trees), or the packets'
+    size is known.
     """
     if job.gathers:
         return planned(lambda state, plain: inart(state, plain, seed=seed, frozen_split=frozen_split), topology, job)
@@ -107,9 +110,10 @@ def _by_size(topology: Topology, job: Job) -> bool:
 
 
 def _of_fewer_roots(topology: Topology, job: Job, seed: int, least_mbps: float) -> list[Plan]:
-    """Plans in which only some of the parameter servers have trees, for a job that may have few: the trees that there
-    are then need not be one of each. On small networks also the optimum of one tree each. least_mbps: servers whose
-    bound is no higher than this, or than what the others reach, are not looked at (0: all are)."""
+    """Return plans in which only some of the parameter servers have trees, for a job that may have few trees: these
+    then need not be one of each. On small networks, the optimum of one tree each is among them. Sets of servers whose
+    bound is not above `least_mbps`, or above the rate of a plan so far, are left out (0 leaves none out).
+    """
     found: list[Plan] = []
     assert job.max_trees is not None
     parts = [replace(job, parameter_servers=roots) for roots in _subsets(topology, job)]
@@ -120,7 +124,7 @@ def _of_fewer_roots(topology: Topology, job: Job, seed: int, least_mbps: float) 
             return
         try:
             found.append(replace(make(), job=job))
-        except (ValueError, OutOfTime):  # these servers alone cannot do it, or there is no time
+        except (ValueError, OutOfTime):  # no plan with these servers alone, or no time
             pass
 
     for part, most in zip(parts, bounds, strict=True):
@@ -130,9 +134,9 @@ def _of_fewer_roots(topology: Topology, job: Job, seed: int, least_mbps: float) 
             offer(most, lambda part=part: _within_limits(topology, part, seed, None))  # type: ignore[misc]
     with limited_time(EXACT_S, clock=process_time) as limit:
         for part, most in zip(parts, bounds, strict=True):
-            if _work(topology, part) <= EXACT_WORK:  # none has more servers than there may be trees
+            if _work(topology, part) <= EXACT_WORK:  # no part has more servers than there may be trees
                 offer(most, lambda part=part: _optimum(topology, part))  # type: ignore[misc]
-        limit.cut_short = False  # its own limit is no end of the search
+        limit.cut_short = False  # the time limit above does not cut the caller's search short
     return found
 
 
@@ -141,8 +145,9 @@ def _most_subsets(topology: Topology, job: Job) -> int:
 
 
 def _subsets(topology: Topology, job: Job) -> list[tuple[str, ...]]:
-    """Return sets of parameter servers that may have the trees: any that are no more than trees, or of many servers
-    those that are best alone, and one more at a time."""
+    """Return sets of parameter servers that may have the trees: all sets that are no larger than the number of trees,
+    or of many servers those that are best alone, and one more at a time.
+    """
     roots, most = job.parameter_servers, min(job.max_trees or 1, len(job.parameter_servers))
     if sum(comb(len(roots), size) for size in range(1, most + 1)) <= _most_subsets(topology, job):
         return [part for size in range(1, most + 1) for part in combinations(roots, size)]
@@ -153,20 +158,20 @@ def _subsets(topology: Topology, job: Job) -> list[tuple[str, ...]]:
 
 
 def _work(topology: Topology, job: Job) -> int:
-    """Return how much there is to choose for the optimum: workers times servers times switches."""
+    """Return the number of choices for the optimum: workers times servers times switches."""
     return len(job.workers) * len(job.parameter_servers) * len(topology.switches)
 
 
 def _optimum(topology: Topology, job: Job) -> Plan:
     """Return the best plan of one tree per parameter server that is found in the time that is left."""
-    from controlplane.planner.strategies.fabric.exact import exact  # brings Pyomo along
+    from controlplane.planner.strategies.fabric.exact import exact  # imported here, as it imports Pyomo
 
     deadline().check()
     return exact(topology, job)
 
 
 def _within_limits(topology: Topology, job: Job, seed: int, frozen_split: Split | None) -> Plan:
-    """Plan as `inart` does, with all parameter servers in as many trees as there may be."""
+    """Return a plan as `inart` does, with trees for all parameter servers, in as many trees as the limits allow."""
     network = prepare(topology, job)
     if frozen_split is not None:
         frozen_split = split_or_equal(job, frozen_split)
@@ -215,8 +220,9 @@ def _within_limits(topology: Topology, job: Job, seed: int, frozen_split: Split 
 
 
 def _at_hosts(topology: Topology, job: Job, seed: int, frozen_split: Split | None, limits: Held) -> list[Plan]:
-    """The plan in which nothing is added where memory is short, if there are places (hosts that add) where it is not:
-    such trees need no slots, and there may be as many as the rate asks for."""
+    """Return the plan in which nothing is added where memory is short, if other places (hosts that add) can add: such
+    trees need no slots, and there may be as many as the rate needs. Return none where that is not so.
+    """
     short = {v: {"aggregation_mbps": 0.0} for v in limits.slots}
     others = [v for v in topology.switches if v not in short and topology.residual_aggregation_mbps(v) > 0]
     if not short or not others or job.max_trees is not None:
@@ -230,7 +236,7 @@ def _at_hosts(topology: Topology, job: Job, seed: int, frozen_split: Split | Non
 
 
 def _in_time(network: Network, job: Job, seed: int, frozen_split: Split | None) -> Plan:
-    """The best plan as far as rates go, or where time was over before the best that there is by then."""
+    """Return the plan with the best rate, or where the time is over the best one so far."""
     found: list[Plan] = []
     try:
         return _many_trees(network, job, seed, frozen_split, found)
@@ -244,10 +250,10 @@ def _in_time(network: Network, job: Job, seed: int, frozen_split: Split | None) 
 
 
 def _quick(network: Network, job: Job, seed: int, frozen_split: Split | None, found: list[Plan]) -> list[Plan]:
-    """Plans that take little time even on a large network, where there is none yet."""
+    """Return plans that take little time even on a large network, where no plan was found yet."""
     if found and _flows(network, job) > SMALL:
         return []
-    quick = _possible((leaders,), network, job, seed, frozen_split)  # at once about what hosts alone reach
+    quick = _possible((leaders,), network, job, seed, frozen_split)  # quickly near the rate that hosts alone reach
     for strategy in (atp_strict, lbmm, equal):
         quick += _possible((strategy,), network, job, seed, frozen_split)
         if quick and _flows(network, job) > SMALL:
@@ -259,14 +265,15 @@ def _quick(network: Network, job: Job, seed: int, frozen_split: Split | None, fo
 
 
 def _flows(network: Network, job: Job) -> int:
-    """Return how large an instance is: workers times servers times switches."""
+    """Return the size of an instance: workers times servers times switches."""
     return len(job.workers) * len(job.parameter_servers) * len(network.topology.switches)
 
 
 def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | None, found: list[Plan]) -> Plan:
-    """The best plan as far as rates go: the capacity program's, or where links bind one of column generation.
+    """Return the plan with the best rate: the capacity program's, or where links are the bottleneck one of column
+    generation.
 
-    found: plans on the way, where it ends in OutOfTime.
+    Plans on the way are put into `found`, for the caller's use where this ends in OutOfTime.
     """
     topology, time = network.topology, deadline()
     time.check()
@@ -298,7 +305,7 @@ def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | Non
                     with without_deadline():
                         return _best(job, [best, *_quick(network, job, seed, frozen_split, [])], seed)
                 return best
-            if best.rate_mbps >= reached * (1 - NEAR):  # what column generation found there it need not find again
+            if best.rate_mbps >= reached * (1 - NEAR):  # column generation would find the same again
                 others = baselines(network, job, seed, frozen_split) + strict(network, job, seed, frozen_split)
                 return _best(job, [*found, *others], seed)
     if not found:
@@ -307,7 +314,9 @@ def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | Non
 
 
 def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, frozen_split: Split | None) -> Plan:
-    """Column generation that starts from these plans' trees and the baselines', so it is at least as good as each."""
+    """Return the plan of column generation that starts from these plans' trees and the baselines', so that it is at
+    least as good as each.
+    """
     topology = network.topology
     start = [*plans, *_possible((lbmm, leaders), network, job, seed, frozen_split)]
 
@@ -316,7 +325,7 @@ def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, froze
         return _possible((atp, atp_strict, equal), network, job, seed, frozen_split)
 
     if _flows(network, job) <= SMALL:
-        start += others()  # as fast as the bound, and with the fewest trees, may be one of theirs
+        start += others()  # a baseline may be as fast as the bound with fewer trees
 
     limit = cheap_bound(topology, job).mbps
     scale = bound(topology, job)
@@ -337,7 +346,7 @@ def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, froze
 
 
 def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
-    """The fastest; of those that differ only by rounding, the one with the fewest trees."""
+    """Return the fastest plan; of those that differ only by rounding, the one with the fewest trees."""
     rate = max(plan.rate_mbps for plan in plans) * (1 - SAME)
     best = min((p for p in plans if p.rate_mbps >= rate), key=lambda p: len(p.trees))
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
@@ -345,8 +354,9 @@ def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
 
 @dataclass(frozen=True)
 class Searched:
-    """A search's plan, which a bound over all trees begins with. proven_mbps: no trees of these parameter servers reach
-    more, as far as the search has found that out."""
+    """A search's plan, with which the computation of a bound over all trees begins. `proven_mbps` is a rate that no
+    trees of these parameter servers exceed, as far as the search has proven it.
+    """
 
     plan: Plan
     proven_mbps: float = inf
@@ -356,8 +366,9 @@ _searched: WeakKeyDictionary[Topology, Searched] = WeakKeyDictionary()
 
 
 def searched(topology: Topology, job: Job) -> Searched | None:
-    """Return what was found last in a network (one whose hosts are taken apart and whose equivalent switches are
-    merged) for these servers."""
+    """Return what the last search in a network (one whose hosts are taken apart and whose equivalent switches are
+    merged) found for these servers; None where there was none.
+    """
     found = _searched.get(topology)
     if found is None:
         return None
@@ -368,7 +379,9 @@ def searched(topology: Topology, job: Job) -> Searched | None:
 def _lifted(
     network: Network, job: Job, merged: Merged, seed: int, frozen_split: Split | None
 ) -> tuple[list[Plan], float]:
-    """(a plan of the smaller network's trees, where there is one; the smaller network's rate)."""
+    """Return a plan of the smaller network's trees (in a list, empty where there is none), and the smaller network's
+    rate.
+    """
     found: list[Plan] = []
     try:
         large = len(job.workers) * len(network.topology.switches) > LARGE
@@ -388,8 +401,9 @@ def _lifted(
 def _copied(
     network: Network, job: Job, merged: Merged, small: Plan, *, seed: int, frozen_split: Split | None
 ) -> tuple[list[Plan], float]:
-    """Copy a plan of the smaller network, as `_lifted` does. The largest trees are copied first: where time ends
-    meanwhile, the plan is of those that are there."""
+    """Copy a plan of the smaller network, and return as `_lifted` does. The largest trees are copied first: where time
+    ends meanwhile, the plan is of those that were copied.
+    """
     master = Master(network, job, bound(network.topology, job), frozen_split)
     lifting = Lifting(master, merged)
     late = max(len(job.parameter_servers), COPIED_LATE // len(job.workers))
@@ -409,7 +423,7 @@ def _copied(
             solved = master.rates(LIFTING_LATE_S if late_now else LIFTING_S)
         if solved[0] > rate:
             rate, values = solved
-        if (same := alike.sum() / master.fullest(alike)) > rate:  # they may be too many for the time
+        if (same := alike.sum() / master.fullest(alike)) > rate:  # solving for the rates may have run out of time
             rate, values = same, alike
         if rate * master.scale >= small.rate_mbps * (1 - NEAR) or late_now:
             break
@@ -421,7 +435,7 @@ def _copied(
 
 
 def _largest_first(plan: Plan) -> list[Tree]:
-    """The trees by falling share, after one of each parameter server (a frozen split needs them all)."""
+    """Return the trees by falling share, after one of each parameter server (a frozen split needs them all)."""
     order = sorted(plan.trees, key=lambda tree: -tree.share)
     first: dict[str, Tree] = {}
     for tree in order:
@@ -435,7 +449,7 @@ def baselines(network: Network, job: Job, seed: int, frozen_split: Split | None)
 
 
 def strict(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:
-    """Ours with one tree per parameter server, which takes far longer than the baselines."""
+    """Return our plan with one tree per parameter server, in a list; none where it would take far too long."""
     if len(job.workers) > STRICT_WORKERS:
         return []
     return _possible((strict_in_time,), network, job, seed, frozen_split)
@@ -449,5 +463,5 @@ def _possible(
         try:
             plans.append(strategy(network.topology, job, seed=seed, frozen_split=frozen_split))
         except (Infeasible, TopologyError, DoesNotFit):
-            continue  # one that cannot run here has no trees to offer
+            continue  # this strategy has no plan here
     return plans

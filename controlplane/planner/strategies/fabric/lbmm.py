@@ -9,7 +9,9 @@ from controlplane.planner.topology import Topology
 
 
 def lbmm(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """One star per parameter server, equal split; each flow takes the path on which it raises the link load least."""
+    """Return the plan with one star per parameter server, equal split, in which each flow takes the path on which it
+    raises the link load least.
+    """
     network = prepare(topology, job)
     split = split_or_equal(job, frozen_split)
     choices = [Choice(root, split[root], (root,) * len(job.workers)) for root in job.parameter_servers]

@@ -1,10 +1,10 @@
-"""leaders: what hosts that add do among themselves, rack by rack: for each of a root's trees one host of every rack
-adds what its rack's workers have, and sends the sum to the root.
+"""leaders: a reduction among hosts that add, rack by rack: for each of a root's trees one host of every rack adds its
+rack's gradients, and sends the sum to the root.
 
-Another host of the rack does it for the next tree, so that all carry as much: a reduce-scatter in which a rack sends
-one stream over the links that it shares. Where these bind and nothing else does, such trees with the right shares are
-as fast as any: of n racks each takes in f + (n - 2) i, with i the shares of its own roots. It is no strategy of its
-own: `inart` begins with these trees where hosts add.
+Another host of the rack does it for the next tree, so that all carry as much: it is a reduce-scatter in which a rack
+sends one stream over the links that it shares. Where these links are the only bottleneck, such trees with the right
+shares are as fast as any: of n racks each takes in f + (n - 2) i, with i the shares of its own roots. It is no strategy
+of its own: `inart` begins with these trees where hosts add.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from controlplane.planner.strategies.fabric.limited_trees import refit
 from controlplane.planner.topology import Topology
 
 EACH = 4  # trees per root, whose ways differ as links fill
-MOST_TREES = 256  # in all, unless there are more roots
-MOST_FLOWS = 20_000  # trees times racks up to which their ways are found in half a second
+MOST_TREES = 256  # most trees of all roots, unless there are more roots
+MOST_FLOWS = 20_000  # trees times racks up to which routing takes half a second
 INSIDE = 3  # neighbours of the switch inside of a host: its worker, its parameter server, its access switch
 
 
 def leaders(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """Return the plan of up to EACH trees per root, with the shares that give the highest rate. Raises Infeasible where
-    no rack has a host that adds for others, or there are too many trees and racks."""
+    """Return the plan of up to EACH trees per root, with the shares that give the highest rate. Raise Infeasible where
+    no rack has a host that adds for others, or there are too many trees and racks.
+    """
     network = prepare(topology, job)
     split = split_or_equal(job, frozen_split)
     own = {worker: _own_switch(topology, worker) for worker in job.workers}
@@ -61,7 +62,9 @@ def leaders(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split 
 
 
 def _own_switch(topology: Topology, server: str) -> str | None:
-    """The switch inside of the server's host, where hosts are taken apart (separated.py): it has one link to others."""
+    """Return the switch inside of the server's host, where hosts are taken apart (separated.py); None for other
+    servers. Such a switch has one link to another switch.
+    """
     near = topology.neighbours(server)
     inside = len(near) == 1 and sum(topology.kind(other) == "switch" for other in topology.neighbours(near[0])) == 1
     return near[0] if inside and len(topology.neighbours(near[0])) <= INSIDE else None

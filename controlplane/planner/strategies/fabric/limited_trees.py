@@ -37,24 +37,26 @@ from controlplane.planner.strategies.fabric.strict import strict_in_time
 from controlplane.planner.strategies.fabric.worker_groups import ASSIGNED_WORKERS, Instance, packed_plans
 from controlplane.planner.topology import Topology, TopologyError
 
-STEP = 1.5  # from one number of trees to the next
+STEP = 1.5  # factor from one number of trees to the next
 BISECTIONS = 12
-LOWER_TARGETS = 3  # rates tried between what links allowed and what was packed for
-FEWEST, FEWER = 4, 8  # trees: fewer than roots are tried from an eighth of these on, but not below four
-EACH_UP_TO = 8  # trees: where a job limits them, each number up to this is tried
+LOWER_TARGETS = 3  # rates tried between the one that links allowed and the one packed for
+FEWEST, FEWER = 4, 8  # numbers of trees below that of roots are tried from an eighth of it on, at least 4
+EACH_UP_TO = 8  # where a job limits trees, each number up to this is tried
 ENOUGH = 2  # trees per parameter server up to which packing is tried in any case
-WORTH = 1.01  # what is up to this factor above the least possible time, or below the best rate, is not improved
-SAME = 1e-9  # relative difference that says nothing
-ESTIMATED = 0.1  # how far off the estimate of a time may be, where packets are few
-MOST_FOLLOWED = 8  # of the plans that are nearly best, how many have their packets followed
-BALANCINGS = 4  # times that shares are planned again for the slots that they get
-DROPPED = 0.15  # of the trees, in one round of trimming
+WORTH = 1.01  # a plan within this factor of the least possible time, or of the best rate, is good enough
+SAME = 1e-9  # values that differ by less than this fraction count as equal
+ESTIMATED = 0.1  # relative error that the estimate of a time may have, where packets are few
+MOST_FOLLOWED = 8  # how many of the nearly best plans have their packets followed
+BALANCINGS = 4  # times that shares are fitted again to the slots that trees get
+DROPPED = 0.15  # fraction of the trees that a round of trimming drops
 
 REFUSALS = (Infeasible, DoesNotFit, TopologyError)
 
 
 def unlimited(topology: Topology) -> Topology:
-    """The topology without limits but the rates; a switch that can hold no sum of two flows adds nothing."""
+    """Return the topology with no limits of switches but their rates. A switch that cannot hold a sum of two flows adds
+    nothing.
+    """
     limits = held(topology)
     nodes: dict[str, dict[str, float | None]] = {v: dict.fromkeys(ATTRIBUTES) for v in topology.switches}
     for v in topology.switches:
@@ -64,7 +66,9 @@ def unlimited(topology: Topology) -> Topology:
 
 
 def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: Split | None) -> Plan:
-    """The best plan that the limits allow; `first`: the plan without them. Raises DoesNotFit or Infeasible."""
+    """Return the best plan that the limits allow, where `first` is the plan without them. Raise DoesNotFit or
+    Infeasible where there is none.
+    """
     topology = network.topology
     limits = held(topology)
     plans: list[Plan] = []
@@ -79,7 +83,7 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
     offer(lambda: [finish(topology, job, "inart", first.trees, seed)])
     if plans:
         plans[0] = balanced(network, plans[0], frozen_split)
-        lost = plans[0].rate_mbps * WORTH < first.rate_mbps  # more levels than its trees had take more of the switches
+        lost = plans[0].rate_mbps * WORTH < first.rate_mbps  # folded trees use more of the switches
         if not lost and not _padded(plans[0], bound(topology, job), limits) and not _followed(plans[0], topology):
             return plans[0]
     strict = (strict_in_time,) if len(job.workers) <= ASSIGNED_WORKERS else ()
@@ -111,7 +115,7 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
         plans += found
         behind = trees in trimmed and found and trimmed[trees].rate_mbps >= max(p.rate_mbps for p in found)
         if behind and trees >= ENOUGH * len(job.parameter_servers):
-            break  # packing does not see what binds here, and with more trees falls further behind
+            break  # packing does not know the bottleneck here, and falls further behind with more trees
     if not plans:
         nearest = sorted((e for e in refusals if isinstance(e, DoesNotFit)), key=lambda e: e.needed - e.available)
         raise nearest[0] if nearest else refusals[-1]
@@ -120,13 +124,15 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
 
 
 def _followed(plan: Plan, topology: Topology) -> bool:
-    """Return whether the job's tensors are so small that ways and their round trips may matter more than rates."""
+    """Return whether the job's tensors are so small that routes and their round trips may matter more than rates."""
     found = cost_of(plan, topology, plan.rate_mbps) if plan.job.sizes else None
     return found is not None and any(found.follows(size) for size in plan.job.sizes)
 
 
 def _padded(plan: Plan, most: float, limits: Held) -> bool:
-    """Return whether fewer trees might take less time: much of it is padding, or it is far from the rate `most`."""
+    """Return whether fewer trees might take less time: much of the plan's time is padding, or its rate is far below
+    `most`.
+    """
     values = limits.values_per_packet
     if values is None or not plan.job.sizes:
         return False
@@ -135,7 +141,9 @@ def _padded(plan: Plan, most: float, limits: Held) -> bool:
 
 
 def balanced(network: Network, plan: Plan, frozen_split: Split | None) -> Plan:
-    """The plan, with shares for which windows bind as little as possible: trees whose slots carry more get more."""
+    """Return the plan with shares for which windows limit it as little as possible: trees whose slots carry more get
+    more.
+    """
     topology = network.topology
     for _ in range(BALANCINGS):
         evaluation = evaluate(plan, topology, check=False)
@@ -155,7 +163,7 @@ def balanced(network: Network, plan: Plan, frozen_split: Split | None) -> Plan:
 
 
 def _weights(network: Network, job: Job, frozen_split: Split | None) -> list[float]:
-    """Return how much of the rate each root gets: the frozen split, or in proportion to its ingress."""
+    """Return the part of the rate that each root gets: the frozen split, or one in proportion to its ingress."""
     if frozen_split is not None:
         return [frozen_split.get(s, 0.0) for s in job.parameter_servers]
     ingress = [network.topology.residual_ingress_mbps(s) for s in job.parameter_servers]
@@ -163,7 +171,7 @@ def _weights(network: Network, job: Job, frozen_split: Split | None) -> list[flo
 
 
 def _numbers(job: Job, first: Plan, frozen_split: Split | None) -> list[int]:
-    """Numbers of trees to try."""
+    """Return the numbers of trees to try."""
     roots = len({tree.root for tree in first.trees})
     most = max(len(first.trees), 2 * roots)
     if job.max_trees is not None:
@@ -172,10 +180,12 @@ def _numbers(job: Job, first: Plan, frozen_split: Split | None) -> list[int]:
     if frozen_split is not None:
         least = sum(share > 0 for share in frozen_split.values())
     numbers = {most, 1} if frozen_split is None else {most}
-    if job.max_trees is not None:  # all small numbers, so that what is found for fewer trees is found for more, too
+    if job.max_trees is not None:  # all small numbers, so that plans of fewer trees are candidates for more, too
         numbers |= set(range(1, min(most, EACH_UP_TO) + 1))
     trees = float(least)
-    if frozen_split is None and job.max_trees is None:  # of small tensors each tree's packets of exponents are many
+    if (
+        frozen_split is None and job.max_trees is None
+    ):  # few trees, as each has packets of exponents, which count for small tensors
         trees = min(trees, max(FEWEST, roots / FEWER))
     while trees < most:
         numbers.add(round(trees))
@@ -184,7 +194,9 @@ def _numbers(job: Job, first: Plan, frozen_split: Split | None) -> list[int]:
 
 
 def _owners(weights: Sequence[float], trees: int) -> list[int]:
-    """Trees dealt to the roots in proportion to their weights, at least one each as far as they go."""
+    """Return the root of each tree: trees are dealt to the roots in proportion to their weights, at least one each as
+    far as they go.
+    """
     order = sorted((s for s, weight in enumerate(weights) if weight > 0), key=lambda s: (-weights[s], s))[:trees]
     counts = dict.fromkeys(order, 1)
     for _ in range(trees - len(order)):
@@ -218,7 +230,7 @@ def _packed(network: Network, job: Job, trees: int, seed: int, frozen_split: Spl
 
 
 def _trimmed(network: Network, job: Job, plan: Plan, frozen_split: Split | None) -> Plan:
-    """The plan with its least trees dropped until the rest fits, and the rest's rates as good as they can be."""
+    """Return the plan with its smallest trees dropped until the rest fits, with the best shares for the rest."""
     topology = network.topology
     limits = held(topology)
     trees = [t for t in plan.trees if all(n <= limits.fan_in.get(v, n) for v, n in fan_in(t).items())]
@@ -253,8 +265,9 @@ def refit(
     frozen_split: Split | None,
     carries_mbps: Sequence[float] | None = None,
 ) -> list[Tree]:
-    """Return the trees with the shares that give the highest rate. carries_mbps: what each tree's window does. Raises
-    Infeasible where they have none."""
+    """Return the trees with the shares that give the highest rate; `carries_mbps` has the Mbit/s that each tree's
+    window carries. Raise Infeasible where no rate above 0 is possible.
+    """
     master = Master(network, job, bound(network.topology, job), frozen_split)
     for tree, mbps in zip(trees, carries_mbps or [math.inf] * len(trees), strict=True):
         column = master.make(tree)
@@ -267,12 +280,14 @@ def refit(
 
 
 def access_switches(network: Network, job: Job) -> set[str]:
-    """Switches that no plan can do without."""
+    """Return the switches next to the job's servers, which no plan can do without."""
     return {v for node in (*job.workers, *job.parameter_servers) for v in network.topology.neighbours(node)}
 
 
 def cramped_switches(network: Network, job: Job, limits: Held) -> set[str]:
-    """Switches that cannot even pass on one tree's gradients, or copy no results, and that a plan may do without."""
+    """Return the switches that cannot even forward one tree's gradients, or copy no results, and that a plan may do
+    without.
+    """
     narrow = {v for v, entries in limits.label_entries.items() if entries < len(job.workers)}
     narrow |= {v for v, groups in limits.multicast_groups.items() if groups == 0}
     return narrow - access_switches(network, job)
@@ -288,7 +303,7 @@ def fits(plan: Plan, topology: Topology) -> bool:
 
 
 def best_of(plans: Sequence[Plan], topology: Topology) -> Plan:
-    """Return, of the plans that are best as far as rounding tells, the one with the fewest trees."""
+    """Return the best plan; of several that differ only by rounding, the one with the fewest trees."""
     if len(plans) > 1 and plans[0].job.sizes:
         plans = _nearly_best(plans, topology)
     costs = [cost(plan, topology, estimated=False) for plan in plans]
@@ -299,7 +314,9 @@ def best_of(plans: Sequence[Plan], topology: Topology) -> Plan:
 
 
 def _nearly_best(plans: Sequence[Plan], topology: Topology) -> list[Plan]:
-    """Return the plans that the estimate cannot tell from the best: it may be so far off where packets are few."""
+    """Return the plans that the estimate cannot tell from the best one, as it may be off by ESTIMATED where packets are
+    few.
+    """
     guessed = [cost(plan, topology)[0] for plan in plans]
     if not min(guessed) > 0:
         return list(plans)  # the packets' size is not known
@@ -308,7 +325,9 @@ def _nearly_best(plans: Sequence[Plan], topology: Topology) -> list[Plan]:
 
 
 def cost(plan: Plan, topology: Topology, estimated: bool = True) -> tuple[float, float, int]:
-    """Return the cost by which plans are compared: time of the job's tensors, where packets' and tensors' sizes are
-    known; then 1 / rate; trees. Not estimated: packets are followed, where they are few."""
+    """Return the cost by which plans are compared: the time of the job's tensors, where packets' and tensors' sizes are
+    known (else 0); then the negative rate; then the number of trees. Without `estimated`, packets are followed where
+    they are few.
+    """
     found = cost_of(plan, topology, plan.rate_mbps) if plan.job.sizes else None
     return 0.0 if found is None else round(found.job_seconds(estimated), 12), -plan.rate_mbps, len(plan.trees)

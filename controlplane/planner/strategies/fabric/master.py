@@ -24,8 +24,14 @@ DEARER = 0.5
 
 @dataclass(frozen=True)
 class Column:
-    """A tree of a root (position in job.parameter_servers) and what a unit of its rate uses, by row of the master
-    program. written: makes the tree (its share is not meaningful); few columns end up in a plan."""
+    """A column of the master program: a tree of a root, and what a unit of its rate uses.
+
+    Attributes:
+        root: The root's position in job.parameter_servers.
+        rows: Rows of the master program that the tree uses.
+        uses: What a unit of its rate uses of each of these.
+        written: Makes the tree (its share is not meaningful), since few columns end up in a plan.
+    """
 
     root: int
     rows: np.ndarray
@@ -38,26 +44,30 @@ class Column:
 
     @property
     def key(self) -> tuple[int, bytes, bytes]:
-        """The same for trees between which the program cannot tell."""
+        """A key that is the same for trees between which the program cannot tell."""
         return self.root, self.rows.tobytes(), self.uses.tobytes()
 
 
 @dataclass
 class Prices:
-    """Dual prices per unit of rate. Arrays by link, by switch (order of topology.switches), by root."""
+    """Dual prices per unit of rate: by link, by switch (order of topology.switches) and by root, and `split`, by root
+    the worth of a unit of a tree's rate.
+    """
 
     link: np.ndarray
     switch: np.ndarray
     root: np.ndarray
-    split: np.ndarray  # what a unit of a tree's rate is worth, by root
+    split: np.ndarray  # worth of a unit of a tree's rate, by root
 
     @property
     def everything(self) -> np.ndarray:
-        """Prices of all rows of the master program."""
+        """The prices of all rows of the master program."""
         return np.concatenate([self.link, self.switch, self.root])
 
     def mixed(self, other: Prices, weight: float) -> Prices:
-        """weight of these, the rest of the other's (smoothing: the master's prices jump about)."""
+        """Return a mean of these prices, with this weight, and the other ones (smoothing, as the master's prices jump
+        about).
+        """
         pairs = (
             (self.link, other.link),
             (self.switch, other.switch),
@@ -102,10 +112,10 @@ class Master:
             self.program.add_column(-1.0, rows, [-frozen_split.get(s, 0.0) for s in job.parameter_servers])  # f
 
     def _access_links(self) -> tuple[np.ndarray, list[int]]:
-        """(whether a link counts, by link; the links that every tree uses once).
+        """Return for each link whether it counts, and the links that every tree uses once.
 
-        Every tree uses the one link of a worker once in each direction: of these only the narrowest can bind. Those of
-        workers that are parameter servers, too, are used otherwise, and count.
+        Every tree uses the one link of a worker once in each direction: of these only the narrowest can be the
+        bottleneck. Links of workers that are parameter servers, too, are used otherwise, and count.
         """
         network = self.network
         counted = np.ones(len(network.ends), dtype=bool)
@@ -122,14 +132,16 @@ class Master:
         return counted, always[: 2 if network.topology.results_on_links else 1]
 
     def make(self, tree: Tree) -> Column | None:
-        """The tree's column; None when it is there already, or uses what has no capacity."""
+        """Return the tree's column; None where the program has it already, or where the tree uses a resource without
+        capacity.
+        """
         tree = at_home(self.network.topology, tree)
         network, index = self.network, self.network.index
         use = np.zeros(self.split_row0)
         root = self.root_position[tree.root]
         for (u, v), count in tree.crossed().items():
             use[network.link[index[u], index[v]]] += count
-        own = own_switch(network.topology, tree.root)  # what is added up there the root takes in, flow by flow
+        own = own_switch(network.topology, tree.root)  # the root takes in flows that are added there one by one
         for end, count in tree.ends().items():
             if end in (tree.root, own):
                 use[self.root_row0 + root] += count - (end == tree.root and own in tree.points)
@@ -141,7 +153,7 @@ class Master:
         return self.column(root, use, lambda: tree)
 
     def column(self, root: int, use: np.ndarray, written: Callable[[], Tree]) -> Column | None:
-        """use: of a unit of rate, by row. None as for `make`."""
+        """Return the column of a tree that uses `use` (by row) per unit of its rate; None as for `make`."""
         rows = np.flatnonzero(use)
         column = Column(root, rows, use[rows], written)
         return None if column.key in self.known or (self.capacity[rows] <= 0).any() else column
@@ -151,8 +163,10 @@ class Master:
         return float(prices.everything[column.rows] @ column.uses)
 
     def bound(self, prices: np.ndarray, least: Mapping[int, float]) -> float:
-        """Mbit/s that prices of all rows prove: f is at most what all capacities cost, by what the cheapest tree does.
-        least: by root that may have a share, what none of its trees costs less than."""
+        """Return the bound of the rate (Mbit/s) that prices of all rows prove: f is at most the price of all capacities
+        over that of the cheapest tree. `least` has a lower bound of the price of any tree, by root that may have a
+        share.
+        """
         if (split := self.frozen_split) is None:
             price = min(least.values())
         else:
@@ -160,7 +174,9 @@ class Master:
         return float(prices @ self.capacity) / price * self.scale if price > 0 else math.inf
 
     def add(self, column: Column, penalty: float = 0.0, most: float = INFINITY) -> None:
-        """Puts a column into the program; penalty: of a unit of its rate, most: its highest rate, in units of f."""
+        """Put a column into the program, with a penalty for a unit of its rate, and at most the rate `most` (in units
+        of f).
+        """
         self.columns.append(column)
         self.known.add(column.key)
         rows, values, gain = column.rows, column.uses, -1.0
@@ -171,7 +187,7 @@ class Master:
         self.program.add_column(gain + penalty, rows, values, upper=most)
 
     def dearer(self, prices: Prices, load: np.ndarray) -> Prices:
-        """Prices raised by the utilisation that a round's trees would make."""
+        """Return the prices raised by the utilisation (`load`) that a round's trees would make."""
         loaded = np.maximum(1, np.count_nonzero(load))
         extra = DEARER * load / (self.capacity + 1e-12) / loaded
         grown = prices.everything * (1 + load) + extra
@@ -180,8 +196,9 @@ class Master:
         )
 
     def solve(self, within: Deadline | None = None) -> tuple[float, np.ndarray, Prices]:
-        """f, the columns' rates (both in units of scale) and the prices. Raises NotInTime, also with a solution that is
-        not the best."""
+        """Return f and the columns' rates (both in units of scale), and the prices. Raise NotInTime also where there is
+        a solution that is not optimal.
+        """
         solution = self.program.solve(within=within)
         if not solution.optimal:
             raise NotInTime(f"{self.program.what}: not solved in time", None)
@@ -201,7 +218,7 @@ class Master:
         return -solution.objective, values, prices
 
     def rates(self, time_limit: float | None = None) -> tuple[float, np.ndarray]:
-        """f and the columns' rates, as good as there is time for."""
+        """Return f and the columns' rates, as good as the time allows."""
         try:
             solution = self.program.solve(time_limit, within=deadline())
         except NotInTime:
@@ -218,19 +235,20 @@ class Master:
         return np.divide(load, self.capacity, out=np.zeros(len(load)), where=self.capacity > 0)
 
     def link_use(self, values: np.ndarray) -> np.ndarray:
-        """Utilisation of every link."""
+        """Return the utilisation of every link."""
         return self.utilisation(values)[: self.switch_row0]
 
     def fullest(self, values: np.ndarray) -> float:
-        """The highest utilisation."""
+        """Return the highest utilisation."""
         return max(float(self.utilisation(values).max()), 1e-300)
 
 
 def to_trees(
     master: Master, values: np.ndarray, limit: Deadline | None = None, *, least_share: float = 1e-6
 ) -> list[Tree]:
-    """The trees with a rate, their shares normalised (per root where the split is frozen). limit: it ends in OutOfTime
-    where this passes."""
+    """Return the trees with a rate, with their shares normalised (per root where the split is frozen). Raise OutOfTime
+    where the limit passes.
+    """
     total = values.sum()
     kept = []
     for column, x in zip(master.columns, values, strict=False):

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:  # SciPy takes 0.4 s to import: only who looks for cuts brings it along
+if TYPE_CHECKING:  # importing SciPy takes 0.4 s: only code that searches for cuts does
     from scipy.sparse import csr_matrix
 
-UNITS = 1_000_000  # of a rate: SciPy's flows are of whole numbers
+UNITS = 1_000_000  # units of a rate, as SciPy's flows are whole numbers
 
 
 def senders_side(graph: csr_matrix, flow: csr_matrix, source: int) -> NDArray[np.int32]:
-    """Return the nodes to which more can flow from `source`. graph: capacities in whole numbers; flow: a maximum flow
-    in it from `source` (`scipy.sparse.csgraph.maximum_flow`). What leaves these nodes is full."""
+    """Return the nodes to which more can flow from `source`; all links out of this set are full. `graph` has capacities
+    in whole numbers, `flow` a maximum flow in it from `source` (`scipy.sparse.csgraph.maximum_flow`).
+    """
     from scipy.sparse.csgraph import breadth_first_order
 
     left = graph - flow

@@ -1,6 +1,6 @@
 """InArt as the paper has it: L-InArt (Algorithm 1) for the split, R-InArt (Algorithm 2) for points and paths.
 
-The printed equations' slips and how they are read here are listed in docs/planner.md.
+The slips of the printed equations, and how they are read here, are listed in docs/planner.md.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 
 def l_inart(topology: Topology, job: Job) -> dict[str, float]:
-    """Phase 1: the split x_s that solves the relaxed problem of Eq. (2), from its KKT conditions.
+    """Return the split x_s of phase 1, which solves the relaxed problem of Eq. (2), from its KKT conditions.
 
-    With a_s + d_s = f x_s (aggregated and direct part) Eq. (2) is max f under W sum_s a_s <= sum_v C_v and
-    a_s + W d_s <= B_s. Its multipliers are rho_v = (1 - 1/W) / W per switch and theta_s = 1/W per root: both
-    constraints are tight, f = sum_v C_v (1 - 1/W) / W + sum_s B_s / W, and any x with 0 <= a_s, d_s is optimal. Of
-    those, x_s = B_s / sum B: a_s = B_s (W f / sum B - 1) / (W - 1) >= 0, d_s >= 0. Where the switches have more than
-    W sum B together, rho = 0, theta_s = 1, everything is aggregated (a_s = B_s), and this x is the only optimal one.
+    With a_s + d_s = f x_s (aggregated and direct part) Eq. (2) is max f under W sum_s a_s <= sum_v C_v and a_s + W d_s
+    <= B_s. Its multipliers are rho_v = (1 - 1/W) / W per switch and theta_s = 1/W per root: both constraints are tight,
+    f = sum_v C_v (1 - 1/W) / W + sum_s B_s / W, and any x with 0 <= a_s, d_s is optimal. Of those, take x_s = B_s / sum
+    B: a_s = B_s (W f / sum B - 1) / (W - 1) >= 0, d_s >= 0. Where the switches have more than W sum B together, rho =
+    0, theta_s = 1, everything is aggregated (a_s = B_s), and this x is the only optimal one.
     """
     ingress = {s: topology.residual_ingress_mbps(s) for s in job.parameter_servers}
     total = sum(ingress.values())
@@ -42,24 +42,24 @@ def l_inart(topology: Topology, job: Job) -> dict[str, float]:
 
 
 def inart_paper(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """L-InArt for the split (unless frozen), then R-InArt."""
+    """Return the plan of L-InArt's split (unless one is frozen) and R-InArt."""
     network = prepare(topology, job)
     split = split_or_equal(job, frozen_split) if frozen_split is not None else l_inart(topology, job)
     return _r_inart(network, job, split, seed, "inart-paper")
 
 
 def r_inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """Equal split, then R-InArt (the paper's first benchmark)."""
+    """Return the plan of an equal split and R-InArt (the paper's first benchmark)."""
     network = prepare(topology, job)
     return _r_inart(network, job, split_or_equal(job, frozen_split), seed, "r-inart")
 
 
 @dataclass(frozen=True)
 class _Sets:
-    """The sets of Eq. (5). P holds all shortest paths, towards the PS.
+    """The sets of Eq. (5). P holds all shortest paths, towards the parameter server.
 
-    W: racks, with their workers: workers of one rack have the same paths, so their y and q can be the same (the mean of
-    a solution over them is one too).
+    W holds racks with their workers: workers of one rack have the same paths, so their y and q can be the same (the
+    mean of a solution over them is a solution, too).
     """
 
     S: tuple[str, ...]
@@ -87,10 +87,11 @@ class _Sets:
 
 
 def _lp_inart(topology: Topology, sets: _Sets, x: dict[str, float]) -> Any:
-    """LP-InArt, Eq. (5), each row divided by f: minimise g = 1/f. Rows have the paper's numbers and letters.
+    """Return LP-InArt, Eq. (5), each row divided by f: minimise g = 1/f. Rows have the paper's numbers and letters.
 
-    The links see only sum_s x_s q, so q's distribution over paths need not depend on s: `q` is a path's traffic for
-    all PSs together, in parts of f (of one worker of W; `q_sum`: of what switches send). Capacities are what is left.
+    The links see only sum_s x_s q, so q's distribution over paths need not depend on s: `q` is a path's traffic for all
+    parameter servers together, as a fraction of f (of one worker of W; `q_sum` is that of sums of switches). Capacities
+    are residual ones.
     """
     S, W, V, P, P_sum = sets.S, sets.W, sets.V, sets.P, sets.P_sum
     n = {w: len(workers) for w, workers in W.items()}
@@ -113,7 +114,7 @@ def _lp_inart(topology: Topology, sets: _Sets, x: dict[str, float]) -> Any:
         if topology.residual_aggregation_mbps(v) < float("inf"):
             added = pyo.quicksum(x[s] * n[w] * m.y[s, w, v] for s in S for w in W)
             eq5["row 5, switch capacity", v] = added <= topology.residual_aggregation_mbps(v) * m.g
-    load: dict[tuple[str, str], list[Any]] = {}  # of link e: what the paths have that cross it
+    load: dict[tuple[str, str], list[Any]] = {}  # by link, the traffic of the paths that cross it
     for (w, end), paths in P.items():
         wanted = pyo.quicksum(x[s] * m.y[s, w, end] for s in S if end in V or end == s)
         eq5["rows 2 and 3, paths of a worker", w, end] = _over(paths, m.q, w, end) == wanted
@@ -135,18 +136,20 @@ def _lp_inart(topology: Topology, sets: _Sets, x: dict[str, float]) -> Any:
 
 
 def _over(paths: list[Path], q: Any, a: str, b: str) -> Any:
-    """The sum over the paths from a to b."""
+    """Return the sum over the paths from a to b."""
     return pyo.quicksum(q[a, b, p] for p in range(len(paths)))
 
 
 def _draw(generator: random.Random, values: Sequence[T], weights: Sequence[float]) -> T:
-    """One of the values, with the weights as probabilities (randomized rounding)."""
+    """Return one of the values, drawn with the weights as probabilities (randomized rounding)."""
     positive = [max(0.0, weight) for weight in weights]
     return generator.choices(values, positive if sum(positive) > 0 else None)[0]
 
 
 def _r_inart(network: Network, job: Job, split: dict[str, float], seed: int, strategy: str) -> Plan:
-    """Algorithm 2: solve LP-InArt, draw an aggregation point for every (root, worker), then a path for every flow."""
+    """Run Algorithm 2: solve LP-InArt, draw an aggregation point for every (root, worker), then a path for every
+    flow.
+    """
     for s, share in split.items():
         if share > 0 and network.topology.residual_ingress_mbps(s) <= 0:
             raise Infeasible(
@@ -161,7 +164,7 @@ def _r_inart(network: Network, job: Job, split: dict[str, float], seed: int, str
     def draw_path(paths: dict[tuple[str, str], list[Path]], q: Any, a: str, b: str) -> Path:
         return _draw(generator, paths[a, b], [q[a, b, p].value for p in range(len(paths[a, b]))])
 
-    # The paper does not model the results' way back: least-loaded trees, as for every other strategy.
+    # The paper does not model the results' way back; it takes least-loaded trees, as in every other strategy.
     router = Router(network)
     leaves = [network.index[w] for w in job.workers]
     trees = []

@@ -10,7 +10,7 @@ Path = tuple[str, ...]
 
 
 def shortest_paths(network: Network, source: str, target: str) -> list[Path]:
-    """All shortest paths, in a fixed order."""
+    """Return all shortest paths, in a fixed order."""
     index, names = network.index, network.names
     goal = index[target]
     found: list[Path] = []
@@ -27,7 +27,7 @@ def shortest_paths(network: Network, source: str, target: str) -> list[Path]:
 
 
 def simple_paths(network: Network, source: str, target: str, most: int) -> list[Path]:
-    """All simple paths over switches, in a fixed order. Raises ValueError when there are more than `most`."""
+    """Return all simple paths over switches, in a fixed order. Raise ValueError where there are more than `most`."""
     graph = network.topology.graph
     inner = {source, target, *network.topology.switches}
     usable = [

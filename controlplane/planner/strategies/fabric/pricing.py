@@ -5,7 +5,7 @@ way onwards; connect workers and other points) beside a Steiner tree for the res
 (on small instances also exactly: exact_pricing.py).
 
 Workers that hang on the same switch, and on no other, are one here (`Rack`): their ways differ in nothing but their own
-links, which every tree uses once. So some cheapest tree adds them all at the same point, and it is looked for.
+links, which every tree uses once. So some cheapest tree adds them all at the same point, and that tree is searched.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from controlplane.planner.plan.separated import own_switch
 from controlplane.planner.routing import Access, Network, downwards
 from controlplane.planner.strategies.fabric.master import Column, Master, Prices
 
-TIE = 1e-6  # what slack resources cost beside the binding ones, so that paths stay short and spread
+TIE = 1e-6  # price of slack resources relative to full ones, so that paths stay short and spread
 CLOSING_PHASES = 3
 CLOSED = -2
 SAVING = 1e-5  # least saving in a tree's price (which is about 1) for which a point is opened or closed
@@ -34,8 +34,14 @@ SAVING = 1e-5  # least saving in a tree's price (which is about 1) for which a p
 
 @dataclass(frozen=True)
 class Rack:
-    """Workers (positions in job.workers) that are one to pricing. access: their switch; None: one worker that hangs on
-    several switches or on a server, whose links are `up` and `down` as (node at the other end, link)."""
+    """Workers that are one to pricing.
+
+    Attributes:
+        members: Their positions in job.workers.
+        access: Their switch; None for a single worker that hangs on several switches or on a server.
+        up: Links from such a worker, as (node at the other end, link).
+        down: Links to such a worker, as (node at the other end, link).
+    """
 
     members: tuple[int, ...]
     access: int | None
@@ -45,7 +51,9 @@ class Rack:
 
 @dataclass
 class Design:
-    """A tree under construction: next point of every rack and of every open point. -1 stands for the root."""
+    """A tree under construction: its cost, and the next point of every rack and of every open point, where -1 stands
+    for the root.
+    """
 
     cost: float
     racks: np.ndarray  # position of the facility, or -1
@@ -54,7 +62,9 @@ class Design:
 
 @dataclass(frozen=True)
 class Results:
-    """A tree of links from a root to all workers. links: without those of workers in racks with an access switch."""
+    """A tree of links from a root to all workers, and its price. `links` leaves out those of workers in racks with an
+    access switch.
+    """
 
     price: float
     links: list[int]
@@ -62,8 +72,9 @@ class Results:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A priced tree: the links of each rack's way to its point (of single workers from their own link on, else from
-    the access switch on), of each point's way onwards, and of the results' way."""
+    """A priced tree: the links of each rack's way to its point (for single workers from their own link on, else from
+    the access switch on), of each point's way onwards, and of the results' way.
+    """
 
     root: int
     design: Design
@@ -73,15 +84,17 @@ class Sketch:
 
 
 def _ways(prices: np.ndarray, rows: Any, columns: Any, size: int, **how: Any) -> Any:
-    """Return what SciPy's `dijkstra` does, with these options, for links from `rows` to `columns` at these prices."""
-    from scipy.sparse import csr_matrix  # takes 0.4 s to import: only who looks for trees brings it along
+    """Return what SciPy's `dijkstra` returns, with these options, for links from `rows` to `columns` at these
+    prices.
+    """
+    from scipy.sparse import csr_matrix  # takes 0.4 s to import: only code that searches for trees does
     from scipy.sparse.csgraph import dijkstra
 
     return dijkstra(csr_matrix((prices, (rows, columns)), shape=(size, size)), **how)
 
 
 class Pricing:
-    """Cheapest trees under given prices."""
+    """Finds cheap trees under given prices."""
 
     def __init__(self, network: Network, job: Job, single_level: bool = False) -> None:
         self.network, self.job, self.single_level = network, job, single_level
@@ -114,7 +127,7 @@ class Pricing:
         self.starts = self._starts()
 
     def _racks(self) -> list[Rack]:
-        """A worker may be linked with several switches, or with a root."""
+        """Return the racks. A worker with links to several switches, or with a root, is a rack of its own."""
         network = self.network
         racks: dict[tuple[int, int], tuple[Access | None, list[int]]] = {}
         for i, leaf in enumerate(self.leaves):
@@ -131,17 +144,17 @@ class Pricing:
         return result
 
     def _rack_at(self, switch: int) -> int | None:
-        """Return the rack of the worker that is linked with the switch (a position) inside of its host, if any is."""
+        """Return the rack of the worker on the host with this inner switch (a position); None where there is none."""
         for r, rack in enumerate(self.racks):
             if any(self.position[node] == switch for node, _ in rack.up):
                 return r
         return None
 
     def _starts(self) -> list[list[tuple[int, int]]]:
-        """Per root: its links to switches that reach all workers; none where some worker does not reach the root."""
+        """Return, by root, its links to switches that reach all workers; none where some worker does not reach it."""
         position, size, forwards = self.position, len(self.position), self.network.forwards
         hops = _ways(np.ones(len(self.rows)), self.rows, self.cols, size, unweighted=True)
-        reaches = np.isfinite(hops)  # a root only itself: servers do not forward
+        reaches = np.isfinite(hops)  # a root reaches only itself, as servers do not forward
 
         def serves(start: int, root: int, ways: tuple[tuple[int, int], ...]) -> bool:
             return any(u == root or (forwards[u] and reaches[position[start], position[u]]) for u, _ in ways)
@@ -160,7 +173,7 @@ class Pricing:
 
     @property
     def complete(self) -> bool:
-        """Whether there are no trees but those over switches (else prices say nothing about a bound)."""
+        """Whether all trees lead over switches only (otherwise prices prove no bound)."""
         network = self.network
         return self.applies and all(
             network.forwards[v]
@@ -170,11 +183,11 @@ class Pricing:
 
     @property
     def from_worker(self) -> np.ndarray:
-        """Price of each worker's cheapest way to each switch and root, its own link as the rack's links on average."""
+        """The price of each worker's cheapest way to each node, where its own link counts as its rack's average one."""
         return self.from_rack[self.rack_of]
 
     def update(self, prices: Prices, utilisation: np.ndarray, tie: float = TIE) -> None:
-        """Distances under new prices."""
+        """Compute distances under new prices."""
         typical = 1.0 / (6 * max(1, len(self.leaves)))  # a tree costs about 1 and has about so many links
         self.price = prices.link + tie * typical * (1 + utilisation)
         size = len(self.position)
@@ -183,7 +196,7 @@ class Pricing:
         self.distance, self._before = _ways(self.price[self.links], self.rows, self.cols, size, **how)
         self._steps: dict[int, list[int]] = {}
         self._walks: dict[tuple[int, int], list[int]] = {}
-        here = np.full((len(self.roots), size), np.inf)  # a root is its own end, and of nothing else on the way
+        here = np.full((len(self.roots), size), np.inf)  # a root is only an end of ways, never on one
         here[np.arange(len(self.roots)), np.arange(count, size)] = 0.0
         ahead = np.vstack([self.distance, here])
         self.first: list[np.ndarray | None] = []  # of a single worker: the access link of its best way to each node
@@ -214,7 +227,7 @@ class Pricing:
             self.point_cost[:] = np.inf
 
     def to_root(self, root: int) -> tuple[np.ndarray, np.ndarray]:
-        """(cost of each rack's flows to the root directly, cost of each facility's sum to the root)."""
+        """Return the cost of each rack's flows to the root directly, and of each facility's sum to the root."""
         target = len(self.switches) + root
         direct = self.count * (self.from_rack[:, target] + self.root_price[root])
         final = np.where(self.usable, self.distance[:, target] + self.root_price[root], np.inf)
@@ -224,7 +237,8 @@ class Pricing:
 
     def to_points(self, root: int) -> np.ndarray:
         """Return the cost of each rack's flows into each facility, in a tree of this root. A worker on the root's own
-        host goes to the root alone, over no link (separated.py)."""
+        host goes to the root alone, over no link (separated.py).
+        """
         home = self.home[root]
         if home is None:
             return self.rack_cost
@@ -233,7 +247,7 @@ class Pricing:
         return costs
 
     def design(self, root: int) -> Design:
-        """Local search for the cheapest way up to root (position in job.parameter_servers)."""
+        """Return a cheap way up to root (position in job.parameter_servers), found by local search."""
         search = _Search(self.to_points(root), self.point_cost, *self.to_root(root))
         for phase in range(CLOSING_PHASES):
             search.open_points()
@@ -253,7 +267,7 @@ class Pricing:
         return [Design(float(costs[v]), np.where(away, v, -1), {v: -1}) for v in order]
 
     def results(self, root: int) -> Results:
-        """A cheap tree of links from the root to every worker (Takahashi and Matsuyama's heuristic)."""
+        """Return a cheap tree of links from the root to every worker (Takahashi and Matsuyama's heuristic)."""
         v, e = min(self.starts[root], key=lambda pair: (self.price[pair[1]], pair))
         start = self.position[v]
         links = [e]
@@ -289,13 +303,13 @@ class Pricing:
         return Results(float(self.price[links].sum() + self.down_price.sum()) if counted else 0.0, links)
 
     def _behind(self, root: int, start: int, node: int) -> float:
-        """Price from the start of the root's results to a node before a worker."""
+        """Return the price from the start of the root's results to a node before a worker."""
         if self.network.forwards[node]:
             return float(self.distance[start, self.position[node]])
         return 0.0 if node == self.roots[root] else math.inf
 
     def _walk(self, start: int, end: int) -> list[int]:
-        """Links of the cheapest path between two positions, not to be changed."""
+        """Return the links of the cheapest path between two positions, in a list that must not change."""
         if start == end:
             return []
         known = self._walks.get((start, end))
@@ -315,7 +329,7 @@ class Pricing:
         return links
 
     def sketch(self, root: int, design: Design, back: list[int]) -> Sketch:
-        """The design with its cheapest routes."""
+        """Return the design with its cheapest routes."""
         target = len(self.switches) + root
         ways = []
         for rack, first, facility in zip(self.racks, self.first, design.racks.tolist(), strict=True):
@@ -330,7 +344,7 @@ class Pricing:
         return Sketch(root, design, ways, onwards, back)
 
     def column(self, master: Master, sketch: Sketch) -> Column | None:
-        """Return the column of what the tree uses; None as for `Master.make`."""
+        """Return the column of the resources that the tree uses; None as for `Master.make`."""
         switch_row0, root_row = master.switch_row0, master.root_row0 + sketch.root
         used: list[int] = []
         amounts: list[float] = []
@@ -348,7 +362,7 @@ class Pricing:
         return master.column(sketch.root, use, partial(self.tree, sketch))
 
     def tree(self, sketch: Sketch) -> Tree:
-        """Written out, worker by worker."""
+        """Return the tree with a route for each worker."""
         network, names, design = self.network, self.network.names, sketch.design
         root = self.job.parameter_servers[sketch.root]
 
@@ -380,12 +394,19 @@ class Pricing:
 
 
 class _Search:
-    """Facility location by opening and closing points. Arrays by rack and by facility: position in `kept`, the switches
-    that can be opened (of those that add where few do, a search is over few)."""
+    """Facility location by opening and closing points. Arrays are by rack and by facility, which is a position in
+    `kept`, the switches that can be opened (where few switches add, the search is over few).
+    """
 
     def __init__(self, racks: np.ndarray, points: np.ndarray, direct: np.ndarray, final: np.ndarray) -> None:
-        """Begin with every rack at the root. racks: costs of racks' flows into each facility. points: costs of
-        facilities' sums into each facility. direct, final: costs of both to the root."""
+        """Begin with every rack at the root.
+
+        Args:
+            racks: Costs of racks' flows into each facility.
+            points: Costs of facilities' sums into each facility.
+            direct: Costs of racks' flows to the root.
+            final: Costs of facilities' sums to the root.
+        """
         self.kept = np.flatnonzero(np.isfinite(final))
         final = final[self.kept]
         self.rack_cost = racks[:, self.kept]
@@ -408,7 +429,7 @@ class _Search:
         return seen
 
     def open_points(self) -> None:
-        """Opens the point that saves most, as long as one does."""
+        """Open the point that saves most, as long as one saves anything."""
         points = self.points
         # Per facility: the cheapest way onwards over the open points and the root, and where it leads.
         value, where = self.final.copy(), np.full(len(self.final), -1)
@@ -441,7 +462,7 @@ class _Search:
             where[better] = f
 
     def close_points(self) -> bool:
-        """Closes points that are not worth their way onwards, the worst first; whether there were any."""
+        """Close points that are not worth their way onwards, the worst first, and return whether there were any."""
         closed = False
         everyone = np.arange(len(self.cost))
         column = np.zeros(len(self.final) + 1, dtype=np.int64)  # the last: direct
@@ -470,7 +491,7 @@ class _Search:
         return closed
 
     def design(self) -> Design:
-        """Return the design that was found, without points that nothing comes to."""
+        """Return the design that was found, without points to which no flow comes."""
         while True:
             points = self.points
             unused = np.setdiff1d(points, np.concatenate([self.racks, self.onwards[points]]))

@@ -1,5 +1,6 @@
-"""A bound over all trees and links, on demand, or where the cheap bounds leave a gap: column generation's prices, which
-no tree can undercut."""
+"""A bound over all trees and links, on demand, or where the cheap bounds leave a gap: it comes from column generation's
+prices, which no tree can undercut.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +23,17 @@ from controlplane.planner.strategies.fabric.inart import inart, searched
 from controlplane.planner.strategies.solver import SolverError
 from controlplane.planner.topology import Topology
 
-PATIENCE = 1e-4  # gap to which column generation goes on: better prices prove more
-NEARLY = 1e-3  # gap at which searches end: where theirs is no larger, none is looked for
-LOOKED_AT = 0.01  # gap to the cheap bound from which a plan's bound is looked at closer
-CLOSER_S = 5.0  # of processor time for that
+PATIENCE = 1e-4  # gap at which column generation ends, as better prices prove more
+NEARLY = 1e-3  # gap at which searches for plans end; one that is no larger needs no closer bound
+LOOKED_AT = 0.01  # gap to the cheap bound from which a closer bound is computed
+CLOSER_S = 5.0  # seconds of processor time for the closer bound
 
 
 def closer_bound(plan: Plan, topology: Topology) -> Bound | None:
     """Return a bound of plans like this one where the cheap one is notably above its rate: `proven_bound`, as far as it
-    is found in a few seconds. None: the cheap one will do, or there is no better one.
+    is found in a few seconds. Return None where the cheap bound is tight enough, or no better one is found.
 
-    Where switches hold only so much, or a job may have few trees, there is none: bounds know nothing of that.
+    Where switches hold only so much, or a job may have few trees, there is none: bounds do not know these limits.
     """
     job = plan.job
     if plan.multicasts or job.max_trees is not None or held(topology).anything:
@@ -44,15 +45,16 @@ def closer_bound(plan: Plan, topology: Topology) -> Bound | None:
             try:
                 return proven_bound(topology, job, plan)
             finally:
-                limit.cut_short = False  # its own limit is no end of the search
+                limit.cut_short = False  # the time limit above does not cut the caller's search short
     except (ValueError, OutOfTime):
         return None
 
 
 def proven_bound(topology: Topology, job: Job, plan: Plan | None = None) -> Bound:
-    """The least of the cheap bounds and the column bound, of the network with its equivalent switches merged, whose
-    plans are as good as any of the network itself. plan: one whose trees the prices begin with, so that none is looked
-    for first. Raises ValueError where the prices prove nothing."""
+    """Return the least of the cheap bounds and the column bound, of the network with its equivalent switches merged,
+    whose plans are as good as any of the network itself. Prices begin with the trees of `plan`, where it is given, so
+    that none has to be searched first. Raise ValueError where the prices prove nothing.
+    """
     parts = separated(topology, job)
     if parts is not None:
         proven = proven_bound(parts.topology, parts.job, parts.apart(plan) if plan is not None else None)
@@ -83,6 +85,6 @@ def proven_bound(topology: Topology, job: Job, plan: Plan | None = None) -> Boun
         for whole in (False, True):
             if start.rate_mbps < most * (1 - PATIENCE):
                 most = min(most, column_bound(master, prices, whole=whole))
-    except SolverError:  # time is over
+    except SolverError:  # the deadline has passed
         pass
     return cheap if most == cheap.mbps else Bound(most, what)

@@ -1,9 +1,9 @@
 """An upper bound of the sending rate from all racks' links together, by one small linear program.
 
 The cuts of bounds.py look at one set of switches and leave it all that the others could add. Here they share it. A rack
-is an access switch with its servers; what is left is the core. For every rack r with roots, let i be the rate of the
-trees with roots there; x and y the rates of their streams into and out of a rack q with W_q of all W workers; c what
-they use of its switch's capacity and s the streams that it takes away:
+is an access switch with its servers; the other switches are the core. For every rack r with roots, let i be the rate of
+the trees with roots there; x and y the rates of their streams into and out of a rack q with W_q of all W workers; c
+what they use of its switch's capacity and s the streams that it takes away:
 
     y = W_q i + x - s                        at every rack but r,       y >= i where there are workers
     e + y = W_r i + x - s                    at r: e reaches the roots, i <= e <= B_r
@@ -14,16 +14,16 @@ they use of its switch's capacity and s the streams that it takes away:
     sum_r y + [results of the roots there] <= U_out,   sum_r x + [results for the workers there] <= U_in
     sum_r c <= C_q,   sum_r c' <= C'
 
-Of a root that is a worker, too, its own stream crosses no link, and the results of the trees of all others come in over
-the same one: with D of them in r, whose trees have no more than i, e + D f - 2 i <= B_r. A host that adds inside of
+The own stream of a root that is a worker, too, crosses no link, and the results of the trees of all others come in over
+the same link: with D such roots in r, whose trees have no more than i, e + D f - 2 i <= B_r. A host that adds inside of
 trees takes no more streams away (h) than come in over its link, beside the results for its worker: with N of them that
 are workers, and where none of them is a root, sum_r h + N f <= what their links take in; where there are roots that are
 workers, both are one row. Then s <= c (1 - 1/W) + h, and above c is also what these hosts use of their own capacities.
 
 (Let a tree have n + m streams at a place, and K sums there with N inputs in all. Each stream and each sum is an input
 once at most, so N <= n + m + K - 1. What is taken away is N - K <= N (1 - 1/n) + m / n, as N / n <= K + m / n.) Racks
-that are alike are one, and so are the trees with roots in them: the mean of all ways to exchange such racks is as
-good a solution.
+that are alike are one, and so are the trees with roots in them: the mean of all ways to exchange such racks is as good
+a solution.
 """
 
 from __future__ import annotations
@@ -36,14 +36,26 @@ from controlplane.planner.job import Job
 from controlplane.planner.strategies.solver import INFINITY, Program
 from controlplane.planner.topology import Topology
 
-MOST_PAIRS = 4000  # racks that differ x racks with roots, up to which the program is cheap
+MOST_PAIRS = 4000  # different racks x racks with roots up to which the program is cheap
 
 
 @dataclass(frozen=True)
 class Rack:
-    """workers, roots, both (roots that are workers, too), receivers (workers' hosts that are roots or add): how many.
-    Capacities in Mbit/s: of the switch; of hosts that add, and of their links inwards; of all roots' links, and what
-    these take in themselves; of the links of all roots and hosts that add; of all links out and in."""
+    """A rack: counts of its servers, and capacities in Mbit/s.
+
+    Attributes:
+        workers: Workers.
+        roots: Roots.
+        both: Roots that are workers, too.
+        receivers: Workers' hosts that are roots or add.
+        aggregation: Capacity of the switch.
+        adds: Capacity of hosts that add.
+        ingress: Capacity of all roots' links, as far as the roots themselves take it in.
+        intake: What all roots take in themselves, whatever their links carry.
+        shared: Capacity of the links to all roots and hosts that add.
+        out: Capacity of all links out of the rack.
+        into: Capacity of all links into the rack.
+    """
 
     workers: int
     roots: int
@@ -59,9 +71,11 @@ class Rack:
 
 
 def rack_bound(topology: Topology, job: Job, scale: float, *, ingress_mbps: float = INFINITY) -> float | None:
-    """Mbit/s; None where some server of the job does not hang on one switch only, or there are too many racks.
+    """Return the bound in Mbit/s; None where some server of the job does not hang on exactly one switch, or there are
+    too many racks.
 
-    scale: a bound that is known, Mbit/s above 0. ingress_mbps: of all roots together, where it is less than their sum.
+    `scale` is a known bound in Mbit/s above 0. `ingress_mbps` is the ingress of all roots together, where it is less
+    than their sum.
     """
     home: dict[str, str] = {}
     for node in (*job.workers, *job.parameter_servers):
@@ -187,7 +201,9 @@ class _Program:
         *,
         least: int,
     ) -> None:
-        """Limit what these capacities take away (`taken`) of these streams, of which a tree has at least `least`."""
+        """Limit the streams (`taken`) that these capacities take away from these streams, of which a tree has at least
+        `least`.
+        """
         if least:
             entries = [*taken, *((c, 1 / least - 1) for c in capacities)]
             total = [(column, -many / least) for column, many in streams]
@@ -210,8 +226,9 @@ class _Program:
 
 
 class _Hosts:
-    """The rows of a program about one rack's hosts that add inside of trees, or are workers and roots at once: how much
-    comes in over their links."""
+    """The rows of a program about one rack's hosts that add inside of trees, or are workers and roots at once: they
+    limit what comes in over these hosts' links.
+    """
 
     def __init__(self, program: _Program, rack: Rack) -> None:
         self.program, self.rack = program, rack
@@ -219,8 +236,9 @@ class _Hosts:
         self.used: list[tuple[int, float]] = []
 
     def take(self, classes: float) -> tuple[list[tuple[int, float]], list[int]]:
-        """(entries of a row of the streams that are taken away here, columns of capacities that hosts use), for the
-        trees of so many racks' roots; nothing where no host adds."""
+        """Return the entries of a row for the streams that hosts here take away, and the columns of the capacities that
+        hosts use, for the trees of so many racks' roots; nothing where no host adds.
+        """
         if not self.rack.adds:
             return [], []
         used, taken = self.program.column(), self.program.column()
@@ -230,12 +248,13 @@ class _Hosts:
         return [(taken, -1.0)], [used]
 
     def root(self, e: int, rate: int, results: bool) -> None:
-        """The rack's roots, with e of their trees' streams: the workers' own ones cross no link, nor do the results of
-        their own trees."""
+        """Note the rack's roots, which take in e of their trees' streams: the workers' own ones cross no link, nor do
+        the results of their own trees.
+        """
         self.links += [(e, 1.0), (rate, -2.0 if results else -1.0)]
 
     def close(self, results: list[tuple[int, float]]) -> None:
-        """results: what f is the sum of, where results come in over these links, too."""
+        """Add the rows; `results` are the entries whose sum is f, where results come in over these links, too."""
         if self.links:
             others = [(column, self.rack.receivers * many) for column, many in results]
             self.program.row(_merged([*self.links, *others]), upper=self.rack.shared)
@@ -243,7 +262,7 @@ class _Hosts:
 
 
 def _merged(entries: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Each column once."""
+    """Return the entries with each column once."""
     total: dict[int, float] = {}
     for column, value in entries:
         total[column] = total.get(column, 0.0) + value

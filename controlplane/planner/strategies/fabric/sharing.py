@@ -3,12 +3,12 @@
     maximise t   subject to   rate of job j >= w_j t   for every job j,
                               every capacity holds for all trees of all jobs together
 
-(a job whose split is frozen keeps each root's share of its rate). What a job can have beyond that without taking from
-one that has no more per weight, it gets: t is fixed, and maximised again over the jobs that do not bind.
+(a job whose split is frozen keeps each root's share of its rate). A job gets all that it can have beyond that without
+taking from one that has no more per weight: t is fixed, and maximised again over the jobs that do not bind.
 
-Rates that are guaranteed hold before all that: whether they can is the same program, with guarantees as weights and
-t = 1 wanted. Jobs of a higher priority come next, with t of their own; those below them share what is left, and keep
-TRICKLE of what they would have without priorities, so that they do not stand still.
+Guaranteed rates hold before all that: whether they can is the same program, with guarantees as weights and t = 1
+wanted. Jobs of a higher priority come next, with t of their own; those below them share the rest, and keep TRICKLE of
+the rate that they would have without priorities, so that they do not stand still.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from controlplane.planner.topology import Topology
 
 ROUNDS = 60
 GAP = 1e-3
-"""Least gain, as a part of t: column generation ends when PATIENCE rounds together have gained less."""
+"""Least gain, as a fraction of t: column generation ends when PATIENCE rounds together have gained less."""
 PATIENCE = 4
 BINDING = 1e-9
 TRICKLE = 0.01
@@ -40,9 +40,17 @@ TRICKLE = 0.01
 
 @dataclass(frozen=True)
 class Demand:
-    """One job that shares. weight: its rate over this is what is made fair. start: plans whose trees are taken to begin
-    with, at least one. split: of the model over its parameter servers, where that may not change. guarantee_mbps: what
-    it gets at least. priority: the highest comes first. tenant: whose job it is."""
+    """A job that shares a network.
+
+    Attributes:
+        job: The job.
+        start: Plans whose trees are the first columns, at least one plan.
+        weight: Rates in proportion to the jobs' weights count as fair.
+        split: Shares of the model by parameter server, where they may not change.
+        guarantee_mbps: The least rate that the job gets, in Mbit/s.
+        priority: Jobs of the highest priority come first.
+        tenant: The tenant that the job belongs to.
+    """
 
     job: Job
     start: tuple[Plan, ...]
@@ -54,7 +62,7 @@ class Demand:
 
 
 class _Part(Master):
-    """One job's columns; they go into the program of all jobs."""
+    """One job's columns, which are part of the program of all jobs."""
 
     def __init__(self, shared: _Shared, demand: Demand, pricing: Pricing) -> None:
         super().__init__(shared.network, demand.job, shared.scale, demand.split)
@@ -65,7 +73,7 @@ class _Part(Master):
         self.where: list[int] = []  # the columns, in the program of all jobs
         roots = demand.job.parameter_servers
         program = shared.program
-        # The rate f is what its trees have; per root where the split is frozen.
+        # The rate f is the sum of its trees' rates; by root where the split is frozen.
         if demand.split is None:
             self.root_rows = [program.rows] * len(roots)
             shares = {program.rows: 1.0}
@@ -87,7 +95,7 @@ class _Part(Master):
             self._making = False
 
     def column(self, root: int, use: np.ndarray, written: Callable[[], Tree]) -> Column | None:
-        # A worker's link may be another job's too: it counts here, also where it is not the narrowest.
+        # Other jobs may use a worker's link, too: it counts here also where it is not the narrowest.
         return super().column(root, use, written) if self._making else self.make(written())
 
     def add(self, column: Column, penalty: float = 0.0, most: float = INFINITY) -> None:
@@ -99,7 +107,9 @@ class _Part(Master):
         self.where.append(self._shared.add_column(penalty, rows, np.append(column.uses, 1.0)))
 
     def prices(self, duals: np.ndarray) -> Prices | None:
-        """The resources' prices where a unit of this job's rate is worth 1; None: the job does not bind."""
+        """Return the resources' prices in units in which this job's rate is worth 1; None where the job does not
+        bind.
+        """
         worth = duals[self.root_rows]
         unit = float(sum(share * duals[row] for row, share in self.shares.items()))
         if unit <= BINDING:
@@ -150,8 +160,9 @@ class _Shared:
     def maximise(
         self, weights: Mapping[_Part, float], *, most: float = INFINITY, fix: bool = True
     ) -> tuple[float, np.ndarray, list[_Part]]:
-        """The largest t (at most `most`) over these jobs by weight beside what is fixed, all columns' values, and the
-        jobs that do not bind. fix: t is fixed then."""
+        """Return the largest t (at most `most`) over these jobs by weight beside what is fixed, all columns' values,
+        and the jobs that do not bind. With `fix`, t is fixed from then on.
+        """
         parts = [part for part in self.parts if part in weights or part.demand.guarantee_mbps > 0]
         fairness = {}
         for part in weights:
@@ -184,7 +195,7 @@ class _Shared:
             reached.append(solution.values[t])
             if len(reached) > PATIENCE and reached[-1] - reached[-1 - PATIENCE] < GAP * reached[-1]:
                 break
-        solution = self.program.solve()  # also over what the last round added
+        solution = self.program.solve()  # with the columns of the last round, too
         best = float(solution.values[t])
         self.program.set_bounds(t, best * (1 - 1e-9) if fix else 0.0, best if fix else 0.0)
         loose = [part for part in weights if abs(solution.duals[fairness[part]]) <= BINDING]
@@ -201,7 +212,9 @@ class _Shared:
         return f"parameter server {next(root for root, own in self.root_rows.items() if own == row)}"
 
     def guarantee(self, strict: bool) -> float:
-        """Hold what is guaranteed, or (not strict) the part of it that is possible, which is returned."""
+        """Keep the guaranteed rates, or (not `strict`) the fraction of them that is possible, and return that fraction.
+        Raise Infeasible where they cannot be kept.
+        """
         guaranteed = [part for part in self.parts if part.demand.guarantee_mbps > 0]
         wanted = {part: part.demand.guarantee_mbps / self.scale for part in guaranteed}
         if not wanted:
@@ -218,7 +231,7 @@ class _Shared:
         return min(part_of_it, 1.0)
 
     def trickle(self) -> None:
-        """Nobody stands still for one of a higher priority."""
+        """Keep TRICKLE of each job's even rate, so that no job stands still for one of a higher priority."""
         even, _, _ = self.maximise({part: part.demand.weight for part in self.parts}, fix=False)
         for part in self.parts:
             self.keep(part, TRICKLE * even * part.demand.weight)
@@ -232,12 +245,13 @@ def share(
     short: Callable[[str], None] | None = None,
     limits: Mapping[str, float] | None = None,
 ) -> list[Plan]:
-    """Plans for all jobs at weighted max-min fair rates, in their order; rates hold for all of them together.
+    """Return plans for all jobs at weighted max-min fair rates, in their order; the rates hold for all of them
+    together.
 
-    strict: what is guaranteed holds; else as much of it as is possible, and `short` is told in words when that is not
-    all. limits: what a tenant's jobs have at most together, Mbit/s, by tenant. Raises Infeasible: a job gets nothing,
-    guarantees cannot hold (it names the resource that is short), or a job hangs on what column generation does not know
-    (servers in a row).
+    With `strict`, guarantees hold; without, as much of them as is possible, and `short` is called with words about it
+    where that is not all. `limits` has the most Mbit/s of each tenant's jobs together. Raise Infeasible where a job
+    gets nothing, guarantees cannot hold (naming the resource that is short), or a job has servers that hang on other
+    servers.
     """
     parts = separated_for(topology, [demand.job for demand in demands])
     if not parts:
@@ -271,7 +285,7 @@ def _share(
     short: Callable[[str], None] | None,
     limits: Mapping[str, float],
 ) -> list[Plan]:
-    """Return what `share` does, for a network in which every server has one role and none adds for others."""
+    """Return what `share` returns, for a network in which every server has one role and none adds for others."""
     network = Network(topology)
     scale = max(bound(topology, demand.job) for demand in demands)
     if not scale > 0:

@@ -1,8 +1,8 @@
-"""inart-strict: ours under the paper's rule, one tree per parameter server (one assignment per worker and root).
+"""inart-strict: our planner under the paper's rule, one tree per parameter server (one assignment per worker and root).
 
-Rates worth trying are those at which a switch or a root is just full: a in {C_v / n, B_s / m}. The groups are
-packed greedily (worker_groups.py), the rates improved one root at a time. Where links then hold the plan back, groups
-and workers are moved off them, and rates between what was reached and what was packed for are tried.
+Rates worth trying are those at which a switch or a root is just full: a in {C_v / n, B_s / m}. The groups are packed
+greedily (worker_groups.py), the rates improved one root at a time. Where links then are the bottleneck, groups and
+workers are moved off them, and rates between the one that was reached and the one that was packed for are tried.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from controlplane.planner.strategies.fabric.lbmm import lbmm
 from controlplane.planner.strategies.fabric.worker_groups import SLACK, Instance, packed_plans
 from controlplane.planner.topology import Topology, TopologyError
 
-IN_TIME_S = 2.0  # of processor time: a busy machine finds the same
+IN_TIME_S = 2.0  # seconds of processor time, so that a busy machine finds the same
 
 
 def inart_strict(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """One tree per parameter server. At least as good as the baselines, which are of the same kind."""
+    """Return a plan with one tree per parameter server, at least as good as those of the baselines, which are of the
+    same kind.
+    """
     network = prepare(topology, job)
     instance = Instance.of(network, job, range(len(job.parameter_servers)))
     candidates: list[Plan] = []
@@ -58,18 +60,20 @@ def inart_strict(topology: Topology, job: Job, *, seed: int = 0, frozen_split: S
 
 
 def strict_in_time(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """Return what `inart_strict` finds in IN_TIME_S: it seldom is the best of several strategies' plans, and packs for
-    minutes with many parameter servers."""
+    """Return the plan that `inart_strict` finds in IN_TIME_S: it seldom is the best of several strategies' plans, and
+    packs for minutes with many parameter servers.
+    """
     with limited_time(IN_TIME_S, clock=process_time) as limit:
         try:
             return inart_strict(topology, job, seed=seed, frozen_split=frozen_split)
         finally:
-            limit.cut_short = False  # its own limit is no end of the search
+            limit.cut_short = False  # the time limit above does not cut the caller's search short
 
 
 def _free_rates(instance: Instance) -> list[list[float]]:
-    """Rate vectors to try: equal, proportional to capacity and to its root, each improved; best first. Those that there
-    are when the deadline passes."""
+    """Return the rate vectors to try: equal ones, ones in proportion to capacity and to its root, and each of them
+    improved; best first. When the deadline passes, return those found so far.
+    """
     levels, limit = instance.levels(), deadline()
     roots = instance.roots
     results: dict[tuple[float, ...], float] = {}
@@ -87,7 +91,7 @@ def _free_rates(instance: Instance) -> list[list[float]]:
 
 
 def _improved(instance: Instance, rates: list[float], levels: list[float]) -> list[float]:
-    """Raises one root's rate after the other as long as the packing holds and there is time."""
+    """Raise one root's rate after the other as long as the packing holds and there is time, and return the rates."""
     rates, limit = list(rates), deadline()
     changed = True
     while changed:

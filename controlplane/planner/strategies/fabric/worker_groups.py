@@ -2,8 +2,8 @@
 
 With a_s the rate of each of root s's trees, s takes floor(B_s / a_s) streams over all its trees, so aggregation has to
 take away the other of the W streams per tree; a group of n workers at one switch takes n - 1 away and costs n a_s of
-the switch's capacity. `Instance.pack` finds such groups, `place` puts them on switches and workers into them so that
-links hold, too.
+the switch's capacity. `Instance.pack` finds such groups, `Placement` puts them on switches and workers into them so
+that links hold, too.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from controlplane.planner.topology import Topology
 SLACK = 1 + 1e-9
 PLACING_ROUNDS = 8
 MOVING_ROUNDS = 3
-ASSIGNED_WORKERS = 200  # with more, workers keep their nearest group: assigning them optimally takes W^3
+ASSIGNED_WORKERS = 200  # with more, workers keep their nearest group, as an optimal assignment takes W^3
 PRICE_STEP = 1.0
 PRICED_FROM = 0.9  # utilisation from which a link gets dearer
-LOWER_TARGETS = 5  # rates tried between what links allowed and what was packed for
+LOWER_TARGETS = 5  # rates tried between the one that links allowed and the one packed for
 REACHED = 1 - 1e-6
 UNLIMITED = 1e300
 Groups = list[tuple[int, int, int]]  # tree, switch, workers
 
 
 def _assigned(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The cheapest assignment of rows to columns, as (rows, their columns)."""
+    """Return the cheapest assignment of rows to columns, as (rows, their columns)."""
     from scipy.optimize import linear_sum_assignment  # takes a third of a second, and few plans need it
 
     return linear_sum_assignment(cost)
@@ -47,11 +47,18 @@ def _assigned(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Instance:
-    """Instance in which trees are packed. owners: the root (position in job.parameter_servers) of every tree.
+    """An instance of packing trees.
 
-    usable: switches that all workers reach and that reach all roots. Arrays over them: residual capacity, how many
-    trees may add there, how many flows of one tree (infinity: no limit). roots: residual ingress. shared: of a root on
-    a worker's host, what the host's links take in (infinity: of others).
+    Attributes:
+        network: The network.
+        job: The job.
+        owners: The root (position in job.parameter_servers) of every tree.
+        usable: Switches that all workers reach and that reach all roots.
+        switches: By usable switch, its residual aggregation in Mbit/s.
+        trees_at: By usable switch, how many trees may add there.
+        fan_in: By usable switch, how many flows of one tree it adds; infinity for no limit.
+        roots: By root, its residual ingress in Mbit/s.
+        shared: By root on a worker's host, what the host's links take in; infinity for other roots.
     """
 
     network: Network
@@ -66,8 +73,9 @@ class Instance:
 
     @classmethod
     def of(cls, network: Network, job: Job, owners: Sequence[int]) -> Instance:
-        """Return the instance of a job, with the residual capacities (Mbit/s) and what switches hold of the network's
-        topology."""
+        """Return the instance of a job, with the residual capacities (Mbit/s) and the limits of switches of the
+        network's topology.
+        """
         topology = network.topology
         usable, limits = usable_switches(network, job), held(topology)
         return cls(
@@ -87,10 +95,10 @@ class Instance:
         return len(self.job.workers)
 
     def pack(self, rates: Sequence[float]) -> Groups | None:
-        """Groups with which every root can take its trees at its rate; None when the greedy packing finds none.
+        """Return groups with which every root can take its trees at its rate; None where the greedy packing finds none.
 
-        rates: of each tree, by root. Largest reduction first; of equals the switch with the least room, the neediest
-        root's tree with the most workers left.
+        `rates` has the rate of each tree, by root. The largest reduction comes first; of equals the switch with the
+        least room, and of the neediest root the tree with the most workers left.
         """
         needed = []
         everything = sum(rates[s] for s in self.owners)
@@ -111,7 +119,7 @@ class Instance:
             served: set[int] = set()
             for t in sorted(range(len(self.owners)), key=lambda t: (-needed[self.owners[t]], -left[t])):
                 s = self.owners[t]
-                if s in served:  # its trees are alike: the first that has a group will do
+                if s in served:  # a root's trees are alike, so one of them is enough
                     continue
                 most = min(needed[s] + 1, left[t])
                 if most < 2 or (best is not None and most - 1 < best[0]):
@@ -137,7 +145,7 @@ class Instance:
         return groups
 
     def levels(self) -> list[float]:
-        """Rates at which a switch or a root is just full, highest first."""
+        """Return the rates at which a switch or a root is just full, highest first."""
         finite = {float(c) for c in self.switches if 0 < c < math.inf}
         values = {c / n for c in finite for n in range(2, self.workers + 1)}
         for s, capacity in enumerate(self.roots):
@@ -147,8 +155,9 @@ class Instance:
 
 
 def _shared_mbps(topology: Topology, job: Job, root: str) -> float:
-    """Return the capacity (Mbit/s) of the links into the host on which the root and a worker are; infinity where it is
-    no such host, or results do not count."""
+    """Return the capacity (Mbit/s) of the links into the host on which the root and a worker are; infinity where there
+    is no such worker, or results do not count.
+    """
     own = own_switch(topology, root)
     if own is None or not topology.results_on_links or not set(topology.neighbours(own)) & set(job.workers):
         return math.inf
@@ -157,7 +166,7 @@ def _shared_mbps(topology: Topology, job: Job, root: str) -> float:
 
 
 def usable_switches(network: Network, job: Job) -> list[str]:
-    """Switches that all workers reach and that reach all roots."""
+    """Return the switches that all workers reach and that reach all roots."""
     index, topology = network.index, network.topology
     result = []
     for v in topology.switches:
@@ -169,7 +178,7 @@ def usable_switches(network: Network, job: Job) -> list[str]:
 
 
 class Placement:
-    """Packed groups on their switches, with their workers; moved about until links hold."""
+    """Packed groups on their switches, with their workers; they are moved about until links hold."""
 
     def __init__(self, instance: Instance, rates: Sequence[float], groups: Groups, strategy: str, seed: int) -> None:
         self.instance, self.rates, self.strategy, self.seed = instance, list(rates), strategy, seed
@@ -187,7 +196,9 @@ class Placement:
         return sum(self.rates[s] for s in self.instance.owners)
 
     def _nearest(self, sizes: list[int]) -> list[list[int]]:
-        """Groups take the nearest workers that are left, the groups with the nearest workers first."""
+        """Return the workers of each group: groups take the nearest workers that are left, the groups with the nearest
+        workers first.
+        """
         network, job = self.network, self.job
         index = network.index
         leaves = [index[w] for w in job.workers]
@@ -203,7 +214,7 @@ class Placement:
         return members
 
     def choices(self) -> list[Choice]:
-        """The trees, before routing."""
+        """Return the trees before routing."""
         total = self.target
         result = []
         for t, s in enumerate(self.instance.owners):
@@ -216,16 +227,16 @@ class Placement:
         return result
 
     def plan(self) -> Plan:
-        """Routed and evaluated."""
+        """Return the routed and evaluated plan."""
         choices, topology = self.choices(), self.network.topology
         return plan_choices(topology, self.job, self.strategy, choices, self.seed, network=self.network)
 
     def improved(self, enough: float) -> Plan:
-        """Moves groups and workers away from links that the plan overloads, as long as that is what holds it back.
+        """Move groups and workers away from links that the plan overloads, as long as a link is the bottleneck. Return
+        the best plan on the way, at once when its rate is `enough`.
 
         Links that are over PRICED_FROM at the target get dearer from round to round; workers are assigned to the places
-        in their trees' groups, and the groups to switches, at least total price. Returns the best plan seen, at once
-        when its rate is `enough`.
+        in their trees' groups, and the groups to switches, at least total price.
         """
         best = plan = self.plan()
         pricing = Pricing(self.network, self.job)
@@ -260,7 +271,7 @@ class Placement:
         return np.array([pricing.position[self.network.index[v]] for v in self.usable])
 
     def _assign(self, pricing: Pricing) -> None:
-        """Every tree's workers to the places in its groups, and to going direct."""
+        """Assign every tree's workers to the places in its groups, and to sending directly."""
         at = self._positions(pricing)
         for t, s in enumerate(self.instance.owners):
             groups = self.of_tree[t]
@@ -275,7 +286,7 @@ class Placement:
                     self.members[places[place]].append(i)
 
     def _relocate(self, pricing: Pricing) -> None:
-        """The groups that share a switch, together, to switches that have the capacity."""
+        """Move the groups that share a switch, together, to switches that have the capacity."""
         instance = self.instance
         at = self._positions(pricing)
         bins = sorted(set(self.switch))
@@ -302,7 +313,7 @@ class Placement:
 
 
 def refitted(network: Network, job: Job, plan: Plan, frozen_split: Split | None) -> Plan:
-    """The plan's trees with the rates that are best together."""
+    """Return the plan's trees with the rates that are best together."""
     master = Master(network, job, bound(network.topology, job), frozen_split)
     for tree in plan.trees:
         column = master.make(tree)
@@ -325,9 +336,8 @@ def packed_plans(
     frozen_split: Split | None,
     lower_targets: int = LOWER_TARGETS,
 ) -> list[Plan]:
-    """Plans for trees at these rates (by root) or, where links do not let them, at lower ones.
-
-    reached: the rate to beat. Raises Infeasible or DoesNotFit where the first of them is no plan.
+    """Return plans for trees at these rates (by root) or, where links do not allow them, at lower ones; `reached` is
+    the rate to beat. Raise Infeasible or DoesNotFit where the first of them is no plan.
     """
     plans: list[Plan] = []
     total = sum(rates[s] for s in instance.owners)

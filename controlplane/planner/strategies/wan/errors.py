@@ -4,5 +4,6 @@ from __future__ import annotations
 
 
 class WanError(ValueError):
-    """The instance is not well formed, or has no solution (unreachable nodes, no bandwidth). The message names the
-    nodes."""
+    """Error of an instance that is not well formed, or has no solution (unreachable nodes, no bandwidth); the message
+    names the nodes.
+    """

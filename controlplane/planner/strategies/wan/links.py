@@ -14,8 +14,10 @@ Link = tuple[str, str]
 class Links:
     """The network's links, and the links that each connection crosses.
 
-    nodes: the n workers. routes: for every pair of workers, the network's nodes from one to the other. mbps: the rate
-    of each link that limits anybody; other links on the routes are ignored.
+    Args:
+        nodes: The n workers.
+        routes: For every pair of workers, the network's nodes from one to the other.
+        mbps: The rate of each link that may be a limit, in Mbit/s; other links on the routes are ignored.
     """
 
     def __init__(self, nodes: Sequence[str], routes: Mapping[Link, Sequence[str]], mbps: Mapping[Link, float]) -> None:
@@ -32,9 +34,9 @@ class Links:
                             self.crosses[i, j, self.index[link]] = True
 
     def change(self, link: Link, mbps: float) -> None:
-        """Sets the rate of a link."""
+        """Set the rate of a link in Mbit/s."""
         self.mbps[self.index[link]] = mbps
 
     def narrowest(self) -> NDArray[np.float64]:
-        """(n, n), Mbit/s: the rate of each connection when no other one sends."""
+        """Return the rate in Mbit/s of each connection when no other one sends, shape (n, n)."""
         return np.where(self.crosses, self.mbps, np.inf).min(axis=2, initial=np.inf)

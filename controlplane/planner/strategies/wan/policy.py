@@ -19,17 +19,23 @@ from controlplane.planner.plan.task import AS_PLANNED, Sending, Task, task_of
 from controlplane.planner.topology import Topology
 
 BROKEN_MBPS = 1e-3
-"""The rate, Mbit/s, of a link that two agents have found broken, until the network tells another one."""
+"""The rate, in Mbit/s, of a link that two agents have found broken, until the network tells another one."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """An agent has submitted `values` float32 values to synchronise. turn: the agent's own number of the submission.
+    """Event: an agent has submitted values to synchronise. The attributes after `turn` are for policies whose members
+    come and go (site_rounds.py).
 
-    For policies whose members come and go (site_rounds.py): round: the trainer's number of the round. op: what is to be
-    done with the values ("": what the policy always does). weight: of the values, such as the samples behind them.
-    within: seconds that the trainer still waits; None: for any time. alone: whether it wants a result of its own values
-    only, while others live.
+    Attributes:
+        node: The agent.
+        values: How many float32 values it has submitted.
+        turn: The agent's own number of the submission.
+        round: The trainer's number of the round.
+        op: The operation on the values; "" for the one that the policy always does.
+        weight: The weight of the values, such as the number of samples behind them.
+        within: Seconds that the trainer still waits; None for any time.
+        alone: Whether the trainer wants a result of its own values only, while others live.
     """
 
     node: str
@@ -44,7 +50,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Finished:
-    """An agent has everything that it gets of the task."""
+    """Event: an agent has everything that it gets of the task."""
 
     node: str
     task: int
@@ -52,7 +58,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Measured:
-    """The throughput of the last chunks between two agents, Mbit/s."""
+    """Event: the throughput of the last chunks between two agents was measured, in Mbit/s."""
 
     sender: str
     receiver: str
@@ -61,7 +67,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Changed:
-    """The network has told the new bandwidth from one site to a neighbouring one, Mbit/s."""
+    """Event: the network has told the new bandwidth from one site to a neighbouring one, in Mbit/s."""
 
     sender: str
     receiver: str
@@ -70,7 +76,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Progress:
-    """The sender (`node`) of a copy still has this part of it (`left`, 0 to 1) to send to a receiver."""
+    """Event: the sender (`node`) of a copy still has this part of it (`left`, 0 to 1) to send to a receiver."""
 
     node: str
     task: int
@@ -80,7 +86,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Lost:
-    """An agent is lost, or (with `other`) two agents cannot reach each other."""
+    """Event: an agent is lost, or (with `other`) two agents cannot reach each other."""
 
     node: str
     other: str | None = None
@@ -88,15 +94,16 @@ class Lost:
 
 @dataclass(frozen=True)
 class Silent:
-    """An agent cannot reach the coordinator, and other agents can reach it: it finishes the tasks that have begun, and
-    submits nothing until it is back."""
+    """Event: an agent cannot reach the coordinator, and other agents can reach it. It finishes the tasks that have
+    begun, and submits nothing until it is back.
+    """
 
     node: str
 
 
 @dataclass(frozen=True)
 class Back:
-    """An agent has joined (again), or (with `other`) two agents reach each other again."""
+    """Event: an agent has joined (again), or (with `other`) two agents reach each other again."""
 
     node: str
     other: str | None = None
@@ -104,7 +111,7 @@ class Back:
 
 @dataclass(frozen=True)
 class Failed:
-    """An agent cannot carry out this task, or not within the task's time."""
+    """Event: an agent cannot carry out this task, or not within the task's time."""
 
     task: int
     reason: str
@@ -112,8 +119,9 @@ class Failed:
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """An agent's trainer has withdrawn a submission. turn: as in `Ready`. task: the running task that contains it, of
-    which only policies that answer with `LetGo` are told (`lets_go`); None: no task contains it yet."""
+    """Event: an agent's trainer has withdrawn the submission `turn`. `task` is the running task that contains it, of
+    which only policies that answer with `LetGo` are told (`lets_go`); None where no task contains it yet.
+    """
 
     node: str
     turn: int
@@ -122,8 +130,10 @@ class Withdrawn:
 
 @dataclass(frozen=True)
 class Tick:
-    """Time has passed: about a second since the last one. Only policies with an attribute `ticks` are told. silent: the
-    connected agents that have said nothing for some seconds, though each says every second that it lives."""
+    """Event: time has passed, about a second since the last one. Only policies with an attribute `ticks` are told.
+    `silent` has the connected agents that have said nothing for some seconds, though each says every second that it
+    lives.
+    """
 
     silent: frozenset[str] = frozenset()
 
@@ -133,16 +143,19 @@ Event = Ready | Withdrawn | Finished | Measured | Changed | Progress | Lost | Si
 
 @dataclass(frozen=True)
 class Start:
-    """Carry out this task. Each task has a higher number than the one before: agents drop messages of unknown tasks
-    with lower numbers as old."""
+    """Order: carry out this task. Each task has a higher number than the one before: agents drop messages of unknown
+    tasks with lower numbers as old.
+    """
 
     task: Task
 
 
 @dataclass(frozen=True)
 class Abort:
-    """Give up this task; its participants are told the reason. again: their submissions wait for another task. Without
-    it, trainers get an error, or continue with their own values where the task kept those and the policy allows it."""
+    """Order: give up this task; its participants are told the reason. With `again`, their submissions wait for another
+    task. Without it, trainers get an error, or continue with their own values where the task kept those and the policy
+    allows it.
+    """
 
     task: int
     reason: str
@@ -151,8 +164,9 @@ class Abort:
 
 @dataclass(frozen=True)
 class LetGo:
-    """Let an agent's trainer wait no longer for the task: it gets an error with the reason. The task goes on, with the
-    values of that trainer in it and its agent passing on what it has to."""
+    """Order: let an agent's trainer wait no longer for the task; it gets an error with the reason. The task goes on
+    with that trainer's values in it, and its agent still forwards what it has to.
+    """
 
     task: int
     node: str
@@ -161,7 +175,7 @@ class LetGo:
 
 @dataclass(frozen=True)
 class Drop:
-    """Send no more of a copy to these receivers."""
+    """Order: send no more of a copy to these receivers."""
 
     task: int
     nodes: tuple[str, ...]
@@ -169,7 +183,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Pace:
-    """The sender of a multicast that switches copy sends at this rate from now on, Mbit/s of values."""
+    """Order: the sender of a multicast that switches copy sends at this rate from now on, in Mbit/s of values."""
 
     task: int
     mbps: float
@@ -177,16 +191,17 @@ class Pace:
 
 @dataclass(frozen=True)
 class Mend:
-    """A running task continues with the trees of this one. Some of its trees carry nothing any more, and trees at the
-    end of the list carry their values instead (`Task.with_root`). Agents that were not in the task before are told
-    of it."""
+    """Order: continue a running task with the trees of this one. Some of its trees carry nothing any more, and trees at
+    the end of the list carry their values instead (`Task.with_root`). Agents that were not in the task before are told
+    of it.
+    """
 
     task: Task
 
 
 @dataclass(frozen=True)
 class Release:
-    """The trainer that sends this copy may continue."""
+    """Order: the trainer that sends this copy may continue."""
 
     node: str
     task: int
@@ -194,7 +209,9 @@ class Release:
 
 @dataclass(frozen=True)
 class ContinueAlone:
-    """No other agent can be found for this agent's oldest submission: its trainer continues with its own values."""
+    """Order: the trainer of this agent's oldest submission continues with its own values, as no other agent can be
+    found for it.
+    """
 
     node: str
     reason: str
@@ -202,9 +219,16 @@ class ContinueAlone:
 
 @dataclass(frozen=True)
 class Reject:
-    """No task can contain the oldest submissions of these agents: their trainers get them back, with the reason.
-    behind: the round that others have reached meanwhile, where that is why; the trainer then needs their state. again:
-    the same values may be submitted again, since only the members have changed."""
+    """Order: give the oldest submissions of these agents back to their trainers, with the reason, as no task can
+    contain them.
+
+    Attributes:
+        nodes: The agents.
+        reason: The reason.
+        behind: The round that others have reached meanwhile, where that is the reason; the trainer then needs their
+            state.
+        again: Whether the same values may be submitted again, since only the members have changed.
+    """
 
     nodes: tuple[str, ...]
     reason: str
@@ -214,8 +238,9 @@ class Reject:
 
 @dataclass(frozen=True)
 class DefaultSplit:
-    """Agents that are ready with this many values begin to send them before their task is known. blocks: (the agent
-    that adds, first value, number of values)."""
+    """Order: agents that are ready with this many values begin to send them before their task is known. `blocks` has
+    (the agent that adds, first value, number of values).
+    """
 
     values: int
     chunk_values: int
@@ -226,8 +251,9 @@ Order = Start | Abort | LetGo | Mend | Drop | Pace | Release | ContinueAlone | R
 
 
 def uneven(values: Mapping[str, int]) -> str | None:
-    """Return, in words, which agents have submitted another number of values than most; None: all have the same number.
-    values: of each agent."""
+    """Return, in words, which agents have submitted another number of values than most; None where all have the same
+    number. `values` has the number of each agent.
+    """
     sizes = Counter(values.values())
     if len(sizes) < 2:
         return None
@@ -246,7 +272,9 @@ def rates_changed(before: nx.DiGraph, now: nx.DiGraph, part: float) -> bool:
 
 
 class Policy(Protocol):
-    """Called from one thread, with one event at a time. `now`: seconds, never less than in the call before."""
+    """A strategy over time. It is called from one thread, with one event at a time; `now` is a time in seconds that
+    never falls.
+    """
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -261,8 +289,9 @@ class TakeoverPolicy(Policy, Protocol):
     """A policy that can continue the tasks of another coordinator's policy of the same kind."""
 
     def adopt(self, tasks: Mapping[int, tuple[Task, Collection[str]]], number: int) -> None:
-        """tasks: the tasks under way, and the agents that wait for the end of each. New tasks get numbers above
-        `number`."""
+        """Continue the tasks under way, of which `tasks` has each with the agents that wait for its end. New tasks get
+        numbers above `number`.
+        """
 
 
 class Rounds:
@@ -279,18 +308,19 @@ class Rounds:
         self.running: dict[int, set[str]] = {}  # task -> participants that are not finished
 
     def task(self, number: int, values: int, now: float) -> Task:
-        """Makes the task of this number, for tensors of this many values. Raises Infeasible, PlanError or WanError when
-        there is none."""
+        """Return the task of this number, for tensors of this many values. Raise Infeasible, PlanError or WanError
+        where there is none.
+        """
         raise NotImplementedError
 
     def learn(self, event: Measured | Changed, now: float) -> None:
-        """A throughput has been measured, or the network has told a bandwidth."""
+        """Take note of a throughput that was measured, or of a bandwidth that the network has told."""
 
     def done(self, number: int) -> None:
-        """All participants have everything that they get of the task."""
+        """Take note that all participants have everything that they get of the task."""
 
     def broken(self, node: str, other: str) -> None:
-        """Two agents cannot reach each other: the next round avoids the connection where it can."""
+        """Take note that two agents cannot reach each other: the next round avoids the connection where it can."""
 
     def handle(self, event: Event, now: float) -> Sequence[Order]:
         match event:
@@ -323,12 +353,12 @@ class Rounds:
         return ()
 
     def adopt(self, tasks: Mapping[int, tuple[Task, Collection[str]]], number: int) -> None:
-        """Continues the tasks of another coordinator (`TakeoverPolicy`)."""
+        """Continue the tasks of another coordinator (`TakeoverPolicy`)."""
         self.numbers = number
         self.running = {each: set(waiting) for each, (_, waiting) in tasks.items()}
 
     def _begin(self, now: float) -> Sequence[Order]:
-        """Starts tasks while all agents have submissions. A round for which no task can be made fails by itself."""
+        """Start tasks while all agents have submissions. A round for which no task can be made fails by itself."""
         orders: list[Order] = []
         while all(self.ready.values()):
             values = {node: waiting.popleft().values for node, waiting in self.ready.items()}
@@ -339,7 +369,7 @@ class Rounds:
                 continue
             try:
                 task = self.task(self.numbers, values[self.nodes[0]], now)
-            except Exception as error:  # of whatever kind: a strategy's error must not end the job
+            except Exception as error:  # of any kind, as a strategy's error must not end the job
                 orders.append(Reject(self.nodes, f"no task can be made: {type(error).__name__}: {error}"))
                 continue
             self.running[self.numbers] = set(task.participants)
@@ -348,7 +378,7 @@ class Rounds:
 
 
 class FollowPlan(Rounds):
-    """Every round uses the trees of one plan, of any strategy that makes aggregation trees or multicasts."""
+    """Rounds that all use the trees of one plan, of any strategy that makes aggregation trees or multicasts."""
 
     def __init__(self, plan: Plan, topology: Topology, sending: Sending = AS_PLANNED) -> None:
         super().__init__(plan.job.workers)
@@ -359,9 +389,8 @@ class FollowPlan(Rounds):
 
 
 class FollowNetwork(FollowPlan):
-    """FollowPlan that replans before a round when some link's rate has changed by more than the part `change`.
-
-    make: a plan for a topology. link(sender, receiver): the topology's link between two agents' sites.
+    """FollowPlan that replans before a round when some link's rate has changed by more than the part `change`. `make`
+    makes a plan for a topology; `link(sender, receiver)` returns the topology's link between two agents' sites.
     """
 
     def __init__(
@@ -388,7 +417,7 @@ class FollowNetwork(FollowPlan):
                 self.changed[link] = BROKEN_MBPS
 
     def followed(self) -> bool:
-        """Applies the changes to the topology when they are large enough; returns whether it did."""
+        """Apply the changes to the topology when they are large enough, and return whether they were."""
         before = self.topology.residual_bandwidth_mbps
         if any(abs(mbps - before(u, v)) > self.change * before(u, v) for (u, v), mbps in self.changed.items()):
             links = [

@@ -1,4 +1,5 @@
-"""Rounds of sites that come and go: each round is done by whoever is there, and its plan is made for exactly these.
+"""Rounds of sites that come and go: each round is done by the sites that are present, and its plan is made for exactly
+these.
 
 A round has a number, which trainers give: a site's state is "before round r" or "after it". These rules follow.
 
@@ -7,20 +8,21 @@ A round has a number, which trainers give: a site's state is "before round r" or
 - A round begins when all *active* sites have submitted their values for it. A site is active from the time when its
   state is that of the others until it is lost, or until the others did not wait for it (`patience`).
 - The first round waits as well for the sites that began together and are still fetching the state of one of them. So
-  it does not depend on how fast each of them is who takes part.
+  it does not depend on how fast each site is which ones take part.
 - A round has a deadline: when half of the sites that live will have waited for as long as they do (so one site that
-  waits for a short time only decides nothing for the others). When half of the time until then has passed, nobody waits
-  any more for sites that say nothing at all: the round begins without them, and a task under way is begun again without
-  them. For sites that live and have submitted nothing, it is three quarters. Where a task takes half of what is left
-  and all its sites live, links are slow: the network is measured again meanwhile, and the task is done again as soon as
-  that gives another plan.
+  waits for a short time only decides nothing for the others). When half of the time until then has passed, no site
+  waits any longer for sites that say nothing at all: the round begins without them, and a task under way is begun again
+  without them. For sites that live and have submitted nothing, it is three quarters. Where a task takes half of the
+  remaining time and all its sites live, links are slow: the network is measured again meanwhile, and the task is done
+  again as soon as that gives another plan.
 - A site whose own time is over leaves the round, and the others go on: a task that has its values has them once.
 - A site that has another way to the others (overlay/sites/fallback.py) does no round alone while others live: it has
   to wait for them, until all of them take that way.
 - A round whose task is given up, because a site was lost, is submitted again by those that do not have its result.
-  Whoever has the result submits the next round, and then the others are behind: they get the result with the state.
+  A site that has the result submits the next round, and then the others are behind: they get the result with the
+  state.
 
-A round may have two tasks: "maximum" agrees on scales and says who takes part, and "words" adds integers. The second
+A round may have two tasks: "maximum" agrees on scales and fixes the participants, and "words" adds integers. The second
 one needs exactly the participants of the first; else the round is begun again. A site that comes between the two waits
 for the next round: it would have the others begin this one again.
 """
@@ -57,41 +59,43 @@ from controlplane.planner.topology import Topology
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 OPS: tuple[Op, ...] = ("sum", "maximum", "words")
 MOST_NAMES = 60_000
-"""Names that may ever join one coordinator: agents are numbered with 16 bits."""
+"""Most names that may ever join one coordinator, as agents are numbered with 16 bits."""
 
 
 class Planner(Protocol):
-    """Knows the network between sites (overlay/core/site_network.py). version: changes whenever plans would."""
+    """The part of the service that knows the network between sites (overlay/core/site_network.py). `version` changes
+    whenever plans would.
+    """
 
     version: int
 
     def plan(self, sites: Sequence[str]) -> tuple[Plan, Topology]:
-        """The plan for these sites, and the topology that it was made on. Raises as strategies do."""
+        """Return the plan for these sites, and the topology that it was made on. Raise as strategies do."""
         ...
 
     def chunks(self, sites: Sequence[str], values: int) -> tuple[int, int]:
         """Return the values of a chunk in a round of `values` values, and the chunks of a tree that a site sends ahead
-        of their results."""
+        of their results.
+        """
         ...
 
 
 class SiteRounds:
-    """The policy of sites (docs/sites.md).
+    """The policy of sites (docs/sites.md); the module's text has the rules.
 
-    planner: makes the plans. sites: how many the first round waits for. patience: seconds after the first submission
-    for a round, after which it begins without the sites that have submitted nothing; None: see above. broken(site,
-    other): these two cannot reach each other. allows(sites): these may do a round though others are missing (another
-    coordinator may have them). did(round, sites): these have done a round. overdue(task): half of a task's time has
-    passed, and all its sites live. sending: how sites send.
+    `planner` makes the plans; the first round waits for `sites` sites. `patience` seconds after a round's first
+    submission, it begins without sites that have submitted nothing (None: by the rules). `broken` is called with two
+    sites that cannot reach each other, `did` with a round and the sites that did it, `overdue` with a task of whose
+    time half has passed while all its sites live; `allows` returns whether these sites may do a round though others are
+    missing.
 
-    round: the first round that is not done. active: see above. late: active sites for which nobody waits until they
-    submit something again. fetching: the sites that began together with these and do not have their state yet. started:
-    a first round may begin, or has. held: no round begins now (the network is being measured), unless half of its time
-    has passed.
+    `round` is the first round that is not done. `late` has active sites for which none waits until they submit again,
+    `fetching` the sites that began together with these and lack their state. `started` says whether a first round may
+    begin, `held` that none begins, as the network is being measured (unless half of its time has passed).
     """
 
-    ticks = True  # it is told of the time that passes
-    lets_go = True  # and of sites that wait no longer for a task that runs
+    ticks = True  # the driver sends it `Tick`
+    lets_go = True  # and `Withdrawn` for tasks that run
 
     def __init__(
         self,
@@ -117,7 +121,7 @@ class SiteRounds:
         self.running: dict[int, Running] = {}
         self._ready: dict[str, deque[Submitted]] = {}
         self._waiting = Waiting(patience)
-        self._left: set[str] = set()  # a task of this round
+        self._left: set[str] = set()  # sites that have left a task of this round
         self._agreed: tuple[int, tuple[str, ...]] = (-1, ())  # round and participants of the last "maximum"
 
     @property
@@ -126,7 +130,7 @@ class SiteRounds:
         return tuple(self._names)
 
     def admit(self, node: str) -> str | None:
-        """A site joins, of any name. Returns why it may not; None: it may."""
+        """Let a site join, of any name. Return the reason why it may not, or None."""
         if node in self._names:
             return None
         if not NAME.fullmatch(node):
@@ -140,7 +144,7 @@ class SiteRounds:
     # --- who is active ---
 
     def activate(self, node: str) -> str | None:
-        """The site has the state of the others, before round `round`. Returns why it cannot take part; None: it can."""
+        """Make a site active that has the state before round `round`. Return why it may not take part, or None."""
         self.fetching.discard(node)
         self.late.discard(node)
         if node not in self.active and len(self.active) >= MOST_CONTRIBUTORS:
@@ -149,7 +153,7 @@ class SiteRounds:
         return None
 
     def begin_at(self, round_: int, sites: Iterable[str] = ()) -> None:
-        """Let these sites begin together, with the state before this round. Each of them is active when it has that."""
+        """Let these sites begin together, with the state before this round; each is active when it has that."""
         self._reached(round_)
         self.started = True
         self.fetching = set(sites)
@@ -159,7 +163,7 @@ class SiteRounds:
         return (self.active - self.late - self._left) | self.fetching
 
     def missing(self) -> list[str]:
-        """The sites that the round under way waits for, because others have submitted values."""
+        """Return the sites for which the round under way waits, because others have submitted values."""
         waiting = [node for node in self._awaited if not self._ready[node]]
         return sorted(waiting) if any(self._ready[node] for node in self.active) else []
 
@@ -193,7 +197,7 @@ class SiteRounds:
         return []
 
     def _withdrawn(self, node: str, turn: int, number: int | None) -> list[Order]:
-        """A site's time is over: nobody waits for it until it submits something again."""
+        """Handle that a site's time is over: no site waits for it until it submits something again."""
         self.late.add(node)
         self._ready[node] = deque(each for each in self._ready[node] if each.ready.turn != turn)
         run = self.running.get(-1 if number is None else number)
@@ -203,7 +207,7 @@ class SiteRounds:
         run.waiting.discard(node)
         self._left.add(node)
         if run.have and run.task.op != "maximum":
-            self.active.discard(node)  # others are after this round now
+            self.active.discard(node)  # others are past this round
         if run.waiting:
             return [LetGo(run.task.number, node, reason)]
         if run.have:
@@ -214,7 +218,7 @@ class SiteRounds:
         return [self._give_up(run.task.number, reason)]
 
     def _look(self, silent: Collection[str], now: float) -> list[Order]:
-        """Looks at the tasks of which half of the time has passed."""
+        """Look at the tasks of which half of the time has passed, and return the orders that follow."""
         self._waiting.silent = frozenset(silent)
         orders: list[Order] = []
         for number, run in list(self.running.items()):
@@ -241,7 +245,7 @@ class SiteRounds:
         return Reject((node,), why, behind=self.round)
 
     def _outdated(self) -> list[Order]:
-        """Gives back what was submitted for rounds that are done."""
+        """Give back submissions for rounds that are done."""
         orders: list[Order] = []
         for node, waiting in self._ready.items():
             while waiting and waiting[0].ready.round < self.round:
@@ -276,7 +280,7 @@ class SiteRounds:
             reason = f"{node} is lost"
             concerned = [number for number, run in self.running.items() if node in run.task.nodes]
             if not self.active:
-                self.started = False  # nobody has the state any more: sites begin together again
+                self.started = False  # no site has the state any more: sites begin together again
                 self.fetching.clear()
         else:
             self._broken(node, other)
@@ -287,7 +291,7 @@ class SiteRounds:
     # --- rounds ---
 
     def _begin(self, now: float) -> list[Order]:
-        """Starts what can start."""
+        """Start the tasks that can start, and return the orders."""
         orders: list[Order] = []
         for node in self._ready.keys() - self.active if self.started else ():
             while self._ready[node]:  # submitted before the sites began, without the state that they began with
@@ -328,8 +332,9 @@ class SiteRounds:
         return orders
 
     def _heads(self) -> dict[str, Submitted]:
-        """The oldest submission of each active site. Who has left this round waits for its end while others are in it:
-        each that came back would have them begin again."""
+        """Return each active site's oldest submission. A site that has left this round waits for its end while others
+        are in it: each one that came back would have them begin again.
+        """
         heads = {node: waiting[0] for node, waiting in self._ready.items() if waiting and node in self.active}
         rest = {node: head for node, head in heads.items() if node not in self._left}
         return rest if rest or any(run.task.round == self.round for run in self.running.values()) else heads
@@ -339,7 +344,7 @@ class SiteRounds:
         return run.task.round == self.round and not (second and run.task.op == "maximum")
 
     def _begin_again(self, words: dict[str, Submitted]) -> list[Order]:
-        """A round that has agreed on scales cannot be done with these sites."""
+        """Begin a round again that agreed on scales and cannot be done with these sites; return the orders."""
         self._waiting.since = None
         if self._agreed[0] == self.round:
             self.late.update(node for node in self._agreed[1] if not self._ready[node])
@@ -350,8 +355,7 @@ class SiteRounds:
         return [*(self._give_up(number, why) for number in stuck), Reject(tuple(words), why, again=True)]
 
     def _next(self, heads: dict[str, Ready], ends: float, now: float) -> list[Order]:
-        """Uses up the first submissions of these sites, which are all for the same round: as a task, or given back.
-        ends: the round's deadline."""
+        """Use up these sites' first submissions, all for one round: as a task until `ends`, or given back."""
         participants = tuple(sorted(heads))
         self._waiting.since = None
         if all(head.op != "words" for head in heads.values()):
@@ -367,7 +371,7 @@ class SiteRounds:
         self.numbers += 1
         try:
             task = self._task(participants, heads)
-        except Exception as error:  # of whatever kind: a plan that fails must not end the job
+        except Exception as error:  # of any kind, as a plan that fails must not end the job
             return [Reject(participants, f"no task can be made: {type(error).__name__}: {error}")]
         half = now + HALF * (ends - now)
         self.running[task.number] = Running(task, set(task.participants), half, self._planner.version)
@@ -380,7 +384,7 @@ class SiteRounds:
 def make_task(
     planner: Planner, number: int, participants: tuple[str, ...], heads: dict[str, Ready], sending: Sending
 ) -> Task:
-    """The task of these submissions, with the plan for these sites. Raises as strategies do."""
+    """Return the task of these submissions, with the plan for these sites. Raise as strategies do."""
     head = heads[participants[0]]
     op: Op = next(op for op in OPS if op == head.op)
     if len(participants) == 1:
@@ -398,7 +402,7 @@ def make_task(
 
 
 def unequal(heads: dict[str, Ready]) -> str | None:
-    """Return in words how the submissions of one round differ; None: they do not, and may be added."""
+    """Return, in words, how the submissions of one round differ; None where they do not, and may be added."""
     ops = {node: head.op for node, head in heads.items()}
     if len(set(ops.values())) > 1:
         words = ", ".join(f"{node}: {op}" for node, op in sorted(ops.items()))

@@ -10,13 +10,14 @@ from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Ready
 
 HALF, LATE = 0.5, 0.75
-"""Parts of a round's time after which nobody waits any more for sites that say nothing at all, and for those that live
-and have submitted nothing. The rest of the time is for the round."""
+"""Parts of a round's time after which no site waits any longer for sites that say nothing at all, and for those that
+live and have submitted nothing. The rest of the time is for the round.
+"""
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """A submission that no task contains. ends: when its site waits no longer."""
+    """A submission that no task contains yet; its site waits for it until the time `ends`."""
 
     ready: Ready
     ends: float
@@ -24,8 +25,16 @@ class Submitted:
 
 @dataclass
 class Running:
-    """A task under way. waiting: participants that wait for its result. have: those that have it. half: half of the
-    round's time is over then. version: of what the planner knew. slow: half has passed, and nobody was silent."""
+    """A task under way.
+
+    Attributes:
+        task: The task.
+        waiting: Participants that wait for its result.
+        half: The time at which half of the round's time is over.
+        version: Version of the planner's knowledge from which the task was made.
+        have: Participants that have the result.
+        slow: Whether half of the time has passed and no participant was silent.
+    """
 
     task: Task
     waiting: set[str]
@@ -38,8 +47,10 @@ class Running:
 class Waiting:
     """Submissions of one round that wait, for other sites or for measurements.
 
-    patience: as for SiteRounds. silent: sites that are connected and say nothing. since: when the first submission came
-    that waits now; None: none does.
+    Attributes:
+        patience: As for SiteRounds.
+        silent: Sites that are connected and say nothing.
+        since: When the first of the submissions that wait at present came; None where none waits.
     """
 
     def __init__(self, patience: float | None) -> None:
@@ -48,14 +59,18 @@ class Waiting:
         self.since: float | None = None
 
     def deadline(self, heads: dict[str, Submitted], awaited: Collection[str]) -> float:
-        """Return the time at which half of the sites that live will have waited for as long as they do; inf: fewer have
-        submitted yet. heads: what waits, by site. awaited: the sites that take part, if they come."""
+        """Return the time at which half of the sites that live will have waited for as long as they do; infinity where
+        fewer have submitted yet. `heads` has the submissions that wait, by site, `awaited` the sites that take part if
+        they come.
+        """
         half = (len((set(awaited) - self.silent) | heads.keys()) + 1) // 2
         ends = sorted(head.ends for head in heads.values())
         return ends[half - 1] if len(ends) >= half else inf
 
     def passed(self, part: float, heads: dict[str, Submitted], awaited: Collection[str], now: float) -> bool:
-        """Return whether this part of the time is over which the round had when the first of these submissions came."""
+        """Return whether this part of the round's time is over, which began when the first of these submissions
+        came.
+        """
         assert self.since is not None, "a submission waits"
         return now >= self.since + part * (self.deadline(heads, awaited) - self.since)
 
@@ -63,7 +78,8 @@ class Waiting:
         self, heads: dict[str, Submitted], sites: Collection[str], awaited: Collection[str], now: float
     ) -> bool | None:
         """Return whether all sites that have agreed on the scales of a round have submitted what they add now
-        (`heads`); None: the others may still come, if they are awaited; False: never."""
+        (`heads`); None where the others may still come, as they are awaited; False where they never will.
+        """
         if not heads.keys() <= set(sites) or any(site not in heads and site not in awaited for site in sites):
             return False
         if heads.keys() == set(sites):
@@ -80,6 +96,7 @@ class Waiting:
 
 
 def waits_for_others(heads: dict[str, Submitted], active: Collection[str]) -> bool:
-    """Return whether this is a single site, which has another way to the others when the network does not lead
-    to them."""
+    """Return whether this is a single site, which has another way to the others when the network does not lead to
+    them.
+    """
     return len(heads) == 1 and len(active) > 1 and not all(head.ready.alone for head in heads.values())

@@ -21,8 +21,16 @@ from controlplane.planner.topology import Topology
 
 @dataclass(frozen=True)
 class Sites:
-    """graph: the switches; "mbps" of its directed links is their residual bandwidth. worker, server: the site of each
-    of the job's workers and parameter servers."""
+    """A job's sites.
+
+    Attributes:
+        topology: The network.
+        job: The job.
+        network: The same network, to route on.
+        graph: The switches; "mbps" of its directed links is their residual bandwidth.
+        worker: The site of each of the job's workers.
+        server: The site of each of its parameter servers.
+    """
 
     topology: Topology
     job: Job
@@ -33,12 +41,12 @@ class Sites:
 
     @property
     def busy(self) -> list[str]:
-        """Sites with workers, in the order of the job."""
+        """The sites with workers, in the order of the job."""
         return list(dict.fromkeys(self.worker.values()))
 
 
 def sites(topology: Topology, job: Job) -> Sites:
-    """The sites of a job. Raises JobError, Unreachable, or TopologyError for a server with several links."""
+    """Return the sites of a job. Raise JobError, Unreachable, or TopologyError where a server has several links."""
     network = prepare(topology, job)
     graph: nx.DiGraph = nx.DiGraph()
     graph.add_nodes_from(topology.switches)
@@ -54,10 +62,11 @@ Owners = dict[str, list[tuple[str, float]]]
 
 
 def owners(view: Sites, frozen_split: Split | None) -> tuple[Owners, dict[str, float] | None]:
-    """(for each site that may be a root: its servers and the part of the site's trees that each has; the sites'
-    shares).
+    """Return, for each site that may be a root, its servers with the part of the site's trees that each has, and the
+    shares of the sites.
 
-    Without a frozen split: of each site the server with the most ingress bandwidth, and None for the shares.
+    Without a frozen split there are no shares (None), and each site has only the server with the most ingress
+    bandwidth.
     """
     if frozen_split is None:
         best: dict[str, str] = {}
@@ -79,7 +88,7 @@ def owners(view: Sites, frozen_split: Split | None) -> tuple[Owners, dict[str, f
 
 
 def needed(view: Sites, roots: Sequence[str]) -> nx.DiGraph:
-    """The graph of the sites that trees may use: without leaves that have neither workers nor a root.
+    """Return the graph of the sites that trees may use: without leaves that have neither workers nor a root.
 
     Such a leaf lies on no path between other sites. The remaining sites without workers may be passed through.
     """
@@ -93,7 +102,7 @@ def needed(view: Sites, roots: Sequence[str]) -> nx.DiGraph:
 
 
 def _pruned(view: Sites, root: str, parent: Mapping[str, str]) -> dict[str, str]:
-    """The tree `parent` without branches that have no workers."""
+    """Return the tree `parent` without branches that have no workers."""
     keep: set[str] = set()
     for site in view.busy:
         node = site
@@ -112,8 +121,16 @@ def aggregation_tree(
     *,
     routes: Mapping[tuple[str, str], Sequence[str]] | None = None,
 ) -> Tree:
-    """A tree in which every site of `up` adds. up[v]: the site to which v sends, over routes[v, up[v]] (None: over the
-    direct link). down[v]: the site from which v gets the result, over the direct link."""
+    """Return a tree in which every site of `up` adds.
+
+    Args:
+        view: The job's sites.
+        server: The parameter server that is the root.
+        share: The part of the model that the tree carries.
+        up: By site v, the site to which v sends.
+        down: By site v, the site from which v gets the result, over the direct link.
+        routes: The route of each pair (v, up[v]); None for the direct links.
+    """
     root = view.server[server]
     climb = _pruned(view, root, up)
     assignments = Assignments.of([Assignment(w, site, (w, site)) for w, site in view.worker.items()])
@@ -125,8 +142,9 @@ def aggregation_tree(
 
 
 def shortest_return(view: Sites, router: Router, server: str, share: float) -> dict[str, str]:
-    """down[v] (the site above v) of a tree of fewest hops, and among those of least load, from the server's site to all
-    sites with workers."""
+    """Return a tree of fewest hops, and among those of least load, from the server's site to all sites with workers, as
+    the site above each site.
+    """
     index, names, ends = view.network.index, view.network.names, view.network.ends
     back = router.return_tree(index[server], [index[w] for w in view.job.workers], share)
     edges = [(names[ends[e][0]], names[ends[e][1]]) for e in back]
@@ -134,8 +152,9 @@ def shortest_return(view: Sites, router: Router, server: str, share: float) -> d
 
 
 def widest_return(view: Sites, server: str, routes: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """down[v] (the site above v) of the tree whose least bandwidth per load is largest, beside the flows towards the
-    server along `routes`."""
+    """Return the return tree whose least bandwidth per load is largest, beside the flows towards the server along
+    `routes`, as the site above each site.
+    """
     load: dict[tuple[str, str], float] = {}
     for site in view.worker.values():
         if site != view.server[server]:
@@ -161,8 +180,9 @@ def widest_return(view: Sites, server: str, routes: Mapping[str, Sequence[str]])
 def star_tree(
     view: Sites, server: str, share: float, routes: Mapping[str, Sequence[str]], down: Mapping[str, str]
 ) -> Tree:
-    """A tree in which no site adds: each worker's flow takes its site's route to the server's site, and the result is
-    multicast along `down`."""
+    """Return a tree in which no site adds: each worker's flow takes its site's route to the server's site, and the
+    result is multicast along `down`.
+    """
     root = view.server[server]
     assignments = []
     for worker, site in view.worker.items():

@@ -1,9 +1,9 @@
-"""APSP: where the parameter server goes and how its workers reach it (Li et al., "Placement of Parameter Server in
-Wide Area Network Topology for Geo-Distributed Machine Learning").
+"""APSP: where the parameter server goes and how its workers reach it (Li et al., "Placement of Parameter Server in Wide
+Area Network Topology for Geo-Distributed Machine Learning").
 
-All n - 1 other nodes send D to the server at once, each over one path; a flow on path p with bandwidth b takes
-|p| D / b in the paper's reading (every hop stores and forwards), D / b when hops are pipelined (`fluid`). An epoch is
-that twice, up and down.
+All n - 1 other nodes send D to the server at once, each over one path; a flow on path p with bandwidth b takes |p| D /
+b in the paper's reading (every hop stores and forwards), D / b when hops are pipelined (`fluid`). An epoch is that
+twice, up and down.
 
 The paper's links are undirected, with one bandwidth. Here each direction has its bandwidth to itself (full duplex).
 """
@@ -23,7 +23,7 @@ from scipy.sparse import csr_matrix
 from controlplane.planner.strategies.wan.apsp.path_choice import PathChoice
 from controlplane.planner.strategies.wan.errors import WanError
 
-Node = Any  # whatever the nodes of the graph are: int or str
+Node = Any  # a node of the graph, int or str
 Path = tuple[Node, ...]
 Delay = Literal["stored", "fluid"]
 MOST_PATHS = 400
@@ -34,9 +34,14 @@ MOST_GROWN = 50_000
 
 @dataclass(frozen=True)
 class Placement:
-    """root: the server. paths: one per other node, to the root. bandwidth: Mbit/s of each flow. time: s per epoch.
+    """A placement of the parameter server.
 
-    bound: no choice of paths for this root is faster than this (the LP), s.
+    Attributes:
+        root: The server.
+        paths: A path to the root for each other node.
+        bandwidth: Mbit/s of each flow.
+        time: Seconds per epoch.
+        bound: No choice of paths for this root takes fewer seconds than this (from the linear program).
     """
 
     root: Node
@@ -51,7 +56,9 @@ def _weight(path: Path, delay: Delay) -> float:
 
 
 def usable(graph: nx.DiGraph) -> nx.DiGraph:
-    """The links that have bandwidth ("mbps"). Raises WanError for none, negative or missing ones."""
+    """Return the links that have bandwidth ("mbps"). Raise WanError where one has none given or a negative one, or
+    there are no nodes.
+    """
     result = nx.DiGraph()
     result.add_nodes_from(graph.nodes)
     for u, v, data in graph.edges(data=True):
@@ -68,9 +75,11 @@ def usable(graph: nx.DiGraph) -> nx.DiGraph:
 def paths_to(
     graph: nx.DiGraph, root: Node, most: int = MOST_PATHS, sources: Sequence[Node] | None = None
 ) -> dict[Node, list[Path]]:
-    """P_f: simple paths of each node (or source) to the root, fewest hops first, at most `most`. Raises WanError.
+    """Return P_f: simple paths of each node (or source) to the root, fewest hops first, `most` of them at most. Raise
+    WanError where a node has none.
 
-    Grown backwards from the root, all nodes at once, hop by hop; where that gets too many, Yen's algorithm per node.
+    They are grown backwards from the root, for all nodes at once, hop by hop; where there are too many, by Yen's
+    algorithm for each node.
     """
     found: dict[Node, list[Path]] = {node: [] for node in sources or graph.nodes if node != root}
     level: list[Path] = [(root,)]
@@ -103,7 +112,9 @@ def epoch_time(
     volume: float,
     delay: Delay = "stored",
 ) -> float:
-    """Problem 2 with fixed paths: all flows end together, so m = min_e B_e / sum of |p| D over e's flows. Seconds."""
+    """Solve Problem 2 with fixed paths, and return the seconds of an epoch: all flows end together, so m = min_e B_e /
+    sum of |p| D over e's flows.
+    """
     busy: dict[tuple[Node, Node], float] = {}
     for path in paths.values():
         for link in pairwise(path):
@@ -113,7 +124,7 @@ def epoch_time(
 
 
 def _choice(graph: nx.DiGraph, choices: Mapping[Node, Sequence[Path]], delay: Delay) -> PathChoice:
-    """A column per path; seconds per Mbit of volume."""
+    """Return the choice among these paths, with a column per path and seconds per Mbit of volume."""
     links = {link: k for k, link in enumerate(graph.edges)}
     rows, columns, values = [], [], []
     flow: list[int] = []
@@ -133,14 +144,16 @@ def relaxed(
     choices: Mapping[Node, Sequence[Path]],
     delay: Delay = "stored",
 ) -> tuple[list[np.ndarray], float]:
-    """Problem 4: (share of each path per flow, seconds one way per Mbit)."""
+    """Solve Problem 4, and return the share of each path per flow, and the seconds one way per Mbit."""
     return _choice(graph, choices, delay).relaxed() if choices else ([], 0.0)
 
 
 def rounding(
     choices: Mapping[Node, Sequence[Path]], shares: Sequence[np.ndarray], rng: np.random.Generator
 ) -> dict[Node, Path]:
-    """Lines 6 to 14. The printed pass can end without a path for a flow: it is repeated until there is one."""
+    """Draw a path for each flow, by lines 6 to 14. The printed pass can end without a path for a flow: it is repeated
+    until there is one.
+    """
     chosen = {}
     for (node, paths), share in zip(choices.items(), shares, strict=True):
         chances = share / share.sum()
@@ -174,9 +187,8 @@ def place(
     delay: Delay = "stored",
     most_paths: int = MOST_PATHS,
 ) -> Placement:
-    """Algorithm 2 over all nodes (or `roots`): LP, randomized rounding, bandwidths, the best root. volume in Mbit.
-
-    sources: the nodes that have something to send (all).
+    """Return the placement of Algorithm 2 over all nodes (or `roots`): linear program, randomized rounding, bandwidths,
+    the best root. `volume` is in Mbit; `sources` are the nodes that have something to send (default: all).
     """
     network = usable(graph)
     rng = np.random.default_rng(seed)
@@ -203,11 +215,12 @@ def place_exactly(
     most_paths: int = MOST_PATHS,
     time_limit: float = 30.0,
 ) -> Placement:
-    """The optimum over roots and single paths: a MILP per root, best LP bound first, roots that cannot win left out.
+    """Return the optimum over roots and single paths, by a mixed-integer program per root, in the order of the roots'
+    bounds; roots that cannot win are left out. A local search from the relaxed solutions comes first, so that few roots
+    are left.
 
-    A local search from the LP's solutions comes first, so that few roots are left.
-
-    bound: of the whole problem, proven (the solver's, where it ran into its limit of `time_limit` s).
+    The placement's bound is a proven one of the whole problem (the solver's, where it reached its limit of `time_limit`
+    s).
     """
     network = usable(graph)
     candidates = list(network.nodes if roots is None else roots)
@@ -249,7 +262,7 @@ def place_exactly(
 
 
 def most_connected(graph: nx.DiGraph, roots: Sequence[Node] | None = None) -> list[Node]:
-    """All nodes (or roots) with the most links (the paper does not say which of several it takes)."""
+    """Return all nodes (or roots) with the most links; the paper does not say which of several it takes."""
     candidates = graph.nodes if roots is None else roots
     degrees = {node: len(set(graph.successors(node)) | set(graph.predecessors(node))) for node in candidates}
     most = max(degrees.values())
@@ -257,7 +270,9 @@ def most_connected(graph: nx.DiGraph, roots: Sequence[Node] | None = None) -> li
 
 
 def shortest_routes(graph: nx.DiGraph, root: Node, sources: Sequence[Node] | None = None) -> dict[Node, Path]:
-    """Fewest hops, ties by the larger bottleneck, then by the order of nodes. sources: whose routes (all)."""
+    """Return the routes with the fewest hops, of these those with the larger bottleneck, then by the order of nodes.
+    `sources` are the nodes whose routes are wanted (default: all).
+    """
     order = {node: k for k, node in enumerate(graph.nodes)}
     hops = nx.single_source_shortest_path_length(graph.reverse(copy=False), root)
     width: dict[Node, float] = {root: math.inf}
@@ -277,8 +292,10 @@ def shortest_routes(graph: nx.DiGraph, root: Node, sources: Sequence[Node] | Non
 def balanced_routes(
     graph: nx.DiGraph, root: Node, most_paths: int = MOST_PATHS, sources: Sequence[Node] | None = None
 ) -> dict[Node, Path]:
-    """Load balancing: flow by flow (farthest first) the path on which the fullest link's load per bandwidth stays
-    lowest, whatever its length; ties: fewer hops. sources: whose flows (all)."""
+    """Return routes that balance the load: flow by flow (farthest first), take the path on which the fullest link's
+    load per bandwidth stays lowest, whatever its length; of equals, the one with fewer hops. `sources` are the nodes
+    whose flows are wanted (default: all).
+    """
     load = dict.fromkeys(graph.edges, 0.0)
     routes: dict[Node, Path] = {}
     choices = paths_to(graph, root, most_paths, sources)

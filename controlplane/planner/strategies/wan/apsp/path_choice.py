@@ -1,6 +1,7 @@
-"""One path per flow, so that the fullest link is as empty as can be: APSP's Problem 4 (LP) and Problem 1 (MILP), Pyomo.
+"""The choice of one path per flow such that the fullest link is as empty as can be: APSP's Problem 4 (linear program)
+and Problem 1 (mixed-integer program), in Pyomo.
 
-Problem 4 divided by m = 1/T: x_fp = z_fp / m is the share of flow f that takes path p, and T what is minimised.
+Problem 4 is divided by m = 1/T: x_fp = z_fp / m is the share of flow f that takes path p, and T is minimised.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ Real = NDArray[np.float64]
 
 
 class PathChoice:
-    """seconds: (links, columns), what a link is busy when all of a flow takes the column's path. flow: of each column.
+    """The model of a choice of paths. It is built once, for both problems, and scaled so that times are about 1, as
+    HiGHS's tolerances are absolute.
 
-    The model is built once, for the LP and for the MILP. It is scaled so that times are about 1: HiGHS's tolerances are
-    absolute.
+    Args:
+        seconds: (links, columns), for how many seconds a link is busy when all of a flow takes the column's path.
+        flow: The flow of each column.
     """
 
     def __init__(self, seconds: csr_matrix, flow: Sequence[int]) -> None:
-        import pyomo.environ as pyo  # It takes a second: coordinators of other systems import this module, too.
+        import pyomo.environ as pyo  # imported here: it takes 1 s, and others import this module
         from pyomo.core.expr.numeric_expr import LinearExpression
 
         self.flow = np.asarray(flow, dtype=np.int64)
@@ -55,11 +58,11 @@ class PathChoice:
         self._model, self._x = m, x
 
     def busy(self, chosen: NDArray[np.int64]) -> float:
-        """Seconds that the fullest link is busy with these columns, one per flow."""
+        """Return the seconds for which the fullest link is busy with these columns, one per flow."""
         return float(self._dense[chosen].sum(axis=0).max())
 
     def relaxed(self) -> tuple[list[Real], float]:
-        """Problem 4: (share of each path per flow, seconds)."""
+        """Solve Problem 4, and return the share of each path per flow, and the seconds."""
         try:
             solve_model(self._model, "APSP's Problem 4")
         except SolverError as error:
@@ -68,7 +71,9 @@ class PathChoice:
         return np.split(shares, self._first[1:]), float(self._model.T.value * self.scale)
 
     def improved(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Other paths for single flows, as long as the fullest link (then all links, the fuller the more) gains."""
+        """Return the choice with other paths for single flows, as long as the fullest link gains (of equals, all links,
+        the fuller the more).
+        """
         chosen = chosen.copy()
         load = self._dense[chosen].sum(axis=0)
         while True:
@@ -83,7 +88,7 @@ class PathChoice:
             load = self._dense[chosen].sum(axis=0)
 
     def good(self, shares: Sequence[Real], starts: int = 20) -> NDArray[np.int64]:
-        """A good choice: the largest shares and draws from them, each improved; the best."""
+        """Return a good choice: the best of the largest shares and of draws from the shares, each improved."""
         rng = np.random.default_rng(0)
         largest = np.array([f + int(np.argmax(s)) for f, s in zip(self._first, shares, strict=True)])
         best = self.improved(largest)
@@ -95,7 +100,9 @@ class PathChoice:
         return best
 
     def whole(self, at_most: float, time_limit: float, gap: float) -> tuple[NDArray[np.int64] | None, float]:
-        """Problem 1: (the best columns, none where nothing below `at_most` s was found; what is proven, s)."""
+        """Solve Problem 1, and return the best columns (None where nothing below `at_most` s was found) and the proven
+        bound in seconds.
+        """
         import pyomo.environ as pyo
 
         model = self._model
@@ -120,12 +127,12 @@ class PathChoice:
         return chosen, min(at_most, self.scale * bound) if bound is not None else 0.0
 
     def _solve_whole(self, time_limit: float, gap: float) -> float | None:
-        """The bound that is proven; the shares are in the model."""
+        """Solve the model, in which the shares then are, and return the bound that is proven."""
         what = "APSP's Problem 1"
         try:
             return solve_model(self._model, what, time_limit=time_limit, mip_rel_gap=gap).bound
         except (NoSolution, NotInTime):
             raise
         except SolverError:
-            # Where nothing is below `at_most`, HiGHS's presolve can end in an optimum that breaks a row: it refuses it.
+            # Where no time is below `at_most`, HiGHS's presolve may find an optimum that breaks a row, and refuse it.
             return solve_model(self._model, what, time_limit=time_limit, mip_rel_gap=gap, presolve="off").bound

@@ -1,4 +1,4 @@
-"""APSP's policy: server and routes are chosen again when bandwidths change (APSP paper, end of section IV)."""
+"""APSP's policy: it chooses server and routes again when bandwidths change (APSP paper, end of section IV)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,18 @@ MOST_PATHS = 60
 
 @dataclass(frozen=True)
 class ApspSettings:
-    """seed, delay: of `place`. exact: places the server at the optimum, instead of by rounding. change: the
-    server is placed again when some link's rate has changed by more than this part; None: never. momentum: of the
-    server's optimiser. paced: flows keep to the bandwidths of the placement, less the part `headroom`. chunk_values,
-    window: of tasks.
+    """Settings of APSP's policy.
+
+    Attributes:
+        seed: As for `place`.
+        delay: As for `place`.
+        exact: Whether the server is placed at the optimum, instead of by rounding.
+        change: The server is placed again when some link's rate has changed by more than this part; None for never.
+        momentum: Momentum of the server's optimiser.
+        paced: Whether flows keep to the bandwidths of the placement, less the part `headroom`.
+        headroom: See `paced`.
+        chunk_values: Values of a chunk in tasks.
+        window: Window of tasks, in chunks.
     """
 
     seed: int = 0
@@ -46,12 +54,16 @@ USUAL = ApspSettings()
 
 
 class Apsp(Rounds):
-    """Every round has one parameter server, placed by Algorithm 2, and uses the paths that Algorithm 2 chose; agents on
-    a path pass chunks on.
+    """Rounds that have one parameter server, placed by Algorithm 2, and use the paths that Algorithm 2 chose; agents on
+    a path forward chunks.
 
-    graph: nodes are agents; "mbps" of each directed link. The network is known, as in the paper: it tells its changes
-    (`Changed`). root: fixes the server, so that only routes change. With momentum the velocity moves with the server,
-    over the new paths, before the first round in the new place; the velocity of a lost server is lost.
+    The network is known, as in the paper: it tells its changes (`Changed`). With momentum the velocity moves with the
+    server, over the new paths, before the first round in the new place; the velocity of a lost server is lost.
+
+    Args:
+        graph: Agents as nodes, with "mbps" of each directed link.
+        settings: See there.
+        root: Fixes the server, so that only routes change.
     """
 
     def __init__(self, graph: nx.DiGraph, settings: ApspSettings = USUAL, *, root: str | None = None) -> None:

@@ -1,6 +1,7 @@
-"""apsp: one parameter server, placed and reached as APSP decides; apsp-exact: the exact optimum of its problem; and the
-paper's baselines, which place the server (apsp-random, apsp-connected) or the flows (apsp-shortest, apsp-balanced) in
-other ways."""
+"""The strategies apsp (one parameter server, placed and reached as APSP decides), apsp-exact (the exact optimum of its
+problem), and the paper's baselines, which place the server (apsp-random, apsp-connected) or the flows (apsp-shortest,
+apsp-balanced) in other ways.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from controlplane.planner.strategies.wan.errors import WanError
 from controlplane.planner.strategies.wan.sites import needed, owners, sites, star_tree, widest_return
 from controlplane.planner.topology import Topology
 
-MOST_PATHS = 60  # per flow: what longer paths win is less than what their hops cost
+MOST_PATHS = 60  # per flow; longer paths gain less than their hops cost
 # (network, sites that may have the server, sites with workers, seed) -> (the server's site, a route of each to it)
 Decide = Callable[[nx.DiGraph, list[str], list[str], int], tuple[str, dict[str, Path]]]
 
@@ -26,7 +27,7 @@ Decide = Callable[[nx.DiGraph, list[str], list[str], int], tuple[str, dict[str, 
 def _plan(  # noqa: PLR0917
     name: str, decide: Decide, topology: Topology, job: Job, seed: int, frozen_split: Split | None
 ) -> Plan:
-    """A frozen split fixes the servers; their routes are chosen."""
+    """Return the plan of these decisions. A frozen split fixes the servers; only their routes are chosen."""
     view = sites(topology, job)
     servers, shares = owners(view, frozen_split)
 

@@ -1,7 +1,7 @@
 """CREW's decisions (Luo et al., "Efficient Cross-Cloud Partial Reduce With CREW").
 
 n workers, p of them (the initiators P) synchronise: initiator i scatters block j of its model to aggregator j, which
-adds the p blocks and sends the sum back to P. bandwidth[i, j] is in Mbit/s, directed; the diagonal is not looked at.
+adds the p blocks and sends the sum back to P. bandwidth[i, j] is in Mbit/s, directed; the diagonal is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Ranges = tuple[tuple[int, int], ...]  # of chunk indexes, half open, ascending, 
 
 
 def mesh(bandwidth_mbps: ArrayLike) -> NDArray[np.float64]:
-    """The checked matrix with an unlimited diagonal. Raises WanError."""
+    """Return the checked matrix of bandwidths, with an unlimited diagonal. Raise WanError where it is none."""
     matrix = np.array(bandwidth_mbps, dtype=float)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
         raise WanError(f"bandwidths must be a square matrix, got shape {matrix.shape}")
@@ -39,7 +39,13 @@ def _checked(initiators: Sequence[int], n: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Split:
-    """weights: (n,), sum 1: the part of the model that each worker adds. scatter_s, multicast_s: seconds per Mbit."""
+    """A split of the model among the workers that add.
+
+    Attributes:
+        weights: The part of the model that each worker adds; shape (n,), sum 1.
+        scatter: Seconds of the scatter per Mbit of the model.
+        multicast: Seconds of the multicast per Mbit.
+    """
 
     weights: NDArray[np.float64]
     scatter: float
@@ -47,20 +53,20 @@ class Split:
 
     @property
     def time(self) -> float:
-        """T of LP (2), per Mbit of model: seconds for scatter and then multicast."""
+        """T of LP (2): the seconds for scatter and then multicast, per Mbit of the model."""
         return self.scatter + self.multicast
 
 
 def optimal_split(
     bandwidth_mbps: ArrayLike, initiators: Sequence[int], aggregators: Sequence[int] | None = None
 ) -> Split:
-    """LP (2) in closed form, O(n log n) after the minima.
+    """Return the solution of LP (2) in closed form, O(n log n) after the minima.
 
-    With a_j = min_i b_ij and c_j = min_i b_ji, a fraction s of the time for scatter lets aggregator j carry
-    min(a_j s, c_j (1 - s)) per unit of time. G(s), their sum, is concave and piecewise linear with breakpoints
-    s_j = c_j / (a_j + c_j), so the best s is one of them, T* = 1 / G(s*) and x_j = T* min(a_j s*, c_j (1 - s*)).
+    With a_j = min_i b_ij and c_j = min_i b_ji, a fraction s of the time for scatter lets aggregator j carry min(a_j s,
+    c_j (1 - s)) per unit of time. G(s), their sum, is concave and piecewise linear with breakpoints s_j = c_j / (a_j +
+    c_j), so the best s is one of them, T* = 1 / G(s*) and x_j = T* min(a_j s*, c_j (1 - s*)).
 
-    aggregators: who may add (all; OPR: the initiators). Raises WanError when no one of them is reached by all.
+    `aggregators` may add (default: all; OPR: the initiators). Raise WanError where none of them is reached by all.
     """
     matrix = mesh(bandwidth_mbps)
     n = len(matrix)
@@ -69,7 +75,7 @@ def optimal_split(
     a = matrix[np.ix_(group, allowed)].min(axis=0)
     c = matrix[np.ix_(allowed, group)].min(axis=1)
     weights = np.zeros(n)
-    if np.isinf(a).any():  # a single initiator needs nobody
+    if np.isinf(a).any():  # a single initiator adds by itself
         weights[allowed[int(np.argmax(np.isinf(a)))]] = 1.0
         return Split(weights, 0.0, 0.0)
     usable = (a > 0) & (c > 0)
@@ -90,14 +96,16 @@ def optimal_split(
 
 
 def even_split(n: int, aggregators: Sequence[int] | None = None) -> NDArray[np.float64]:
-    """E-D: equal blocks for all aggregators. Shape (n,)."""
+    """Return the weights of E-D: equal blocks for all aggregators, shape (n,)."""
     weights = np.zeros(n)
     weights[list(range(n) if aggregators is None else aggregators)] = 1.0
     return weights / weights.sum()
 
 
 def phase_times(bandwidth_mbps: ArrayLike, initiators: Sequence[int], weights: ArrayLike) -> tuple[float, float]:
-    """Equations (1a) and (1b), per Mbit of model: (scatter, multicast). Infinite over a link without bandwidth."""
+    """Return the seconds of scatter and of multicast per Mbit of the model, by equations (1a) and (1b); infinite over a
+    link without bandwidth.
+    """
     matrix = mesh(bandwidth_mbps)
     x = np.asarray(weights, float)
     group = _checked(initiators, len(matrix))
@@ -108,7 +116,7 @@ def phase_times(bandwidth_mbps: ArrayLike, initiators: Sequence[int], weights: A
 
 
 def block_bounds(weights: ArrayLike, chunks: int) -> NDArray[np.int64]:
-    """Algorithm 1's prefixes, rounded: block i is chunks bounds[i] .. bounds[i + 1] - 1. Shape (n + 1,).
+    """Return the rounded prefixes of Algorithm 1: block i is chunks bounds[i] .. bounds[i + 1] - 1. Shape (n + 1,).
 
     The pseudo-code's u = y k is a real number; rounding the prefixes (and not the blocks) makes every chunk belong to
     exactly one block, each within one chunk of its weight. The last is k whatever the sum's rounding.
@@ -118,13 +126,13 @@ def block_bounds(weights: ArrayLike, chunks: int) -> NDArray[np.int64]:
         raise WanError(f"weights must be >= 0 with sum 1 (got {x.sum()}), chunks >= 0 (got {chunks})")
     bounds = np.rint(np.concatenate([[0.0], np.cumsum(x)]) * chunks).astype(np.int64)
     bounds[-1] = chunks
-    last = int(np.flatnonzero(x)[-1])  # what rounding left over is not for a worker of weight 0
+    last = int(np.flatnonzero(x)[-1])  # a worker of weight 0 gets no rest of the rounding
     bounds[last + 1 :] = chunks
     return np.minimum(bounds, chunks)
 
 
 def split_model(weights: ArrayLike, chunks: int) -> tuple[Ranges, ...]:
-    """Algorithm 1: the chunks of each block."""
+    """Return the chunks of each block, by Algorithm 1."""
     bounds = block_bounds(weights, chunks).tolist()
     return tuple(((a, b),) if b > a else () for a, b in pairwise(bounds))
 
@@ -144,7 +152,8 @@ def _merge(pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def rearrange(weights: ArrayLike, current: Sequence[Ranges]) -> tuple[Ranges, ...]:
-    """Algorithm 2: from the present splitting to the weights' one, moving as few chunks as possible, on ranges.
+    """Return a splitting by these weights to which as few chunks as possible move from the present one (Algorithm 2, on
+    ranges).
 
     A block gives its largest indexes away (they are sent last), a block that needs chunks takes the smallest of those.
     The loops of the pseudo-code start at 0 but mean 1; d_i is rounded as in Algorithm 1, so that all of L finds a home.
@@ -185,10 +194,11 @@ def replacement(
     block: float,
     excluded: Sequence[int] = (),
 ) -> int | None:
-    """Eq. (3): who takes a lost aggregator's block over; None: nobody can, the task is to be abandoned.
+    """Return the worker that takes over a lost aggregator's block, by Eq. (3); None where none can, and the task has to
+    be given up. Of equals, take the one with the lowest number.
 
-    loads[k]: what k is to add already (l; the paper writes l_i, but it is the candidate's), block: the lost one's size,
-    both in the same unit. A connection is a candidate's only with bandwidth both ways. Ties: the lowest number.
+    loads[k] is what k is to add already (the paper writes l_i, but it is the candidate's), `block` the lost block's
+    size, both in the same unit. A worker is a candidate only with bandwidth in both directions.
     """
     matrix = mesh(bandwidth_mbps)
     group = _checked(initiators, len(matrix))

@@ -20,7 +20,9 @@ Edge = tuple[int, int]  # child -> parent
 
 @dataclass(frozen=True)
 class SpanningTree:
-    """edges: (child, parent), children before their parents. Reduce goes up, the result comes back down."""
+    """A spanning tree, whose edges are (child, parent), children before their parents. A reduction goes up, its result
+    comes back down.
+    """
 
     root: int
     edges: tuple[Edge, ...]
@@ -29,8 +31,9 @@ class SpanningTree:
 def parameter_server(
     bandwidth_mbps: ArrayLike, latency_ms: ArrayLike | None = None, candidates: Sequence[int] | None = None
 ) -> int:
-    """PS: the worker (of the candidates) with the largest average bandwidth to all others; ties: the least average
-    latency, then number."""
+    """Return the server of PS: the worker (of the candidates) with the largest average bandwidth to all others; of
+    equals, the one with the least average latency, then the lowest number.
+    """
     matrix = mesh(bandwidth_mbps)
     n = len(matrix)
     off = ~np.eye(n, dtype=bool)
@@ -40,7 +43,9 @@ def parameter_server(
 
 
 def server_time(bandwidth_mbps: ArrayLike, members: Sequence[int], server: int) -> float:
-    """Seconds per Mbit to bring all members' models to the server and the result back. Raises WanError."""
+    """Return the seconds per Mbit to bring all members' models to the server and the result back. Raise WanError where
+    a member and the server have no bandwidth between them.
+    """
     matrix = mesh(bandwidth_mbps)
     others = [i for i in members if i != server]
     for i in others:
@@ -52,7 +57,9 @@ def server_time(bandwidth_mbps: ArrayLike, members: Sequence[int], server: int) 
 
 
 def greedy_ring(bandwidth_mbps: ArrayLike, members: Sequence[int], seed: int = 0) -> list[int]:
-    """Ring: from a random member on, always to the member with the largest bandwidth from the last one."""
+    """Return the order of a ring: from a random member on, always the member with the largest bandwidth from the last
+    one.
+    """
     matrix = mesh(bandwidth_mbps)
     left = list(members)
     ring = [left.pop(random.Random(seed).randrange(len(left)))]
@@ -64,7 +71,9 @@ def greedy_ring(bandwidth_mbps: ArrayLike, members: Sequence[int], seed: int = 0
 
 
 def ring_time(bandwidth_mbps: ArrayLike, ring: Sequence[int]) -> float:
-    """Seconds per Mbit: 2 (p - 1) steps of 1 / p each; a step is sent when what the step before brought is there."""
+    """Return the seconds per Mbit of a ring: it has 2 (p - 1) steps of 1 / p each, and a step is sent when the step
+    before has arrived.
+    """
     matrix = mesh(bandwidth_mbps)
     p = len(ring)
     if p == 1:
@@ -97,7 +106,9 @@ def _rooted(tree: nx.Graph, root: int) -> SpanningTree:
 
 
 def _loads(trees: Sequence[SpanningTree], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Seconds per Mbit of each tree's share on each directed link that any of them uses. Shape (links, trees)."""
+    """Return the seconds per Mbit of each tree's share on each directed link that any of them uses. Shape (links,
+    trees).
+    """
     rows: dict[Edge, dict[int, float]] = {}
     for k, tree in enumerate(trees):
         for u, v in tree.edges:
@@ -113,11 +124,12 @@ def _loads(trees: Sequence[SpanningTree], matrix: NDArray[np.float64]) -> NDArra
 def blink(
     bandwidth_mbps: ArrayLike, members: Sequence[int], *, trees: int = 5, candidates: int = 24
 ) -> list[tuple[SpanningTree, float]]:
-    """BLINK: candidate spanning trees by multiplicative weights, then a MILP that spreads the load over few of them.
+    """Return BLINK's trees as (tree, share), shares sum 1: candidate spanning trees come from multiplicative weights,
+    and a MILP spreads the load over few of them.
 
-    Candidates: the tree with the least sum of prices, again and again; a link's price grows with its use over its rate
-    (Garg and Koenemann's packing). MILP: at most `trees` of them, the least time of the fullest link. Returns (tree,
-    share), shares sum 1.
+    Candidates are the trees with the least sum of prices, again and again; a link's price grows with its use over its
+    rate (Garg and Koenemann's packing). The MILP takes at most `trees` of them, with the least time of the fullest
+    link.
     """
     matrix = mesh(bandwidth_mbps)
     members = list(members)
@@ -160,7 +172,9 @@ def blink(
 
 
 def fullest_link(trees: Sequence[tuple[SpanningTree, float]], bandwidth_mbps: ArrayLike) -> float:
-    """Seconds per Mbit that the most used directed link is busy: the time when all trees are pipelined."""
+    """Return the seconds per Mbit for which the most used directed link is busy, which is the time when all trees are
+    pipelined.
+    """
     if not trees or not trees[0][0].edges:
         return 0.0
     loads = _loads([tree for tree, _ in trees], mesh(bandwidth_mbps))
@@ -170,7 +184,8 @@ def fullest_link(trees: Sequence[tuple[SpanningTree, float]], bandwidth_mbps: Ar
 def topo_adopt(
     bandwidth_mbps: ArrayLike, members: Sequence[int], *, trees: int = 5, steps: int = 400, seed: int = 0
 ) -> list[tuple[SpanningTree, float]]:
-    """TopoAdopt: simulated annealing over `trees` spanning trees and their shares (the fullest link's time).
+    """Return TopoAdopt's trees as (tree, share): simulated annealing over `trees` spanning trees and their shares, by
+    the fullest link's time.
 
     A step either swaps one edge of one tree or moves a tenth of a share; worse states are taken with probability
     exp(-increase / temperature), which falls geometrically from 30 % to 0.1 % of the first state's time.

@@ -22,8 +22,10 @@ class Links(links.Links):
     """The links between CREW's agents, and the best split over them."""
 
     def split(self, initiators: Sequence[int], aggregators: Sequence[int], *, pipelined: bool = False) -> Split:
-        """The split with the least time for the scatter followed by the multicast; pipelined: for both at once, which
-        is then `scatter_s`. Raises WanError when no aggregator has bandwidth from and to all initiators."""
+        """Return the split with the least time for the scatter followed by the multicast, or, where `pipelined`, for
+        both at once, which then is the split's scatter time. Raise WanError where no aggregator has bandwidth from and
+        to all initiators.
+        """
         n, group, able = len(self.crosses), list(initiators), list(aggregators)
         up = self.crosses[group].sum(axis=0)  # (n, links): how often aggregator j's block crosses each link
         down = self.crosses[:, group].sum(axis=1)
@@ -32,11 +34,11 @@ class Links(links.Links):
         if not able:
             raise WanError(f"no worker has bandwidth from and to all of the initiators {group}")
         weights = np.zeros(n)
-        if len(group) == 1:  # needs nobody
+        if len(group) == 1:  # a single initiator adds by itself
             weights[group[0] if group[0] in able else able[0]] = 1.0
             return Split(weights, 0.0, 0.0)
         binds = (self.mbps > 0) & ((up + down)[able].sum(axis=0) > 0)
-        rate = self.mbps[binds] / self.mbps[binds].min()  # as numbers about 1: the solver's tolerances are absolute
+        rate = self.mbps[binds] / self.mbps[binds].min()  # scaled to about 1, as the solver's tolerances are absolute
         m, k = len(rate), len(able)
         rows = np.zeros((2 * m, k + 2))  # each block's part, seconds of scatter, seconds of multicast
         rows[:m, :k], rows[m:, :k] = (up[able][:, binds] / rate).T, (down[able][:, binds] / rate).T

@@ -37,12 +37,19 @@ Tasks = Mapping[int, tuple[Task, Collection[str]]]
 
 @dataclass(frozen=True)
 class CrewSettings:
-    """scheme: CREW (all agents add), OPR (only the group does), or A2A (each member sends its tensor to all members,
-    which add by themselves). network_aware: blocks by LP (2), else of equal size (E-D). chunk_values: of tasks. budget:
-    seconds after which a group discards its task; 0: never. blocking: the scatter begins when the group is known; else
-    at once by a default split (IV-A2), which Algorithm 2 changes into the group's. avoid: groups are split without
-    connections that are known to be broken; else a block that needs one is replaced when the group begins. Raises
-    ValueError for another scheme, and for an eager scatter with another one than CREW.
+    """Settings of CREW's policy. Raises ValueError for another scheme, and for an eager scatter with another one than
+    CREW.
+
+    Attributes:
+        scheme: "CREW" (all agents add), "OPR" (only the group does), or "A2A" (each member sends its tensor to all
+            members, which add by themselves).
+        network_aware: Whether blocks follow LP (2); else they have equal size (E-D).
+        chunk_values: Values of a chunk in tasks.
+        budget: Seconds after which a group discards its task; 0 for never.
+        blocking: Whether the scatter begins when the group is known; else it begins at once by a default split (IV-A2),
+            which Algorithm 2 changes into the group's (the eager scatter).
+        avoid: Whether groups are split without connections that are known to be broken; else a block that needs one is
+            replaced when the group begins.
     """
 
     scheme: str = "CREW"
@@ -63,23 +70,22 @@ USUAL = CrewSettings()
 
 
 class Crew:
-    """Partial reduce in groups of p agents.
+    """Partial reduce in groups of `p` of the agents `nodes`; bandwidth_mbps[i, j] is the believed rate from agent i to
+    j.
 
-    nodes: the agents. bandwidth_mbps: (n, n), element [i, j] is the believed rate from agent i to j. links: for
-    networks whose connections share links. The LP then has a row for each link and counts both phases at once, since
-    agents add chunk by chunk; and rates follow `Changed`, by the names of the agents at a link's ends.
+    Networks whose connections share links are given as `links`. The LP then has a row for each link and counts both
+    phases at once, since agents add chunk by chunk; and rates follow `Changed`, by the names of the agents at a link's
+    ends.
 
     Failover (IV-B): when the aggregator of a block is lost, or its connection to a member, another agent adds that
     block, by Eq. (3), and the rest of the task continues. Where no agent can, and when a member of a group is lost, the
     group's members queue again with the values that they submitted. Agents that cannot reach the coordinator train
-    alone, and finish the tasks that have begun.
-
-    lacks(task, tree, member): whether the member does not have all of the block yet, where that is known: a block that
-    all members have needs no replacement.
+    alone, and finish the tasks that have begun. lacks(task, tree, member) returns whether the member does not have all
+    of the block yet, where that is known: a block that all members have needs no replacement.
     """
 
     alone = True
-    """Trainers continue with their own values while there is no coordinator."""
+    """Whether trainers continue with their own values while there is no coordinator."""
 
     def __init__(
         self,
@@ -168,13 +174,16 @@ class Crew:
         return ()
 
     def adopt(self, tasks: Tasks, number: int) -> None:
-        """A backup coordinator takes over (IV-B): groups that have begun continue; ready agents say so again."""
+        """Continue the groups that have begun, as a backup coordinator that takes over (IV-B); ready agents say so
+        again.
+        """
         self.numbers = number
         self.running = {each: (task, set(waiting)) for each, (task, waiting) in tasks.items()}
 
     def _mend(self, task: Task, broken: Callable[[SumTree, str], bool], reason: str) -> list[Order]:
         """Have another agent add the blocks (trees) whose connection to a member is broken. Where no agent can, the
-        task is given up, and its members' submissions wait for another task."""
+        task is given up, and its members' submissions wait for another task.
+        """
         found: list[tuple[int, int]] = []
         stuck = False
         for k, tree in enumerate(task.trees):
@@ -194,8 +203,9 @@ class Crew:
         return [Mend(mended)]
 
     def _with_others(self, task: Task, trees: Sequence[int]) -> Task | None:
-        """The task with other aggregators for these blocks: of the agents that all members reach, the one with the
-        least load by Eq. (3). None: there is none."""
+        """Return the task with other aggregators for these blocks: of the agents that all members reach, the one with
+        the least load by Eq. (3). Return None where there is none.
+        """
         members = [self.index[node] for node in task.trees[0].contributors]
         belief = np.where(self.cut, 0.0, self.belief)
         np.fill_diagonal(belief, np.inf)
@@ -218,13 +228,17 @@ class Crew:
     # --- eager scatter ---
 
     def _preset_all(self) -> list[Order]:
-        """The agents that are present have changed, and with them the default split of each size."""
+        """Return the orders that tell the default split of each size again, as the agents that are present have
+        changed.
+        """
         sizes = list(self.defaults)
         self.defaults.clear()
         return [order for values in sizes for order in self.preset(values)]
 
     def preset(self, values: int) -> list[Order]:
-        """The order that tells the default split of tensors with this many values, where it has not been told yet."""
+        """Return the order that tells the default split of tensors with this many values, where it has not been told
+        yet.
+        """
         if self.settings.blocking or values in self.defaults:
             return []
         present = self._present()
@@ -275,11 +289,13 @@ class Crew:
         return bool(self.cut[self.index[tree.root], self.index[member]])
 
     def _present(self) -> list[int]:
-        """The numbers of the agents that may add: they are connected to the coordinator."""
+        """Return the numbers of the agents that may add, which are those connected to the coordinator."""
         return [k for k, node in enumerate(self.nodes) if node not in self.away and node not in self.silent]
 
     def _first(self) -> list[tuple[str, int, int]] | None:
-        """The first p of the queue that have submitted equally many values; None: there are not so many."""
+        """Return the first p agents of the queue that have submitted equally many values; None where there are too
+        few.
+        """
         for _, values, _ in self.queue:
             same = [entry for entry in self.queue if entry[1] == values]
             if len(same) >= self.p:
@@ -287,7 +303,9 @@ class Crew:
         return None
 
     def weights(self, members: Sequence[int]) -> NDArray[np.float64]:
-        """The part of the model that each agent adds. Raises WanError when no agent can be reached by all members."""
+        """Return the part of the model that each agent adds. Raise WanError where no agent can be reached by all
+        members.
+        """
         able = members if self.settings.scheme == "OPR" else self._present()
         belief = self.belief
         if self.settings.avoid and self.cut.any():
@@ -341,7 +359,9 @@ class Crew:
         )
 
     def _edges(self, owner: str) -> tuple[dict[str, Edge], dict[str, Edge]]:
-        """The edges from each node to this one, and back. They are shared, as a task of many agents has thousands."""
+        """Return the edges from each node to this one, and back. They are shared, as a task of many agents has
+        thousands.
+        """
         if owner not in self.edges:
             self.edges[owner] = (
                 {node: Edge(node, owner) for node in self.nodes}, {node: Edge(owner, node) for node in self.nodes}

@@ -1,8 +1,8 @@
 """The strategy crew: every parameter server adds the block that CREW's LP assigns to it, directly from and to all
 workers.
 
-Also the baselines of CREW's paper: crew-even (E-D), opr, ps, ring, blink, topo-adopt. The paper's A2A adds nothing on
-the way and is the strategy all-to-all.
+The baselines of CREW's paper are here, too: crew-even (E-D), opr, ps, ring, blink, topo-adopt. The paper's A2A adds
+nothing on the way and is the strategy all-to-all.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ Routes = Mapping[str, Mapping[str, tuple[str, ...]]]  # target -> source -> site
 
 
 def _widest_routes(view: Sites) -> dict[str, dict[str, tuple[str, ...]]]:
-    """The routes between all sites, by fewest hops, then by the largest bottleneck, then by the order of nodes."""
+    """Return the routes between all sites, by fewest hops, then by the largest bottleneck, then by the order of
+    nodes.
+    """
     graph = usable(view.graph)
     return {t: {t: (t,), **shortest_routes(graph, t, [t, *nx.ancestors(graph, t)])} for t in graph}
 
 
 def _mesh(view: Sites, nodes: Sequence[str], routes: Routes) -> Matrix:
-    """The network as CREW models it: a full mesh of the bottleneck rates of the routes, Mbit/s."""
+    """Return the network as CREW models it: a full mesh of the bottleneck rates of the routes, in Mbit/s."""
     mesh = np.zeros((len(nodes), len(nodes)))
     for a, source in enumerate(nodes):
         for b, target in enumerate(nodes):
@@ -56,15 +58,16 @@ def _mesh(view: Sites, nodes: Sequence[str], routes: Routes) -> Matrix:
 
 # --- a star per parameter server ---
 
-# (mesh, workers, those that may add) -> weights; may raise WanError
+# (mesh, workers, workers that may add) -> weights; may raise WanError
 Weigh = Callable[[Matrix, list[int], list[int]], Matrix]
 
 
 def _stars(
     name: str, weigh: Weigh, topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None
 ) -> Plan:
-    """Return the stars. Between sites without a direct link CREW sees the bottleneck of the route, and not that routes
-    share links (the evaluator does)."""
+    """Return the plan of stars. Between sites without a direct link CREW sees the bottleneck of the route, and not that
+    routes share links (the evaluator does).
+    """
     view = sites(topology, job)
     servers, given = owners(view, frozen_split)
     routes = _widest_routes(view)
@@ -128,8 +131,9 @@ def _topo_adopt(mesh: Matrix, seed: int) -> Packing:
 def _roots(
     servers: Owners, given: Mapping[str, float] | None, members: Sequence[str], edges: list[tuple[int, int]]
 ) -> dict[str, float]:
-    """Return the sites that root a packing's tree, with parts of it: as given, else its centre, or the server nearest
-    to it."""
+    """Return the sites that root a packing's tree, with their parts of it: as given, else its centre, or the server
+    nearest to it.
+    """
     if given is not None:
         return {site: share for site, share in given.items() if share > 0}
     tree: nx.Graph = nx.Graph(edges)
@@ -140,7 +144,9 @@ def _roots(
 
 
 def _members(view: Sites, servers: Owners, given: Mapping[str, float] | None) -> list[str]:
-    """Sites that are in every tree: those with workers, those that root a share; at least one has a server."""
+    """Return the sites that are in every tree: those with workers, and those that root a share; at least one has a
+    server.
+    """
     members = list(dict.fromkeys([*view.busy, *(site for site, share in (given or {}).items() if share > 0)]))
     if not any(site in servers for site in members):
         members.append(next(iter(servers)))
@@ -174,7 +180,7 @@ def _tree(
     view: Sites, server: str, share: float, *, up: Mapping[str, str], down: Mapping[str, str], routes: Routes,
     router: Router,
 ) -> Tree:  # fmt: skip
-    """The result goes down the tree where its links are there, else over the fewest hops."""
+    """Return a tree whose result goes down the tree where its links exist, else over the fewest hops."""
     direct = all(view.graph.has_edge(a, b) and view.graph.edges[a, b]["mbps"] > 0 for b, a in down.items())
     below = down if direct else shortest_return(view, router, server, share)
     ways = {(v, above): routes[above][v] for v, above in up.items()}
@@ -186,9 +192,10 @@ topo_adopt: Strategy = partial(_trees, "topo-adopt", _topo_adopt)
 
 
 def ring(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """The greedy ring, block by block: each goes once around and is complete at its root, and around again as result.
+    """Return the plan of the greedy ring, block by block: each block goes once around and is complete at its root, and
+    around again as result.
 
-    Roots: the ring's sites with a server, with equal blocks; with a frozen split as many, its sites and its shares.
+    The roots are the ring's sites with a server, with equal blocks; with a frozen split, its sites with its shares.
     """
     view = sites(topology, job)
     servers, given = owners(view, frozen_split)
@@ -201,7 +208,7 @@ def ring(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | N
     trees = []
     for k, root in enumerate(around):
         if shares.get(root, 0.0) > 0:
-            others = [*around[k + 1 :], *around[:k]]  # first who the root sends to, last who sends to the root
+            others = [*around[k + 1 :], *around[:k]]  # from the site after the root to the one before it
             up = dict(nx.utils.pairwise([*others, root]))
             down = {after: before for before, after in nx.utils.pairwise([root, *others])}
             for server, part in servers[root]:

@@ -21,7 +21,9 @@ from controlplane.planner.strategies.wan.errors import WanError
 
 @dataclass(frozen=True)
 class AggregationTree:
-    """parent[v] for every node but the root; the overlay's links. share: of the chunks."""
+    """An aggregation tree over the overlay's links: parent[v] for every node but the root, and the tree's share of the
+    chunks.
+    """
 
     root: Node
     parent: Mapping[Node, Node]
@@ -38,8 +40,9 @@ class AggregationTree:
 
 
 def _delays(graph: nx.DiGraph) -> tuple[list[Node], NDArray[np.float64]]:
-    """(nodes, s per Mbit from a child to its parent and back; infinite without bandwidth both ways). [child, parent],
-    shape (n, n)."""
+    """Return the nodes, and an (n, n) array of the seconds per Mbit from a child to its parent and back ([child,
+    parent]), infinite without bandwidth in both directions.
+    """
     network = usable(graph)
     nodes = list(network.nodes)
     index = {node: k for k, node in enumerate(nodes)}
@@ -51,10 +54,12 @@ def _delays(graph: nx.DiGraph) -> tuple[list[Node], NDArray[np.float64]]:
 
 
 def fastest_trees(graph: nx.DiGraph, roots: Sequence[Node]) -> list[tuple[AggregationTree, float]]:
-    """FAPT of each root by Dijkstra, and w of Theorem 1: the largest sum of delays of a path from a leaf (s per Mbit).
+    """Return the FAPT of each root by Dijkstra, and w of Theorem 1: the largest sum of delays of a path from a leaf (s
+    per Mbit).
 
-    Shortest paths are exact here (delays are positive and add up), so no enumeration of simple paths is needed. Ties:
-    the first in the order of nodes. O(n^2) per root. Raises WanError, naming the node that cannot reach a root.
+    Shortest paths are exact here (delays are positive and add up), so no enumeration of simple paths is needed. Of
+    equals, the first in the order of nodes is taken. It takes O(n^2) per root. Raise WanError, naming the node, where
+    one cannot reach a root.
     """
     nodes, delay = _delays(graph)  # symmetric, so that Dijkstra may walk from the root outwards
     index = {node: k for k, node in enumerate(nodes)}
@@ -76,19 +81,20 @@ def fastest_trees(graph: nx.DiGraph, roots: Sequence[Node]) -> list[tuple[Aggreg
 
 
 def fastest_tree(graph: nx.DiGraph, root: Node) -> tuple[AggregationTree, float]:
-    """`fastest_trees` of one root."""
+    """Return what `fastest_trees` returns for one root."""
     return fastest_trees(graph, [root])[0]
 
 
 def qualities(graph: nx.DiGraph) -> dict[Node, float]:
-    """q_i = 1 / w(T_i). Infinite for a network of one node."""
+    """Return the quality q_i = 1 / w(T_i) of each node as a root; infinite for a network of one node."""
     found = fastest_trees(graph, list(graph.nodes))
     return {tree.root: 1 / worst if worst > 0 else float("inf") for tree, worst in found}
 
 
 def choose_roots(graph: nx.DiGraph, count: int) -> tuple[Node, ...]:
-    """The `count` nodes of highest quality (Algorithm 1, first run). Scores tie on undirected links: they are rounded
-    to nine digits, then the order of nodes decides."""
+    """Return the `count` nodes of highest quality (Algorithm 1, first run). Scores tie on undirected links: they are
+    rounded to nine digits, then the order of nodes decides.
+    """
     if not 1 <= count <= len(graph):
         raise WanError(f"there can be 1 to {len(graph)} roots, got {count}")
     scores = qualities(graph)
@@ -97,9 +103,10 @@ def choose_roots(graph: nx.DiGraph, count: int) -> tuple[Node, ...]:
 
 
 def multi_root(graph: nx.DiGraph, roots: Sequence[Node]) -> tuple[AggregationTree, ...]:
-    """Algorithm 2 with fixed roots, shares in proportion to the quality scores.
+    """Return the trees of Algorithm 2 with fixed roots, with shares in proportion to the quality scores.
 
-    The print loops over V without R, which would leave roots out of each other's trees: V without the tree's own root.
+    The print loops over V without R, which would leave roots out of each other's trees: here it is V without the tree's
+    own root.
     """
     if not roots:
         raise WanError("no roots were given")
@@ -111,10 +118,11 @@ def multi_root(graph: nx.DiGraph, roots: Sequence[Node]) -> tuple[AggregationTre
 
 
 def auxiliary_paths(graph: nx.DiGraph, u: Node, v: Node, *, most: int | None = None) -> list[Path]:
-    """Algorithm 3 for one pair: shortest by 1 / throughput, then without its links the next, until none is left.
+    """Return the paths of Algorithm 3 for one pair: the shortest one by 1 / throughput, then the next without its
+    links, until none is left.
 
-    Without the direct link u -> v, the primary one. Pruned per pair: as printed (every link that any pair used goes)
-    almost no auxiliary path is left, see `auxiliary_paths_printed`.
+    The direct link u -> v, which is the primary path, is left out. Links are removed per pair: as printed (every link
+    that any pair used goes) almost no auxiliary path is left, see `auxiliary_paths_printed`.
     """
     network = usable(graph)
     if network.has_edge(u, v):
@@ -131,7 +139,9 @@ def auxiliary_paths(graph: nx.DiGraph, u: Node, v: Node, *, most: int | None = N
 
 
 def auxiliary_paths_printed(graph: nx.DiGraph) -> dict[tuple[Node, Node], list[Path]]:
-    """Algorithm 3 to the letter: each round takes all pairs' shortest paths and removes all their links."""
+    """Return the paths of Algorithm 3 to the letter: each round takes all pairs' shortest paths and removes all their
+    links.
+    """
     network = usable(graph)
     found: dict[tuple[Node, Node], list[Path]] = {}
     while network.number_of_edges():
@@ -149,18 +159,22 @@ def auxiliary_paths_printed(graph: nx.DiGraph) -> dict[tuple[Node, Node], list[P
 
 
 def star(graph: nx.DiGraph, root: Node) -> AggregationTree:
-    """MXNET: everyone talks to the root (over several links where there is no direct one)."""
+    """Return MXNET's tree: every node sends to the root (over several links where there is no direct one)."""
     return AggregationTree(root, {v: root for v in graph.nodes if v != root})
 
 
 def balanced_tree(graph: nx.DiGraph, root: Node, fanout: int = 2) -> AggregationTree:
-    """MLNET: a balanced k-way tree over the nodes in their order, the root first; it knows no links."""
+    """Return MLNET's tree: a balanced k-way tree over the nodes in their order, the root first; it does not depend on
+    links.
+    """
     order = [root, *(v for v in graph.nodes if v != root)]
     return AggregationTree(root, {node: order[(k - 1) // fanout] for k, node in enumerate(order) if k})
 
 
 def widest_tree(graph: nx.DiGraph, root: Node) -> AggregationTree:
-    """TSEngine: the spanning tree of the links with the highest throughput (least of both ways)."""
+    """Return TSEngine's tree: the spanning tree of the links with the highest throughput (the lower one of both
+    directions).
+    """
     network = usable(graph)
     both: nx.Graph = nx.Graph()
     both.add_nodes_from(network.nodes)
@@ -176,8 +190,9 @@ def widest_tree(graph: nx.DiGraph, root: Node) -> AggregationTree:
 
 
 def chunk_roots(trees: Sequence[AggregationTree], chunks: int) -> list[int]:
-    """Return which tree each chunk belongs to: shares by largest remainder, spread evenly over the sequence of
-    chunks."""
+    """Return the number of the tree of each chunk: shares by largest remainder, spread evenly over the sequence of
+    chunks.
+    """
     counts = [int(tree.share * chunks) for tree in trees]
     rest = sorted(range(len(trees)), key=lambda k: (counts[k] - trees[k].share * chunks, k))
     for k in rest[: chunks - sum(counts)]:

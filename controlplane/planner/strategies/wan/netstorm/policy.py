@@ -1,4 +1,4 @@
-"""NetStorm's policy: trees are made again from measured throughputs (NetStorm paper, sections IV to VI)."""
+"""NetStorm's policy: it makes trees again from measured throughputs (NetStorm paper, sections IV to VI)."""
 
 from __future__ import annotations
 
@@ -27,15 +27,23 @@ TOPOLOGIES = ("FAPT", "MST", "BKT", "STAR")
 
 @dataclass(frozen=True)
 class NetStormSettings:
-    """topology: FAPT (NetStorm), or a baseline with one root: MST (TSEngine), BKT (MLNET), STAR (MXNET). roots: how
-    many FAPT has; None: all agents. root: that of a baseline, and of FAPT with one root (default: the first agent, and
-    the best one).
+    """Settings of NetStorm's policy. Raises ValueError for another topology.
 
-    aware: throughputs are measured (Eq. (17), overlay/core/measurement.py), and trees are decided every `update`
-    seconds (UPDATE_TIME) when a throughput has changed by more than the part `update_rate`. auxiliary: chunks may take
-    idle links (busy_bound: PRIMARY_BUSY_BOUND, auxiliary_length: AUXILIARY_QUEUE_LENGTH); where these are taken, too, a
-    chunk goes to the primary path, as VI-A has it, or (lazy) waits until a path has room. chunk_values, window: of
-    tasks. Raises ValueError for another topology.
+    Attributes:
+        topology: "FAPT" (NetStorm), or a baseline with one root: "MST" (TSEngine), "BKT" (MLNET), "STAR" (MXNET).
+        roots: How many roots FAPT has; None for all agents.
+        root: The root of a baseline, and of FAPT with one root (default: the first agent, and the best one).
+        aware: Whether throughputs are measured (Eq. (17), overlay/core/measurement.py), and trees are decided every
+            `update` seconds (UPDATE_TIME) when a throughput has changed by more than the part `update_rate`.
+        auxiliary: Whether chunks may take idle links.
+        update: See `aware`.
+        update_rate: See `aware`.
+        busy_bound: PRIMARY_BUSY_BOUND of the paper.
+        auxiliary_length: AUXILIARY_QUEUE_LENGTH of the paper.
+        lazy: Where the auxiliary paths are busy, too, a chunk waits until a path has room; if not set, it takes the
+            primary path, as VI-A has it.
+        chunk_values: Values of a chunk in tasks.
+        window: Window of tasks, in chunks.
     """
 
     topology: str = "FAPT"
@@ -56,7 +64,7 @@ class NetStormSettings:
             raise ValueError(f"unknown topology {self.topology!r}; known: {', '.join(TOPOLOGIES)}")
 
     def roots_in(self, graph: nx.DiGraph) -> tuple[Node, ...]:
-        """The roots in this network."""
+        """Return the roots in this network."""
         if self.root is not None and (self.topology != "FAPT" or self.roots == 1):
             return (self.root,)
         if self.topology == "FAPT":
@@ -68,10 +76,10 @@ USUAL = NetStormSettings()
 
 
 class NetStorm(Rounds):
-    """Every round uses the trees of the latest decision; a round that has begun keeps its trees and auxiliary paths.
+    """Rounds that use the trees of the latest decision; a round that has begun keeps its trees and auxiliary paths. The
+    first decision fixes the roots, so that no key range moves later.
 
-    graph: nodes are agents; "mbps" is the believed rate of each directed link at the start. The first decision fixes
-    the roots, so that no key range moves later.
+    `graph` has the agents as nodes, with "mbps", the believed rate of each directed link at the start.
     """
 
     def __init__(self, graph: nx.DiGraph, settings: NetStormSettings = USUAL) -> None:
@@ -88,8 +96,9 @@ class NetStorm(Rounds):
     # --- awareness ---
 
     def learn(self, event: Measured | Changed, now: float) -> None:
-        """Takes a measured throughput, where `aware`; takes a rate that the network tells only for a link that was
-        cut."""
+        """Take a measured throughput, where `aware`; take a rate that the network tells only for a link that was
+        cut.
+        """
         link = (event.sender, event.receiver)
         if isinstance(event, Changed) and self.cut.pop(link, None) is not None:
             self.belief.edges[link]["mbps"] = event.mbps
@@ -98,7 +107,7 @@ class NetStorm(Rounds):
             self.belief.edges[link]["mbps"] = event.mbps
 
     def broken(self, node: str, other: str) -> None:
-        """Trees avoid this link, in both directions, until the network tells its rate."""
+        """Avoid this link with the trees, in both directions, until the network tells its rate."""
         for link in ((node, other), (other, node)):
             if self.belief.has_edge(*link):
                 self.cut[link] = self.belief.edges[link]["mbps"]
@@ -106,7 +115,9 @@ class NetStorm(Rounds):
                 self.updated = -math.inf
 
     def refresh(self, now: float) -> bool:
-        """Decides again when `update` seconds have passed and believed rates have changed; returns whether it did."""
+        """Decide again when `update` seconds have passed and believed rates have changed, and return whether that was
+        so.
+        """
         if (not self.settings.aware and not self.cut) or now < self.updated + self.settings.update:
             return False
         if rates_changed(self.decided, self.belief, self.settings.update_rate):
@@ -168,7 +179,7 @@ class NetStorm(Rounds):
 
 
 def sum_tree(tree: AggregationTree, members: Sequence[str], first: int, count: int) -> SumTree:
-    """The tree of a task: sums go up the aggregation tree, and the result goes down the same tree."""
+    """Return the tree of a task: sums go up the aggregation tree, and the result goes down the same tree."""
     up = tuple(Edge(str(v), str(above)) for v, above in tree.parent.items())
     down = tuple(Edge(edge.receiver, edge.sender) for edge in up)
     return SumTree(str(tree.root), first, count, up, down, tuple(members), tuple(members))

@@ -1,5 +1,6 @@
-"""netstorm: one fastest aggregation path tree per root, chunks by quality scores (NetStorm, Algorithms 1 and 2); and
-its baselines with one root: star (MXNET), balanced-tree (MLNET), tsengine."""
+"""The strategy netstorm (one fastest aggregation path tree per root, chunks by quality scores: NetStorm, Algorithms 1
+and 2), and its baselines with one root: star (MXNET), balanced-tree (MLNET), tsengine.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from controlplane.planner.topology import Topology
 
 
 def netstorm(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """All sites with a parameter server are roots (the paper's best number); a frozen split replaces the scores.
+    """Return the plan in which all sites with a parameter server are roots (the paper's best number); a frozen split
+    replaces the scores.
 
     The plan's detours are the auxiliary paths between all neighbours that exchange sums.
     """
@@ -56,7 +58,7 @@ def netstorm(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split
 
 
 def _roots(view: Sites, frozen_split: Split | None) -> list[tuple[str, str, float]]:
-    """(site, server, share) of the trees."""
+    """Return (site, server, share) of each tree."""
     servers, shares = owners(view, frozen_split)
     if shares is None:
         shares = {next(iter(servers)): 1.0}
@@ -64,7 +66,7 @@ def _roots(view: Sites, frozen_split: Split | None) -> list[tuple[str, str, floa
 
 
 def tsengine(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """The spanning tree of the widest links."""
+    """Return the plan of the spanning tree of the widest links."""
     view = sites(topology, job)
     trees = []
     for root, server, share in _roots(view, frozen_split):
@@ -77,7 +79,9 @@ def tsengine(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split
 
 
 def star(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """Every worker sends straight to the server, over the fewest hops; nobody adds on the way."""
+    """Return the plan in which every worker sends straight to the server, over the fewest hops; no site adds on the
+    way.
+    """
     view = sites(topology, job)
     router = Router(view.network)
     trees = []
@@ -91,7 +95,9 @@ def star(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | N
 
 
 def balanced_tree(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """A balanced binary tree over the sites in their order, which knows no links: its hops take the fewest."""
+    """Return the plan of a balanced binary tree over the sites in their order, which does not depend on links; its hops
+    take the shortest routes.
+    """
     view = sites(topology, job)
     router, graph = Router(view.network), usable(view.graph)
     trees = []

@@ -1,8 +1,9 @@
-"""SelMcast: whom each worker multicasts its model to (Luo et al., "Efficient Parameter Synchronization ... Selective
-Multicast"), beside Orpheus's random choice and the exact optimum.
+"""SelMcast's decisions, to which workers each worker multicasts its model (Luo et al., "Efficient Parameter
+Synchronization ... Selective Multicast"), with Orpheus's random choice and the exact optimum.
 
-A non-blocking switch: worker i sends with upload[i] (the paper's ingress) and receives with download[j] (its egress).
-x[i, j]: j receives i's model. L3: a multicast leaves its sender once; L7: once per receiver.
+The network is a non-blocking switch: worker i sends with upload[i] (the paper's ingress) and receives with download[j]
+(its egress). x[i, j] is set where j receives i's model. In layer L3 a multicast leaves its sender once, in L7 once per
+receiver.
 """
 
 from __future__ import annotations
@@ -26,9 +27,16 @@ TOLERANCE = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Instance:
-    """upload, download: Mbit/s, shape (n,). volumes: Mbit, shape (n,). receivers: p_i, shape (n,).
+    """An instance of the selection.
 
-    must: D, pairs that have to be selected; stale: c, rounds since i last selected j; both (n, n).
+    Attributes:
+        upload: Mbit/s of each worker, shape (n,).
+        download: Mbit/s of each worker, shape (n,).
+        volumes: Mbit of each worker's model, shape (n,).
+        receivers: The least number of receivers of each worker, p_i, shape (n,).
+        must: Pairs that have to be selected, D, shape (n, n).
+        stale: Rounds since i last selected j, c, shape (n, n).
+        layer: "L3" or "L7".
     """
 
     upload: Reals
@@ -54,7 +62,7 @@ def instance(
     must: ArrayLike | None = None,
     stale: ArrayLike | None = None,
 ) -> Instance:
-    """Checks and completes. Raises WanError, naming the worker."""
+    """Return the checked and completed instance. Raise WanError, naming the worker, where it cannot be."""
     up, down = np.asarray(upload, float), np.asarray(download, float)
     n = len(up)
     if n < 1 or len(down) != n:
@@ -87,7 +95,7 @@ def instance(
 
 
 def sent(x: Bools, volumes: Reals, layer: Layer) -> Reals:
-    """s_i of Eq. (9) when nothing is delivered yet: what leaves each sender, Mbit."""
+    """Return s_i of Eq. (9) when nothing is delivered yet: the Mbit that leave each sender."""
     return volumes * (x.any(axis=1) if layer == "L3" else x.sum(axis=1))
 
 
@@ -97,17 +105,17 @@ def _over(amount: Reals, rate: Reals) -> Reals:
 
 
 def completion(x: Bools, task: Instance) -> float:
-    """t of (10) and (11): seconds until all is delivered, every transfer ending at the same time."""
+    """Return t of (10) and (11): the seconds until all is delivered, every transfer ending at the same time."""
     out = _over(sent(x, task.volumes, task.layer), task.upload)
     into = _over(task.volumes @ x, task.download)
     return float(max(out.max(), into.max()))
 
 
 def select(task: Instance) -> Bools:
-    """Algorithm 1. Ties, which it leaves open: of senders the larger volume first, as what comes late should be small;
-    else by number ((load, id), then (i, j) in the Pareto improvement).
+    """Return the selection of Algorithm 1. It leaves ties open: of senders the one with the larger volume comes first,
+    as late transfers should be small; else the number decides ((load, id), then (i, j) in the Pareto improvement).
 
-    O(n^2 log n) for the basic selection; the paper derives O(n^4) and claims O(n^3).
+    The basic selection takes O(n^2 log n); the paper derives O(n^4) and claims O(n^3).
     """
     volumes, layer = task.volumes, task.layer
     x = task.must.copy()
@@ -123,7 +131,7 @@ def select(task: Instance) -> Bools:
         chosen = np.argsort(key, kind="stable")[:q]
         x[i, chosen] = True
         load[chosen] += volumes[i]
-    # Pareto improvement: whoever fits in before t. Loads only grow, so what does not fit now never will.
+    # Pareto improvement: add pairs that fit in before t. Loads only grow, so a pair that does not fit now never will.
     t = completion(x, task) * TOLERANCE
     room = t * task.download
     budget = t * task.upload
@@ -147,9 +155,11 @@ def select(task: Instance) -> Bools:
 def orpheus(
     task: Instance, rng: np.random.Generator, senders: Sequence[int] | None = None, *, allowed: Bools | None = None
 ) -> Bools:
-    """Random receivers: first all of D, then random ones up to p_i (as the paper modifies Orpheus).
+    """Return a selection of random receivers: first all of D, then random ones up to p_i (as the paper modifies
+    Orpheus).
 
-    senders: whose receivers are drawn (all); the other rows of x are D's. allowed: pairs that may be drawn (all).
+    `senders` are the workers whose receivers are drawn (default: all); the other rows of x are D's. `allowed` has the
+    pairs that may be drawn (default: all).
     """
     x = task.must.copy()
     for i in range(task.n) if senders is None else senders:
@@ -164,8 +174,9 @@ def orpheus(
 
 
 def _flow(task: Instance, x: Bools, senders: NDArray[np.int64], rooms: NDArray[np.int64]) -> tuple[int, Bools]:
-    """Adds as many receivers to x as fit: at most senders[i] more for i and rooms[j] more at j; moves those that are
-    not in D. Returns (added, new x)."""
+    """Add as many receivers to x as fit, at most senders[i] more for i and rooms[j] more at j, and move those that are
+    not in D. Return how many were added, and the new x.
+    """
     n = task.n
     movable = x & ~task.must
     free = ~x
@@ -181,11 +192,12 @@ def _flow(task: Instance, x: Bools, senders: NDArray[np.int64], rooms: NDArray[n
 
 
 def optimal_equal(task: Instance) -> Bools:
-    """Exact for equal volumes: with t given, receivers and senders have whole numbers of places, so whether t is
-    possible is a maximum flow; t* is the least of the values (k volumes over some bandwidth) that is.
+    """Return the exact optimum for equal volumes. With t given, receivers and senders have whole numbers of places, so
+    whether t is possible is a maximum flow; t* is the least of the values (k volumes over some bandwidth) that is
+    possible.
 
     Senders' degree vectors form a polymatroid, so the second objective extends a solution of the first by augmenting
-    paths, which never take a receiver from anybody. Raises WanError for unequal volumes.
+    paths, which never take a receiver from any sender. Raise WanError for unequal volumes.
     """
     if np.ptp(task.volumes) > 0:
         raise WanError("volumes differ: the flow formulation does not hold")
@@ -239,10 +251,13 @@ def optimal_equal(task: Instance) -> Bools:
 
 @dataclass(frozen=True)
 class Ongoing:
-    """State that SSP's manager knows when a worker becomes ready. x: receivers now, (n, n); all of the newly ready
-    worker's.
+    """State that SSP's manager knows when a worker becomes ready.
 
-    remaining: v_ij, Mbit; waits: tau_i, seconds that i would wait if its multicast were done; active: G, with the new.
+    Attributes:
+        x: The present receivers, (n, n); for the newly ready worker, all others.
+        remaining: v_ij, in Mbit.
+        waits: tau_i, the seconds that i would wait if its multicast were done.
+        active: G, the workers that multicast, with the new one.
     """
 
     x: Bools
@@ -252,10 +267,11 @@ class Ongoing:
 
 
 def select_ssp(task: Instance, now: Ongoing, *, eta: float = 0.75, waiting_first: bool = False) -> Bools:
-    """Algorithm 2: the receivers that stay (y). Only from x: who was left out is not taken in again this round.
+    """Return the receivers that stay (y), by Algorithm 2. They are among x: a receiver that was left out is not taken
+    in again in this round.
 
-    Corrections of the print: line 2's v_i is v_kappa (the caller sets it); line 32's sum is over y. waiting_first: the
-    text's order of tau (non-increasing) instead of line 13's (non-decreasing). Ties: by number.
+    Corrections of the print: line 2's v_i is v_kappa (the caller sets it); line 32's sum is over y. `waiting_first`
+    takes the text's order of tau (non-increasing) instead of line 13's (non-decreasing). Ties are broken by number.
     """
     if not 0 <= eta <= 1:
         raise WanError(f"eta must be between 0 and 1, got {eta}")
@@ -275,7 +291,7 @@ def select_ssp(task: Instance, now: Ongoing, *, eta: float = 0.75, waiting_first
         chosen = chosen[np.isfinite(key[chosen])]
         y[i, chosen] = True
         load[chosen] += v[i, chosen]
-    # Deadlines t_i of the basic selection, then whoever fits in before them.
+    # Deadlines t_i of the basic selection; then add receivers that fit in before them.
     active = np.zeros(n, bool)
     active[list(now.active)] = True
     kept = np.where(y, v, 0.0)

@@ -13,15 +13,20 @@ from controlplane.planner.strategies.wan.links import Link, Links
 from controlplane.planner.strategies.wan.policy import BROKEN_MBPS
 
 BROKEN_SECONDS = 30.0
-"""Two workers that could not reach each other are tried again after this time, unless the network tells before."""
+"""Seconds after which two workers that could not reach each other are tried again, unless the network tells of it
+before.
+"""
 
 
 class Network:
-    """Workers are the nodes of a graph whose directed links have "mbps".
+    """The network of links between workers, which are the nodes of a graph whose directed links have "mbps".
 
-    routes: the fixed routes of TCP between any two workers, over the graph's nodes. switch: the name of a node's
-    switch, which copies multicasts (L3); each multicast then gets a tree of its own, of the least loaded paths when it
-    begins. None: senders send to each receiver on its own (L7), along the routes.
+    Args:
+        graph: The workers and links.
+        routes: The fixed routes of TCP between any two workers, over the graph's nodes.
+        switch: Returns the name of a node's switch, which copies multicasts (L3); each multicast then gets a tree of
+            its own, of the least loaded paths when it begins. None makes senders send to each receiver on its own (L7),
+            along the routes.
     """
 
     def __init__(
@@ -49,7 +54,9 @@ class Network:
     # --- changes ---
 
     def change(self, link: Link, mbps: float) -> None:
-        """The network has told a link's rate; pairs that were cut off may reach each other again over this link."""
+        """Take the rate of a link that the network has told; pairs that were cut off may reach each other again over
+        this link.
+        """
         if link in self.links.index:
             self._before.pop(link, None)
             self._set(link, mbps)
@@ -57,7 +64,7 @@ class Network:
                 del self._cut[pair]
 
     def broken(self, node: str, other: str, now: float) -> None:
-        """Two workers cannot reach each other; a link between them counts as broken."""
+        """Take note that two workers cannot reach each other; a link between them counts as broken."""
         i, j = self.index[node], self.index[other]
         self._cut |= {(i, j): now, (j, i): now}
         for link in ((node, other), (other, node)):
@@ -66,15 +73,18 @@ class Network:
                 self._set(link, BROKEN_MBPS)
 
     def try_again(self, now: float) -> None:
-        """Links and pairs that were found broken more than BROKEN_SECONDS ago count as whole again: a connection may
-        end because of a cut that is over already."""
+        """Count links and pairs that were found broken more than BROKEN_SECONDS ago as whole again, as a connection may
+        end because of a cut that is over already.
+        """
         late = now - BROKEN_SECONDS
         self._cut = {pair: since for pair, since in self._cut.items() if since > late}
         for link in [link for link, (_, since) in self._before.items() if since <= late]:
             self._set(link, self._before.pop(link)[0])
 
     def mended(self, node: str) -> None:
-        """A worker was lost, or is back: connections to it were broken because of that, and not because of links."""
+        """Take note that a worker was lost, or is back: connections to it were broken because of that, and not because
+        of links.
+        """
         i = self.index[node]
         self._cut = {pair: since for pair, since in self._cut.items() if i not in pair}
         for link in [link for link in self._before if node in link]:
@@ -85,8 +95,9 @@ class Network:
             links.change(link, mbps)
 
     def reached(self, i: int) -> np.ndarray:
-        """(n,) bool: the workers to which this worker can send. Over TCP, too, where switches copy, since lost packets
-        are replaced over TCP."""
+        """Return, (n,) bool, the workers to which this worker can send. TCP counts, too, where switches copy, since
+        lost packets are replaced over TCP.
+        """
         off = np.zeros(len(self.links.mbps), bool)
         off[[self.links.index[link] for link in self._before]] = True
         found = ~((self.connections.crosses[i] | self.links.crosses[i]) & off).any(axis=1)
@@ -97,7 +108,7 @@ class Network:
     # --- trees and rates ---
 
     def plant(self, i: int, others: Collection[tuple[int, np.ndarray]]) -> None:
-        """Gives a worker a new tree, of the least loaded paths beside these multicasts: (sender, its receivers)."""
+        """Give a worker a new tree, of the least loaded paths beside these multicasts: (sender, its receivers)."""
         load = np.ones(len(self.links.mbps))
         for sender, receivers in others:
             load += self._used(sender, receivers)
@@ -112,14 +123,18 @@ class Network:
                 self.links.crosses[i, self.index[node], index[link]] = True
 
     def routes(self, i: int, receivers: Collection[int]) -> tuple[tuple[str, ...], ...]:
-        """The routes of the sender's present tree to these receivers, over switches; empty where no switch copies."""
+        """Return the routes of the sender's present tree to these receivers, over switches; none where no switch
+        copies.
+        """
         if self.switch is None:
             return ()
         paths = [self._trees[i][self.nodes[j]] for j in receivers]
         return tuple((path[0], *map(self.switch, path), path[-1]) for path in paths)
 
     def rates(self, multicasts: Mapping[int, np.ndarray]) -> dict[int, float]:
-        """Max-min fair rates, Mbit/s, of the senders' multicasts to these receivers; each crosses a link once."""
+        """Return the max-min fair rates, in Mbit/s, of the senders' multicasts to these receivers; each crosses a link
+        once.
+        """
         simulator = Simulator(self.links.mbps)
         flows = {
             i: simulator.send(1.0, np.flatnonzero(self._used(i, receivers)).tolist())

@@ -49,10 +49,15 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MulticastSettings:
-    """scheme: SelMcast (Algorithms 1 and 2) or Orpheus. k: every pair meets at least once in k + 1 rounds (None: pairs
-    are never forced). seed: of the choices at random. chunk_values: of tasks. layer: whether a multicast leaves its
-    sender once (L3) or once for each receiver (L7). headroom: the part of their rates that multicasts which switches
-    copy leave unused. Raises ValueError for another scheme.
+    """Settings of SelMcast's policies. Raises ValueError for another scheme.
+
+    Attributes:
+        scheme: "SelMcast" (Algorithms 1 and 2) or "Orpheus".
+        k: Every pair meets at least once in k + 1 rounds; None never forces pairs.
+        seed: Seed of random choices.
+        chunk_values: Values of a chunk in tasks.
+        layer: Whether a multicast leaves its sender once ("L3") or once for each receiver ("L7").
+        headroom: The part of their rates that multicasts which switches copy leave unused.
     """
 
     scheme: str = "SelMcast"
@@ -69,9 +74,12 @@ class MulticastSettings:
 
 @dataclass(frozen=True)
 class SelMcastSettings(MulticastSettings):
-    """threshold: how many rounds a worker may be ahead of the slowest one. eta: a receiver that has less than this part
-    of a multicast still to get keeps it. waiting_first: receivers that wait are selected first (`select_ssp`). Raises
-    ValueError for numbers out of range.
+    """Settings of the stale policy. Raises ValueError for numbers out of range.
+
+    Attributes:
+        threshold: How many rounds a worker may be ahead of the slowest one.
+        eta: A receiver that has less than this part of a multicast still to get keeps it.
+        waiting_first: Whether receivers that wait are selected first (`select_ssp`).
     """
 
     threshold: int = 4
@@ -102,8 +110,13 @@ class SelMcastRounds(Rounds):
     """Bulk-synchronous rounds: all agents multicast at once, and each takes the mean of its own model and those that
     reach it.
 
-    upload_mbps, download_mbps: the believed rates of each node. p: the least number of receivers of a multicast.
-    network: as for `SelMcast`.
+    Args:
+        nodes: The agents.
+        upload_mbps: The believed upload of each node.
+        download_mbps: The believed download of each node.
+        p: The least number of receivers of a multicast.
+        settings: See there.
+        network: As for `SelMcast`.
     """
 
     def __init__(
@@ -172,8 +185,16 @@ def _multicast(nodes: Sequence[str], sender: int, receivers: Collection[int], va
 
 @dataclass
 class _Sending:
-    """A multicast under way. receivers: (n,) bool. left: (n,), the part of it that each worker has still to get. sent:
-    whether it has any receiver. mbps: the rate that its sender was told."""
+    """A multicast under way.
+
+    Attributes:
+        task: Number of its task.
+        values: Values of the model.
+        receivers: Its receivers, (n,) bool.
+        left: The part of it that each worker has still to get, (n,).
+        sent: Whether it has any receiver.
+        mbps: The rate that its sender was told.
+    """
 
     task: int
     values: int
@@ -184,13 +205,13 @@ class _Sending:
 
 
 class Exact(Protocol):
-    """Knows what a manager can only estimate, as a simulator does. Workers are known by number."""
+    """A source of exact values where a manager can only estimate, such as a simulator. Workers are known by number."""
 
     def waits(self, new: int) -> Reals:
-        """(n,): tau of each worker, in seconds, now that `new` is ready."""
+        """Return tau of each worker in seconds, (n,), when `new` has become ready."""
 
     def left(self, sender: int) -> Reals:
-        """(n,): the part of the sender's multicast that each worker has still to get."""
+        """Return the part of the sender's multicast that each worker has still to get, (n,)."""
 
 
 class SelMcast:
@@ -199,11 +220,19 @@ class SelMcast:
     Receivers that would delay others are dropped from a multicast (preemption), except pairs that k forces and
     receivers that have less than the part eta of it still to get (`select_ssp`).
 
-    tau, the time that a worker would wait for the slowest, is estimated from how long the slowest have computed before;
-    what is left of a multicast is what its sender reported last. exact: knows both instead (the figures' simulator).
-    upload_mbps, download_mbps, p: as for `SelMcastRounds`. network: loads are those of its links; where its switches
-    copy, multicasts get its trees and max-min fair rates (less the headroom), which senders are told whenever they
-    change (`Pace`). None: one big switch, as in the paper.
+    The time tau that a worker would wait for the slowest is estimated from how long the slowest have computed before;
+    the rest of a multicast is what its sender reported last.
+
+    Args:
+        nodes: The agents.
+        upload_mbps: As for `SelMcastRounds`.
+        download_mbps: As for `SelMcastRounds`.
+        p: As for `SelMcastRounds`.
+        settings: See there.
+        exact: Gives tau and the rests instead of estimates (the figures' simulator).
+        network: The network whose links are loaded; where its switches copy, multicasts get its trees and max-min fair
+            rates (less the headroom), which senders are told whenever they change (`Pace`). None stands for one big
+            switch, as in the paper.
     """
 
     def __init__(
@@ -279,7 +308,9 @@ class SelMcast:
         return []
 
     def _lost(self, i: int, now: float) -> list[Order]:
-        """A worker is lost: its multicast ends, it is dropped from the others', and no worker waits for it."""
+        """Handle that a worker is lost: its multicast ends, it is dropped from the others', and no worker waits for
+        it.
+        """
         self.present[i] = False
         self.since[i] = np.nan
         self.waiting.pop(i, None)
@@ -307,7 +338,7 @@ class SelMcast:
         return orders
 
     def _without(self, sender: int, receiver: int, now: float) -> list[Order]:
-        """Drops a receiver from a multicast."""
+        """Drop a receiver from a multicast, and return the orders."""
         task = self.sending[sender]
         if not task.receivers[receiver]:
             return []
@@ -320,7 +351,7 @@ class SelMcast:
     # --- selection ---
 
     def _waits(self, now: float) -> Reals:
-        """(n,): tau, the seconds that each worker would wait if its multicast were done now."""
+        """Return tau, (n,): the seconds that each worker would wait if its multicast were done now."""
         after = self.round.copy()
         after[list(self.sending)] += 1
         least = int(after[self.present].min()) if self.present.any() else 0
@@ -407,8 +438,9 @@ class SelMcast:
         return orders
 
     def _paced(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """Adds the changes of rates to the orders: first for senders that become slower, then the orders themselves,
-        then for senders that become faster."""
+        """Return the orders with changes of rates: first for senders that become slower, then the orders themselves,
+        then for senders that become faster.
+        """
         if self.network is None or self.network.switch is None:
             return orders
         rates = self.network.rates({i: each.receivers & (each.left > UNDER_WAY) for i, each in self.sending.items()})

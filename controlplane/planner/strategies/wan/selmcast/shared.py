@@ -17,7 +17,9 @@ from controlplane.planner.strategies.wan.selmcast.algorithm import TOLERANCE, Bo
 
 
 class _Selection:
-    """The receivers selected so far, and what each link has to carry for them. v: (n, n), Mbit of each pair."""
+    """The receivers selected so far, and the Mbit that each link has to carry for them. `v` has the Mbit of each pair,
+    (n, n).
+    """
 
     def __init__(self, links: Links, layer: Layer, v: Reals, begin: Bools) -> None:
         n, _, count = links.crosses.shape
@@ -30,33 +32,37 @@ class _Selection:
             self.add(int(i), int(j))
 
     def _more(self, i: int, receivers: NDArray[np.intp]) -> Reals:
-        """(receivers, links): Mbit that i adds to each link with each of the receivers, one at a time."""
+        """Return the Mbit that i adds to each link with each of the receivers, one at a time, shape (receivers,
+        links).
+        """
         more = np.where(self.links.crosses[i, receivers], self.v[i, receivers, None], 0.0)
         return np.maximum(more - self.own[i], 0.0) if self.copied else more
 
     def times(self, i: int, receivers: NDArray[np.intp]) -> Reals:
-        """(receivers, links): the seconds that each link on the path would need with each of these receivers, one at a
-        time; 0 for links that are not on the path."""
+        """Return the seconds that each link on the path would need with each of these receivers, one at a time, shape
+        (receivers, links); 0 for links that are not on the path.
+        """
         total = np.where(self.links.crosses[i, receivers], self.load + self._more(i, receivers), 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(total > 0, total / self.links.mbps, 0.0)
 
     def add(self, i: int, j: int) -> None:
-        """Selects j as a receiver of i."""
+        """Select j as a receiver of i."""
         more = self._more(i, np.array([j]))[0]
         self.y[i, j] = True
         self.load += more
         self.own[i] += more
 
     def seconds(self, i: int) -> float:
-        """Seconds until all links that i uses have carried everything that is selected."""
+        """Return the seconds until all links that i uses have carried everything that is selected."""
         used = self.links.crosses[i, self.y[i]].any(axis=0) & (self.load > 0)
         with np.errstate(divide="ignore"):
             return float((self.load[used] / self.links.mbps[used]).max(initial=0.0))
 
     def basic(self, i: int, q: int, candidates: Bools) -> None:
-        """Selects q more receivers, one by one, each the least loaded one (ties: by all links on the path, then by
-        number)."""
+        """Select q more receivers, one by one, each the least loaded one (ties are broken by all links on the path,
+        then by number).
+        """
         for _ in range(q):
             free = np.flatnonzero(candidates & ~self.y[i])
             times = self.times(i, free)
@@ -67,7 +73,7 @@ class _Selection:
             self.add(i, int(free[best]))
 
     def improve(self, candidates: Bools, stale: NDArray[np.int64], deadline: Reals) -> None:
-        """Pareto improvement: adds receivers that do not delay a sender past its deadline, the stalest pairs first."""
+        """Add receivers that do not delay a sender past its deadline (Pareto improvement), the stalest pairs first."""
         rows, columns = np.nonzero(candidates & ~self.y)
         order = np.argsort(-stale[rows, columns], kind="stable")
         for i, j in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
@@ -76,8 +82,9 @@ class _Selection:
 
 
 def select(task: Instance, links: Links, *, allowed: Bools | None = None) -> Bools:
-    """Algorithm 1, with the rates of the links instead of the task's upload and download. allowed: (n, n) bool, the
-    pairs that may be selected (None: all). Returns (n, n) bool."""
+    """Return the selection of Algorithm 1, (n, n) bool, with the rates of the links instead of the task's upload and
+    download. `allowed` has the pairs that may be selected, (n, n) bool (None: all).
+    """
     others = ~np.eye(task.n, dtype=bool) if allowed is None else allowed
     chosen = _Selection(links, task.layer, np.repeat(task.volumes[:, None], task.n, axis=1), task.must)
     for i in np.lexsort((-task.volumes, -task.must.sum(axis=1))).tolist():
@@ -88,8 +95,9 @@ def select(task: Instance, links: Links, *, allowed: Bools | None = None) -> Boo
 
 
 def select_ssp(task: Instance, now: Ongoing, links: Links, *, eta: float = 0.75, waiting_first: bool = False) -> Bools:
-    """Algorithm 2 (see `algorithm.select_ssp`), with the rates of the links instead of the task's upload and
-    download."""
+    """Return the selection of Algorithm 2 (see `algorithm.select_ssp`), with the rates of the links instead of the
+    task's upload and download.
+    """
     x, v = now.x, now.remaining
     chosen = _Selection(links, task.layer, v, x & (task.must | (v < eta * task.volumes[:, None])))
     sign = -1 if waiting_first else 1

@@ -1,7 +1,9 @@
-"""selmcast, selmcast-l7, orpheus, all-to-all: every worker multicasts its model to others; nothing adds on the way.
+"""The strategies selmcast, selmcast-l7, orpheus and all-to-all: every worker multicasts its model to others; nothing
+adds on the way.
 
-One round of BSP: Algorithm 1 of SelMcast on what limits each worker, and least-loaded routes for what it selects. (In
-SSP a manager plans at every event, from what is on its way: algorithm.py here, evaluation/selmcast/ssp.py.)
+They plan one round of BSP: Algorithm 1 of SelMcast with the rates that limit each worker, and least-loaded routes for
+the selected pairs. (In SSP a manager plans at every event, from what is on its way: algorithm.py here,
+evaluation/selmcast/ssp.py.)
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ Choose = Callable[[algorithms.Instance], NDArray[np.bool_]]
 
 
 def _access(view: Sites) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Upload and download of the job's workers, Mbit/s: the least of a worker's own links and an equal part of its
-    site's links to other sites; the core is taken to be non-blocking, as in the paper."""
+    """Return upload and download of the job's workers in Mbit/s: the least of a worker's own links and an equal part of
+    its site's links to other sites; the core is taken to be non-blocking, as in the paper.
+    """
     topology, workers = view.topology, view.job.workers
     crowd = {site: sum(other == site for other in view.worker.values()) for site in view.busy}
     up, down = np.zeros(len(workers)), np.zeros(len(workers))
@@ -58,8 +61,13 @@ def _matrix(workers: tuple[str, ...], pairs: Pairs, what: str) -> NDArray[np.boo
 
 @dataclass(frozen=True)
 class Asked:
-    """Requirements for each multicast. receivers: at least so many (None: 0.3 n); must: receivers that a sender may not
-    leave out any longer; stale: rounds since a (sender, receiver) pair was last selected."""
+    """Requirements for each multicast.
+
+    Attributes:
+        receivers: The least number of receivers; None for 0.3 n.
+        must: Receivers that a sender may not leave out any longer.
+        stale: Rounds since a (sender, receiver) pair was last selected.
+    """
 
     receivers: int | None = None
     must: Pairs | None = None
@@ -123,7 +131,7 @@ def _routed(view: Sites, router: Router, sender: str, receivers: list[str], laye
         return Multicast(sender, layer, tuple(routes))
     links = router.return_tree(source, targets, 1.0)
     if not view.topology.results_on_links:
-        router.add(links, 1.0)  # to the router it is a return tree; here its load is not a matter of opinion
+        router.add(links, 1.0)  # the router does not count return trees here, but multicasts always load links
     above = {network.ends[e][1]: network.ends[e][0] for e in links}
     routes = []
     for target in targets:
@@ -145,10 +153,10 @@ def selmcast(
     must: Pairs | None = None,
     stale: Mapping[tuple[str, str], int] | None = None,
 ) -> Plan:
-    """Algorithm 1. receivers: p, at least so many each (0.3 n); must: D, receivers that a sender may not leave out any
-    longer; stale: c, rounds since a (sender, receiver) pair was last selected.
+    """Return the plan of Algorithm 1. Raise Infeasible, Unreachable or JobError where there is none.
 
-    Raises Infeasible, Unreachable, JobError.
+    `receivers` is p, the least number of receivers of each worker (default: 0.3 n); `must` is D, receivers that a
+    sender may not leave out any longer; `stale` is c, rounds since a (sender, receiver) pair was last selected.
     """
     name = "selmcast" if layer == "L3" else "selmcast-l7"
     return _plan(topology, job, name, layer, algorithms.select, asked=Asked(receivers, must, stale), seed=seed,
@@ -168,14 +176,16 @@ def orpheus(
     receivers: int | None = None,
     must: Pairs | None = None,
 ) -> Plan:
-    """The baseline: D and then random receivers, as the paper modifies Orpheus. Arguments as for `selmcast`."""
+    """Return the plan of the baseline: D and then random receivers, as the paper modifies Orpheus. Arguments are those
+    of `selmcast`.
+    """
     rng = np.random.default_rng(seed)
     return _plan(topology, job, "orpheus", layer, partial(algorithms.orpheus, rng=rng), asked=Asked(receivers, must),
                  seed=seed, frozen_split=frozen_split)  # fmt: skip
 
 
 def all_to_all(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """Every worker sends its model straight to all others (CREW's baseline A2A)."""
+    """Return the plan in which every worker sends its model straight to all others (CREW's baseline A2A)."""
     everyone = len(job.workers) - 1
     return _plan(topology, job, "all-to-all", "L7", algorithms.select, asked=Asked(everyone), seed=seed,
                  frozen_split=frozen_split)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The best fractional packing of aggregation trees, with a proven bound (strategy `wan`, ours).
+"""The best fractional packing of aggregation trees, with a proven bound (our own strategy `wan`).
 
 Each part of the model climbs an in-tree to a root and descends an out-tree. All hops are pipelined, both directions run
 at once, and every site adds. The sum of the trees' rates is maximised under the capacities of the directed links, by
@@ -6,9 +6,9 @@ column generation: the master LP over the known trees prices the links, and the 
 root under these prices are the new columns. Any prices y >= 0 give the bound sum(B y) / (cost of the cheapest pair), so
 the gap is known at every step. No scheme of this kind, with any number of trees and any of the roots, is faster.
 
-The cheapest trees: Edmonds' arborescences where all nodes take part; else Steiner arborescences, by dynamic programming
-for up to 12 nodes that take part, and beyond that heuristics for the columns and dual ascent for the bound, which stays
-proven but may not be reached.
+The cheapest trees are Edmonds' arborescences where all nodes take part. Else they are Steiner arborescences, by dynamic
+programming for up to 12 nodes that take part, and beyond that by heuristics for the columns and dual ascent for the
+bound, which stays proven but may not be reached.
 """
 
 from __future__ import annotations
@@ -29,8 +29,14 @@ from controlplane.planner.strategies.wan.tree_packing.spread import spread
 
 @dataclass(frozen=True)
 class PackedTree:
-    """up[v]: the node to which v sends its sum. down[v]: the node from which v gets the result. The root is in neither.
-    mbps: the tree's rate. Nodes that contribute nothing are in a tree only where it passes through them.
+    """A tree of a packing.
+
+    Attributes:
+        root: The root, which is in neither of the following.
+        up: By node v, the node to which v sends its sum.
+        down: By node v, the node from which v gets the result. Nodes that contribute nothing are in a tree only where
+            it passes through them.
+        mbps: The tree's rate.
     """
 
     root: Node
@@ -41,7 +47,9 @@ class PackedTree:
 
 @dataclass(frozen=True)
 class Packing:
-    """rate: the sum of the trees' rates, in Mbit/s of the model. bound: no packing has a higher rate."""
+    """A packing of trees; `rate` is the sum of the trees' rates, in Mbit/s of the model, and no packing has a rate
+    above `bound`.
+    """
 
     trees: tuple[PackedTree, ...]
     rate: float
@@ -53,15 +61,20 @@ class Packing:
 
 
 ROUNDS = 500
-PROGRESS = 1e-4  # of the rate, in a round
+PROGRESS = 1e-4  # least gain of a round, as a fraction of the rate
 
 
 @dataclass(frozen=True)
 class GivenUp:
-    """Parts of the best rate that a packing may lack. gap: it is good enough when its rate is within this part of the
-    bound. shallow: the part that may be given up for trees with less delay (where all nodes are terminals, results
-    count and no shares are given). rounds: of new trees, at most: with few of them a packing of many nodes is found in
-    a moment, and what it lacks is not known."""
+    """Parts of the best rate that a packing may lack.
+
+    Attributes:
+        gap: A packing is good enough when its rate is within this part of the bound.
+        shallow: The part that may be given up for trees with less delay (where all nodes are terminals, results count
+            and no shares are given).
+        rounds: Most rounds of new trees; with few, a packing of many nodes is found quickly, and it is not known how
+            far it is from the best.
+    """
 
     gap: float = 1e-3
     shallow: float = 0.0
@@ -82,20 +95,26 @@ def pack(
     back: float = 0.0,
     given_up: GivenUp = LITTLE,
 ) -> Packing:
-    """The best packing of trees in a directed graph whose links have "mbps".
+    """Return the best packing of trees in a directed graph whose links have "mbps". Raise WanError for unreachable
+    nodes and wrong input.
 
-    roots: the nodes that may be roots (None: all). terminals: the nodes that contribute and want the result (None:
-    all); trees may pass through all other nodes, which add sums that meet there. shares: the part of the model that
-    each root has to carry (None: whatever is best). root_mbps: the most that a root takes in. results: whether results
-    count on links. back: the part of a link's load that also loads the link in the other direction (acknowledgements).
-    Raises WanError for unreachable nodes and wrong input.
+    Args:
+        graph: The network.
+        roots: The nodes that may be roots; None for all.
+        terminals: The nodes that contribute and want the result; None for all. Trees may pass through all other nodes,
+            which add sums that meet there.
+        shares: The part of the model that each root has to carry; None to choose the best ones.
+        root_mbps: The most that a root takes in.
+        results: Whether results count on links.
+        back: The part of a link's load that also loads the link in the other direction (acknowledgements).
+        given_up: What the packing may lack.
     """
     candidates = _candidates(graph, roots, terminals, shares)
     problem = Problem(graph, candidates, terminals, results, back)
     intake = np.array([np.inf if root_mbps is None else root_mbps.get(root, np.inf) for root in candidates])
     alone = [k for k, root in enumerate(problem.roots) if set(problem.terminals) == {root}]
     free = [k for k in alone if len(candidates) == 1 or (shares is None and np.isinf(intake[k]))]
-    if free:  # nothing has to move
+    if free:  # the only node that takes part is the root
         rate = float(intake[free[0]])
         return Packing((PackedTree(candidates[free[0]], {}, {}, rate),), rate, rate)
     if (intake <= 0).any():
@@ -123,7 +142,7 @@ def _candidates(
     terminals: Sequence[Node] | None,
     shares: Mapping[Node, float] | None,
 ) -> list[Node]:
-    """The nodes that may be roots, each once. Raises WanError for wrong arguments of `pack`."""
+    """Return the nodes that may be roots, each once. Raise WanError for wrong arguments of `pack`."""
     candidates = list(graph.nodes) if roots is None else list(dict.fromkeys(roots))
     if shares is not None:
         if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
@@ -139,8 +158,9 @@ def _candidates(
 
 
 def _generated(problem: Problem, master: Master, scale: float, given_up: GivenUp) -> tuple[np.ndarray, float]:
-    """Adds trees to the master until its rate is within the gap of the bound, or no tree improves it. Returns (the
-    rates of the master's trees in units of `scale` Mbit/s, the bound in Mbit/s)."""
+    """Add trees to the master until its rate is within the gap of the bound, or no tree improves it. Return the rates
+    of the master's trees in units of `scale` Mbit/s, and the bound in Mbit/s.
+    """
     for k, (up, down) in enumerate(problem.trees(problem.costs(1 / problem.capacity)[0], exact=False)[0]):
         master.add((k, up, down))
     for column in spread(problem):

@@ -8,8 +8,8 @@ Arc = tuple[int, int]
 
 
 def arborescence(n: int, root: int, arcs: Sequence[Arc], cost: Sequence[float]) -> list[int] | None:
-    """Edmonds' algorithm: the indexes of the cheapest arcs (tail, head) over which every node is reached from the root.
-    None: some node cannot be reached. Of equally cheap arcs the first one is taken.
+    """Return the indexes of the cheapest arcs (tail, head) over which every node is reached from the root, by Edmonds'
+    algorithm; None where some node cannot be reached. Of equally cheap arcs the first one is taken.
     """
     best = [-1] * n
     for k, (u, v) in enumerate(arcs):

@@ -13,11 +13,14 @@ Column = tuple[int, list[int], list[int]]
 
 
 class Master:
-    """The LP over the trees known so far. It is solved again from its last basis whenever trees have been added.
+    """The LP over the trees known so far. It is solved again from its last basis whenever trees have been added;
+    `columns` has the trees in the order in which they were added.
 
-    limits: those of the links, then those of the roots, in the LP's unit. part: the share that each root has to carry,
-    or None. least: None to maximise the rate; else a rate at which the trees' cost is minimised. columns: the trees, in
-    the order in which they were added.
+    Args:
+        problem: The packing problem.
+        limits: The limits of the links, then those of the roots, in the LP's unit.
+        part: The share that each root has to carry, or None.
+        least: None to maximise the rate; else a rate at which the trees' cost is minimised.
     """
 
     def __init__(
@@ -40,7 +43,7 @@ class Master:
             self._program.add_row(lower=least)
 
     def add(self, column: Column, cost: float = -1.0) -> bool:
-        """Adds a tree unless it is known already; returns whether it was new."""
+        """Add a tree unless it is known already, and return whether it was new."""
         root, up, down = column
         key = (root, tuple(sorted(up)), tuple(sorted(down)))
         if key in self._known:
@@ -67,8 +70,9 @@ class Master:
         return True
 
     def solve(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """(rates of the trees in the order of `columns`, prices of links and then of roots, the price of a unit of rate
-        where the rate is given)."""
+        """Return the rates of the trees in the order of `columns`, the prices of links and then of roots, and the price
+        of a unit of rate where the rate is given (else 0).
+        """
         try:
             solution = self._program.solve()
         except SolverError as error:
@@ -79,6 +83,6 @@ class Master:
         return np.maximum(solution.values, 0.0), price, worth
 
     def worth(self, links: np.ndarray, roots: np.ndarray) -> float:
-        """The worth of all limits under these prices of links and of roots: sum(B y)."""
+        """Return the worth of all limits under these prices of links and of roots: sum(B y)."""
         n, limits, finite = len(links), self.limits, self._finite
         return float(links[finite[:n]] @ limits[:n][finite[:n]]) + float(roots[finite[n:]] @ limits[n:][finite[n:]])

@@ -22,7 +22,7 @@ from controlplane.planner.strategies.wan.tree_packing.steiner import (
 class Problem:
     """A network's links as arcs between numbered nodes, and each root's cheapest trees under prices.
 
-    The arguments are those of algorithm.pack. Raises WanError for nodes that cannot be reached.
+    The arguments are those of algorithm.pack. Raises WanError where nodes cannot be reached.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Problem:
         self.capacity = np.array([data["mbps"] for _, _, data in network.edges(data=True)])
         at = {arc: k for k, arc in enumerate(self.arcs)}
         self.back, self.results = back, results
-        # The link the other way of each, where there is one.
+        # Of each link the opposite one; -1 where there is none.
         self.opposite = np.array([at.get((v, u), -1) for u, v in self.arcs])
         self.roots = [self.index[root] for root in roots]
         self.terminals = [self.index[v] for v in (self.nodes if terminals is None else dict.fromkeys(terminals))]
@@ -66,15 +66,18 @@ class Problem:
                 )
 
     def with_back(self, cost: np.ndarray) -> np.ndarray:
-        """The cost of each link to a tree, with the cost of the part of the opposite link that the tree loads, too."""
+        """Return the cost of each link to a tree, with the cost of the part of the opposite link that the tree loads,
+        too.
+        """
         if not self.back:
             return cost
         return cost + self.back * np.where(self.opposite >= 0, cost[self.opposite], 0.0)
 
     def costs(self, price: np.ndarray) -> tuple[np.ndarray, float]:
-        """(costs, slack). The costs are the prices plus a little of each link's scarcity, so that all are positive and
-        ties between free links are not decided at random. A bound may use them as prices, except for links without a
-        limit, whose price is 0: a tree can cost `slack` more than under such prices."""
+        """Return costs and slack. The costs are the prices plus a little of each link's scarcity, so that all are
+        positive and ties between free links are not decided at random. A bound may use them as prices, except for links
+        without a limit, whose price is 0: a tree can cost `slack` more than under such prices.
+        """
         grain = 1e-8 * max(float(price.max(initial=0.0)), 1e-6)
         extra = grain * (self.capacity.min(initial=1.0) / self.capacity + 1e-3)
         unlimited = extra[~np.isfinite(self.capacity)]
@@ -82,7 +85,9 @@ class Problem:
         return price + extra, slack
 
     def _one_way(self, arcs: Sequence[Arc], cost: np.ndarray, exact: bool) -> tuple[list[list[int]], np.ndarray | None]:
-        """(a cheap tree of each root, a lower bound of the cheapest tree's cost for each root or None: not known)."""
+        """Return a cheap tree of each root, and a lower bound of the cheapest tree's cost for each root (None where it
+        is not known).
+        """
         values = cost.tolist()
         n = len(self.nodes)
         best = self.exact == "edmonds" or (bool(self.exact) and exact)
@@ -104,7 +109,9 @@ class Problem:
         return trees, None
 
     def trees(self, cost: np.ndarray, exact: bool) -> tuple[list[tuple[list[int], list[int]]], np.ndarray | None]:
-        """((up, down) of each root, a lower bound of the cost of each root's cheapest pair or None: not known)."""
+        """Return (up, down) of each root, and a lower bound of the cost of each root's cheapest pair (None where it is
+        not known).
+        """
         ups, least = self._one_way(self.reversed, cost, exact)
         if self.falls is not None:
             return list(zip(ups, self.falls, strict=True)), least

@@ -11,14 +11,14 @@ from controlplane.planner.strategies.wan.tree_packing.master import Column, Mast
 from controlplane.planner.strategies.wan.tree_packing.problem import Problem
 
 HASTES = (0.03, 0.3, 3.0)
-"""The price of a unit of delay, in parts of the links' mean price: one tree is grown for each of these."""
+"""Prices of a unit of delay, in parts of the links' mean price: one tree is grown for each of these."""
 ROUNDS = 30
 GAIN = 1e-3
 """A tree is added to the program when its delay is below the worth of its rate by at least this part of it."""
 
 
 def delay(arcs: Sequence[Arc], root: int, tree: Sequence[int], hop: Sequence[float]) -> float:
-    """The delay of the longest path from the root, where hop[k] is the delay of arc k."""
+    """Return the delay of the longest path from the root, where hop[k] is the delay of arc k."""
     into = {arcs[k][1]: k for k in tree}
 
     def to(node: int) -> float:
@@ -38,8 +38,9 @@ def grown(
     hop: Sequence[float],
     haste: float,
 ) -> list[int] | None:
-    """A tree from the root to all nodes of the arcs, grown by the arc with the least price plus `haste` times its delay
-    from the root. None: some node cannot be reached."""
+    """Return a tree from the root to all nodes of the arcs, grown by the arc with the least price plus `haste` times
+    its delay from the root; None where some node cannot be reached.
+    """
     far = {root: 0.0}
     tree: list[int] = []
     nodes = {root, *(end for arc in arcs for end in arc)}
@@ -59,9 +60,10 @@ def grown(
 
 
 def shallower(problem: Problem, known: Master, rate: float, rounds: int = ROUNDS) -> tuple[Master, np.ndarray]:
-    """(trees, their rates): a packing of this rate (in the LP's unit) with the least delay, weighted by the trees'
-    rates. All trees have equally many links, but deep ones take longer to fill and drain. New trees are grown under the
-    prices, `rounds` times at most, which is a heuristic; the packing is never worse than the known one."""
+    """Return a packing of this rate (in the LP's unit) with the least delay, weighted by the trees' rates: its trees
+    and their rates. All trees have equally many links, but deep ones take longer to fill and drain. New trees are grown
+    under the prices, `rounds` times at most, which is a heuristic; the packing is never worse than the known one.
+    """
     master = Master(problem, known.limits, None, rate)
     hop = (float(np.median(problem.capacity)) / problem.capacity).tolist()
 

@@ -2,9 +2,9 @@
 
 Each link has a price that grows whenever a tree uses it, by the part of the link that the tree fills. So the next tree
 takes other links. Trees are grown from the root by the cheapest next link, which is a heuristic and takes a small part
-of the time of Edmonds' algorithm. Which of them are used, and how much, is for the master program to say. Of 20 sites
-whose pairs are all links, one round of the master with these trees has 99 % of the best rate after 0.8 s of CPU; the
-best one took 57 s without them.
+of the time of Edmonds' algorithm. The master program decides which of them are used, and how much. For 20 sites whose
+pairs are all links, one round of the master with these trees has 99 % of the best rate after 0.8 s of CPU; the best one
+took 57 s without them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def spread(problem: Problem, turns: int = TURNS) -> Iterator[Column]:
 
 
 def _by_tail(arcs: Sequence[Arc]) -> dict[int, list[int]]:
-    """The arcs that leave each node."""
+    """Return the arcs that leave each node."""
     found: dict[int, list[int]] = {}
     for k, (tail, _) in enumerate(arcs):
         found.setdefault(tail, []).append(k)
@@ -48,7 +48,9 @@ def _by_tail(arcs: Sequence[Arc]) -> dict[int, list[int]]:
 
 
 def _grown(root: int, arcs: Sequence[Arc], leaving: dict[int, list[int]], price: Sequence[float]) -> list[int]:
-    """A tree from the root to all nodes that it reaches, grown by the cheapest arc to a node that is not in it yet."""
+    """Return a tree from the root to all nodes that it reaches, grown by the cheapest arc to a node that is not in it
+    yet.
+    """
     reached, tree = {root}, []
     waiting: list[tuple[float, int]] = []
     for k in leaving.get(root, ()):

@@ -1,7 +1,8 @@
 """Cheapest trees that reach only some nodes (Steiner arborescences), exactly and by bounds.
 
-Exact: Dreyfus and Wagner's dynamic program over subsets of the terminals, one run for all roots, O(3^k n + 2^k n^2) for
-k terminals. Lower bound for more terminals: Wong's dual ascent; upper bound: Edmonds on the terminals' distances.
+Exact trees come from Dreyfus and Wagner's dynamic program over subsets of the terminals, one run for all roots, O(3^k n
++ 2^k n^2) for k terminals. For more terminals, a lower bound comes from Wong's dual ascent, an upper bound from Edmonds
+on the terminals' distances.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from scipy.sparse.csgraph import dijkstra
 
 from controlplane.planner.strategies.wan.tree_packing.arborescence import Arc, arborescence
 
-MOST_TERMINALS = 12  # of the dynamic program: 3^12 n sums
+MOST_TERMINALS = 12  # most terminals for the dynamic program, which then adds 3^12 n sums
 
 
 class Distances:
-    """Shortest paths under positive costs. length: (n, n), infinity where there is no path."""
+    """Shortest paths under positive costs. `length` has their costs, (n, n), infinity where there is no path."""
 
     def __init__(self, n: int, arcs: Sequence[Arc], cost: Sequence[float]) -> None:
         best: dict[Arc, int] = {}
@@ -32,7 +33,7 @@ class Distances:
         self.length, self._before = dijkstra(csr_matrix((values, (tails, heads)), (n, n)), return_predecessors=True)
 
     def path(self, u: int, v: int) -> list[int]:
-        """The indexes of the arcs of a shortest path."""
+        """Return the indexes of the arcs of a shortest path."""
         result = []
         while v != u:
             before = int(self._before[u, v])
@@ -44,7 +45,9 @@ class Distances:
 def cleaned(
     n: int, root: int, arcs: Sequence[Arc], chosen: Sequence[int], terminals: Sequence[int]
 ) -> list[int] | None:
-    """A tree of chosen arcs without branches that lead to no terminal; None: some terminal is not reached."""
+    """Return a tree of chosen arcs without branches that lead to no terminal; None where some terminal is not
+    reached.
+    """
     leaving: dict[int, list[int]] = {}
     for k in chosen:
         leaving.setdefault(arcs[k][0], []).append(k)
@@ -67,7 +70,7 @@ def cleaned(
 
 
 class Exact:
-    """The cheapest trees from every root to all terminals. cost: positive, one per arc (tail, head)."""
+    """The cheapest trees from every root to all terminals, under a positive cost for each arc (tail, head)."""
 
     def __init__(self, n: int, arcs: Sequence[Arc], cost: Sequence[float], terminals: Sequence[int]) -> None:
         self.n, self.arcs, self.terminals = n, arcs, list(terminals)
@@ -86,11 +89,11 @@ class Exact:
                 self._best[subset] = (length + self._joined[subset][None, :]).min(axis=1)
 
     def cost(self, root: int) -> float:
-        """The cost of a cheapest tree; infinite where the root does not reach all terminals."""
+        """Return the cost of a cheapest tree; infinite where the root does not reach all terminals."""
         return float(self._best[-1][root])
 
     def tree(self, root: int) -> list[int] | None:
-        """The arcs of a cheapest tree; None where the root does not reach all terminals."""
+        """Return the arcs of a cheapest tree; None where the root does not reach all terminals."""
         if not np.isfinite(self.cost(root)):
             return None
         chosen: list[int] = []
@@ -113,7 +116,9 @@ _HALVES: dict[int, NDArray[np.int64]] = {}
 
 
 def _halves(subset: int) -> NDArray[np.int64]:
-    """The parts of a subset that hold its lowest member, less itself: each way to split it once."""
+    """Return the parts of a subset that hold its lowest member, without the subset itself: each way to split it
+    once.
+    """
     if subset not in _HALVES:
         low = subset & -subset
         rest = subset ^ low
@@ -136,9 +141,8 @@ def short_tree(  # noqa: PLR0917
     terminals: Sequence[int],
     distances: Distances | None = None,
 ) -> list[int] | None:
-    """A cheap tree to all terminals: Edmonds on their distances, then Edmonds on the nodes used, as long as it helps.
-
-    distances: of these arcs and costs, where they are known.
+    """Return a cheap tree to all terminals: Edmonds on their distances, then Edmonds on the nodes used, as long as it
+    helps. `distances` are those of these arcs and costs, where they are known.
     """
     known = Distances(n, arcs, cost) if distances is None else distances
     ends = list(dict.fromkeys([root, *terminals]))
@@ -166,7 +170,7 @@ def short_tree(  # noqa: PLR0917
 
 
 def dual_ascent(n: int, root: int, arcs: Sequence[Arc], cost: Sequence[float], terminals: Sequence[int]) -> float:
-    """A lower bound of the cheapest tree to all terminals (Wong 1984); infinite where one cannot be reached.
+    """Return a lower bound of the cheapest tree to all terminals (Wong 1984); infinite where one cannot be reached.
 
     Each step takes the terminal whose set of nodes that lead to it over arcs without slack is smallest, and raises the
     price of entering that set until an arc into it has none: a feasible solution of the directed cuts' dual.

@@ -1,4 +1,4 @@
-"""The strategy wan (ours): the best packing of pipelined aggregation trees over all parameter servers."""
+"""The strategy wan (our own): the best packing of pipelined aggregation trees over all parameter servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHALLOW = 5e-4
 
 
 def _limits(view: Sites) -> dict[str, float]:
-    """The rates, Mbit/s, of sums that each server takes in and of results that it sends."""
+    """Return, by server, the highest rate in Mbit/s at which it takes in sums and sends results."""
     found = {}
     for server, site in view.server.items():
         mbps = view.topology.residual_ingress_mbps(server)
@@ -31,8 +31,9 @@ def _limits(view: Sites) -> dict[str, float]:
 
 
 def _given(trees: Sequence[PackedTree], limits: Mapping[str, float]) -> list[tuple[PackedTree, str, float]]:
-    """(tree, server, Mbit/s): deals the trees of one site to its servers, which are filled one after the other, the
-    largest first."""
+    """Return (tree, server, Mbit/s): the trees of one site, dealt to its servers, which are filled one after the other,
+    the largest first.
+    """
     servers = sorted(limits, key=lambda server: -limits[server])
     left = limits[servers[0]]
     given = []
@@ -58,12 +59,12 @@ def wan(
     framing: Framing = PAYLOAD,
     rounds: int = ROUNDS,
 ) -> Plan:
-    """Column generation over trees (algorithm.py). Optimal for up to twelve sites with workers, or when every site has
-    workers; else near a proven bound.
+    """Return the plan of column generation over trees (algorithm.py). It is optimal for up to twelve sites with
+    workers, or when every site has workers; else it is near a proven bound.
 
-    The packing ignores the aggregation capacities of sites; the evaluator's rate counts them. framing: the bytes that
-    links carry beside the payload, for which the shares, the rate and the bound leave room. rounds: of new trees, at
-    most (`GivenUp`).
+    The packing ignores the aggregation capacities of sites; the evaluator's rate counts them. `framing` has the bytes
+    that links carry beside the payload, for which the shares, the rate and the bound leave room; `rounds` is the most
+    rounds of new trees (`GivenUp`).
     """
     view = sites(topology, job)
     limits = _limits(view)
