@@ -2,7 +2,7 @@
 
     from inart import InArtState, inart_hook
 
-They are the same as in worker_agent; those that need gRPC or torch are imported at first use.
+The names are the same as in worker_agent; those that need gRPC or torch are imported at first use.
 """
 
 from __future__ import annotations

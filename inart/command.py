@@ -25,8 +25,11 @@ INTERRUPTED = 130
 class Verb:
     """A verb of the command.
 
-    module: its main() is run. first: words put before the user's. order: whether the first of them is a command of the
-    module, with help of its own. extra: the extra of the distribution that the module needs; empty: none.
+    Attributes:
+        module: the module whose main() is run.
+        first: words that are put before the user's.
+        order: whether the first of these words is a command of the module, with help of its own.
+        extra: the extra of the distribution that the module needs; "" for none.
     """
 
     module: str
@@ -82,7 +85,7 @@ def usage() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; returns its exit status."""
+    """Run a verb; return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())

@@ -17,7 +17,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The optimisers, which need torch."""
+    """Return one of the optimisers, which need torch and are imported at first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("overlay.sites"), name)

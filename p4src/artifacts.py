@@ -1,7 +1,7 @@
-"""Compiled programs: where their files are, and how many entries and slots fit on a switch that runs them.
+"""Compiled programs: where their files are, and how many entries and slots a switch that runs them has.
 
 An artifact is a folder ``p4src/artifacts/<target>-<values>/`` with the compiled program, its P4Runtime description and
-``manifest.json``. Control plane and agents read values per packet and table sizes from here, never from a constant.
+``manifest.json``. Control plane and agents read values per packet and table sizes from there, never from a constant.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ ARTIFACTS = DIRECTORY / "artifacts"
 SOURCES = {"v1model": "bmv2", "tna": "tofino", "t2na": "tofino"}
 """Folder of the P4 sources of each target."""
 PROGRAMS = {"v1model": "inart.json", "tna": "bf-rt.json", "t2na": "bf-rt.json"}
-"""The file of each target's program that the control plane reads: bmv2 JSON, or the Barefoot Runtime's tables."""
+"""By target, the file of the program that the control plane reads: bmv2 JSON, or the tables of the Barefoot Runtime."""
 MANIFEST = "manifest.json"
 PROGRAM = PROGRAMS["v1model"]
 P4INFO = "inart.p4info.txtpb"
 ENTRIES = "inart.entries.txtpb"
-"""The entries that the program itself puts into its tables (a P4Runtime WriteRequest), which the model uses.
-
-For tna.
-"""
+"""File of the entries that the program itself puts into its tables (a P4Runtime WriteRequest), which the reference
+model uses; only for tna."""
 REGISTERS = "inart.registers"
-"""The compiled register actions, instructions of stateful ALUs, against which the model is checked. For tna."""
+"""File of the compiled register actions, which are instructions of stateful ALUs, against which the reference model is
+checked; only for tna."""
 PARSER = "inart.parser"
-"""The compiled ingress parser: its states and what they match. For tna."""
+"""File of the compiled ingress parser: its states and what they match; only for tna."""
 SWITCH = "switch"
-"""Folder in an artifact for files that only a switch needs (tna: the binary and its context); not in the repository."""
+"""Folder in an artifact for files that only a switch needs (for tna, the binary and its context); not in the
+repository."""
 
 
 class ArtifactError(Exception):
@@ -42,8 +42,8 @@ class ArtifactError(Exception):
 class Manifest:
     """The build options of an artifact, and the digest of its sources.
 
-    ``label_table_size`` and ``route_table_size`` are entries, ``multicast_groups`` the number of groups that the target
-    holds; group ids are 1 to 65535. ``sources`` is the SHA-256 digest of :func:`source_digest`.
+    ``label_table_size`` and ``route_table_size`` are numbers of entries, and ``multicast_groups`` is the number of
+    groups that the target holds; group ids are 1 to 65535. ``sources`` is the SHA-256 digest of :func:`source_digest`.
     """
 
     target: str
@@ -79,7 +79,8 @@ class Artifact:
 
 
 def source_files(target: str) -> list[Path]:
-    """Return every file from which a target's program is compiled, in a fixed order; raises ArtifactError."""
+    """Return every file from which a target's program is compiled, in a fixed order. Raise ArtifactError where there is
+    no such target."""
     if target not in SOURCES:
         raise ArtifactError(f"there is no target {target!r}; there are: {', '.join(SOURCES)}")
     files = [*(DIRECTORY / SOURCES[target]).rglob("*.p4"), *(DIRECTORY / "include").glob("*.p4")]
@@ -87,7 +88,7 @@ def source_files(target: str) -> list[Path]:
 
 
 def source_digest(target: str) -> str:
-    """Return the SHA-256 over names and contents of :func:`source_files`, hexadecimal."""
+    """Return the SHA-256 digest of names and contents of :func:`source_files`, hexadecimal."""
     digest = hashlib.sha256()
     for path in source_files(target):
         content = path.read_bytes()
@@ -97,7 +98,7 @@ def source_digest(target: str) -> str:
 
 
 def load(directory: Path) -> Artifact:
-    """Return the artifact in ``directory``; raises ArtifactError."""
+    """Return the artifact in ``directory``. Raise ArtifactError where there is none."""
     path = directory / MANIFEST
     try:
         manifest = Manifest(**json.loads(path.read_text()))
@@ -120,9 +121,9 @@ def available(target: str = "v1model") -> list[Artifact]:
 
 
 def find(target: str = "v1model", values: int | None = None) -> Artifact:
-    """Return the artifact of ``target`` with ``values`` values per packet (default: the target's, from protocol.json).
+    """Return the artifact of ``target`` with ``values`` values per packet, by default as many as protocol.json says.
 
-    Raises ArtifactError that names the existing artifacts and says how to build others.
+    Raise ArtifactError, which names the existing artifacts and says how to build others, where there is none.
     """
     if target not in PROTOCOL.targets:
         raise ArtifactError(f"there is no target {target!r}; there are: {', '.join(PROTOCOL.targets)}")

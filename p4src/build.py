@@ -48,7 +48,7 @@ POSSIBLE = (4, 8, 16, 32, 64, 128, 256)
 
 
 def compiler_path() -> str:
-    """Return the compiler's path; raises BuildError if it is not on PATH."""
+    """Return the compiler's path. Raise BuildError where it is not on PATH."""
     path = shutil.which(COMPILER)
     if path is None:
         raise CompilerMissing(
@@ -70,10 +70,8 @@ def compiler_version(path: str) -> str:
 def compile_program(
     values: int, slots: int, label_table_size: int, route_table_size: int, directory: Path, *, sources: Path = DIRECTORY
 ) -> Manifest:
-    """Compile into ``directory`` (created); returns the manifest that was written there. Raises BuildError.
-
-    ``sources``: a folder with ``bmv2/`` and ``include/``.
-    """
+    """Compile into ``directory``, which is created, and return the manifest that was written there. ``sources`` is a
+    folder with ``bmv2/`` and ``include/``. Raise BuildError where the compiler fails."""
     options = tofino_toolchain.options(POSSIBLE, values, slots, label_table_size, route_table_size)
     path = compiler_path()
     directory.mkdir(parents=True, exist_ok=True)
@@ -102,7 +100,8 @@ def compile_program(
 
 
 def compile_target(target: str, values: int, sizes: tuple[int, int, int], directory: Path) -> Manifest:
-    """Compile for ``target``; ``sizes``: slots, entries of the label table, entries of the route table."""
+    """Compile for ``target``. The ``sizes`` are the slots, the entries of the label table and those of the route
+    table."""
     if target == TARGET:
         return compile_program(values, *sizes, directory)
     return tofino_toolchain.compile_program(Toolchain.find(), values, sizes, directory, target=target)
@@ -120,7 +119,7 @@ def differences(built: Path, kept: Path, target: str = TARGET) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m p4src.build", description="compile the P4 program")
     parser.add_argument("--target", choices=sorted(KEPT_OF), default=TARGET, help="default: %(default)s")
     parser.add_argument("--values", type=int, action="append", help="values per packet (default: all that are kept)")

@@ -88,7 +88,7 @@ def constants_p4(protocol: Protocol) -> str:
 
 
 def protocol_h(protocol: Protocol) -> str:
-    """Return the C include: macros only. Offsets are from the start of the Ethernet frame."""
+    """Return the C include, which has macros only. Offsets are from the start of the Ethernet frame."""
     lines = [f"/* {NOTICE} */", "#ifndef INART_PROTOCOL_H", "#define INART_PROTOCOL_H", ""]
 
     def macro(name: str, value: object) -> None:
@@ -154,7 +154,7 @@ def outputs(protocol: Protocol = PROTOCOL) -> dict[Path, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m p4src.generate", description="constants for P4 and C")
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
     options = parser.parse_args(arguments)

@@ -1,8 +1,8 @@
 """Constants of the wire format, read from ``protocol.json``.
 
 Every value on which the P4 programs, the agents (Python and C), the control plane and the tests must agree is in
-:data:`PROTOCOL` or derived from it here. Offsets are in bytes from the start of the Ethernet frame; fields are
-big-endian. A packet is Ethernet, IPv4 without options, UDP, the aggregation header, values.
+:data:`PROTOCOL` or derived from it in this module. Offsets are in bytes from the start of the Ethernet frame; fields
+are big-endian. A packet consists of Ethernet, IPv4 without options, UDP, the aggregation header, and values.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ IPV4_VERSION_AND_WORDS = 0x45
 PROTOCOL_UDP = 17
 DO_NOT_FRAGMENT = 0x4000
 COUNT_BITS = 10
-"""Bits in which a sum counts the workers that contributed NaN, +Inf or -Inf (worker_agent/fixedpoint.py)."""
+"""Width of the count of workers that contributed NaN, +Inf or -Inf, within a sum (worker_agent/fixedpoint.py)."""
 FRAGMENT_MASK = 0x3FFF
-"""Bits of IPv4's flags and offset of which at least one is set in a fragment: more fragments, and the offset."""
+"""Bits of IPv4's flags and offset: a fragment has at least one of them set ("more fragments", or its offset)."""
 
 
 class ProtocolError(ValueError):
@@ -37,7 +37,8 @@ class ProtocolError(ValueError):
 
 @dataclass(frozen=True)
 class Field:
-    """One field of the aggregation header: byte offset in the frame and width in bits (a whole number of bytes)."""
+    """One field of the aggregation header: its byte offset in the frame, and its width in bits (a whole number of
+    bytes)."""
 
     name: str
     bits: int
@@ -45,16 +46,14 @@ class Field:
 
     @property
     def size(self) -> int:
-        """Width in bytes."""
+        """The width in bytes."""
         return self.bits // 8
 
 
 @dataclass(frozen=True)
 class TargetDefaults:
-    """Build options of one target: values per packet, slots, and table sizes (entries).
-
-    flows: the most flows that its program adds to one sum.
-    """
+    """Build options of one target: values per packet, the most flows that its program adds to one sum, slots, table
+    sizes (entries) and multicast groups."""
 
     values_per_packet: int
     flows: int
@@ -68,8 +67,9 @@ class TargetDefaults:
 class Protocol:
     """The content of ``protocol.json``, checked. MAC addresses are 6 bytes.
 
-    ``group``: IPv4 address of the multicast group to which every packet is sent. A UDP destination port belongs to the
-    protocol if its bits under ``udp_port_mask`` are ``udp_port_base``; each job has ``ports_per_job`` of these ports.
+    ``group`` is the IPv4 address of the multicast group to which every packet is sent. A UDP destination port belongs
+    to the protocol if its bits under ``udp_port_mask`` are ``udp_port_base``; each job has ``ports_per_job`` of these
+    ports.
     """
 
     version: int
@@ -88,17 +88,17 @@ class Protocol:
 
     @property
     def group_mac(self) -> bytes:
-        """Destination MAC address of the group (RFC 1112): 01:00:5e and the group's lowest 23 bits."""
+        """The destination MAC address of the group (RFC 1112): 01:00:5e and the group's lowest 23 bits."""
         return bytes((0x01, 0x00, 0x5E, self.group.packed[1] & 0x7F, *self.group.packed[2:]))
 
     @property
     def header_bytes(self) -> int:
-        """Bytes of the aggregation header alone, without the headers before it and the values after it."""
+        """The bytes of the aggregation header alone, without the headers before it and the values after it."""
         return sum(field.size for field in self.header)
 
     @property
     def values_offset(self) -> int:
-        """Byte offset of the first value in a frame."""
+        """The byte offset of the first value in a frame."""
         return HEADER_OFFSET + self.header_bytes
 
     @property
@@ -126,7 +126,7 @@ class Protocol:
         return self.values_offset + values_per_packet * self.value_bits // 8
 
     def field(self, name: str) -> Field:
-        """Return the header field called ``name``; raises ProtocolError."""
+        """Return the header field called ``name``. Raise ProtocolError where there is none."""
         for field in self.header:
             if field.name == name:
                 return field
@@ -141,7 +141,8 @@ def _mac(text: str) -> bytes:
 
 
 def parse(data: dict[str, Any]) -> Protocol:
-    """Check the content of ``protocol.json``; raises ProtocolError that names what is missing or wrong."""
+    """Check the content of ``protocol.json`` and return it. Raise ProtocolError, which names what is missing or
+    wrong."""
     try:
         header: list[Field] = []
         offset = HEADER_OFFSET
@@ -213,10 +214,14 @@ class HostFlag(IntFlag):
     No P4 program knows them, so they are not in ``protocol.json``, whose digest is that of the compiled programs. All
     packets of a chunk have the same bits, except ASK, LATE and CONGESTED.
 
-    SCATTER: the result goes to the chunk's owner only. SINGLE: the packet of one worker is the whole chunk. ASK: from a
-    worker that adds nothing to a SINGLE chunk and lacks its result; with RESULT, from a parameter server that asks
-    workers to send chunks again. LATE: sent again by a worker that nobody has asked, because no answer has come.
-    CONGESTED: of a result: a switch has marked a contribution to it (ECN, RFC 3168): a queue on the way is too long.
+    Attributes:
+        SCATTER: the result goes to the chunk's owner only.
+        SINGLE: the packet of one worker is the whole chunk.
+        ASK: the packet is from a worker that adds nothing to a SINGLE chunk and lacks its result; with RESULT, it is
+            from a parameter server that asks workers to send chunks again.
+        LATE: a worker has sent the packet again without being asked, because no answer has come.
+        CONGESTED: on a result, a switch has marked a contribution to it (ECN, RFC 3168), because a queue on the way is
+            too long.
     """
 
     SCATTER = 8
@@ -229,7 +234,7 @@ class HostFlag(IntFlag):
 ENCODING = 6
 """Version of the encoding of a packet's values (fixed point, exponents, the check word) between hosts.
 
-Agents with another one are refused when they join. Switches do not depend on it, so it is not in ``protocol.json``,
+Agents with another version are refused when they join. Switches do not depend on it, so it is not in ``protocol.json``,
 whose digest is that of the compiled programs.
 """
 CHECK_WORDS = 1

@@ -30,7 +30,7 @@ PIPE = "pipe"
 PIPES = (0, 1, 2, 3)
 VARIABLE = "SDE_INSTALL"
 GENERATIONS = {"1": TARGET, "2": OF_TOFINO_2}
-"""The target whose program each generation of the chip runs."""
+"""By generation of the chip, the target whose program it runs."""
 
 
 class InstallError(Exception):
@@ -76,10 +76,8 @@ def configuration(chip: Chip) -> dict[str, Any]:
 
 
 def files(artifact: Artifact) -> dict[str, bytes]:
-    """Return the files of a compiled program for a switch, by their place in an SDE's install folder.
-
-    Raises InstallError.
-    """
+    """Return the files of a compiled program for a switch, by their place in an SDE's install folder. Raise
+    InstallError where one is missing."""
     target = artifact.manifest.target
     if target not in CHIPS:
         raise InstallError(f"{artifact.directory} is for {target}, not for Tofino")
@@ -99,20 +97,20 @@ def files(artifact: Artifact) -> dict[str, bytes]:
 
 
 def sde(given: Path | None) -> Path:
-    """Return the install folder that was given, else the environment's. Raises InstallError."""
+    """Return the install folder that was given, or else the environment's. Raise InstallError where there is none."""
     if given is None and not os.environ.get(VARIABLE):
         raise InstallError(f"where to? Set {VARIABLE} to P4 Studio's install folder, or give --sde-install")
     return given or Path(os.environ[VARIABLE])
 
 
 def check_sde(root: Path) -> None:
-    """Raise InstallError if ``root`` is no SDE's install folder."""
+    """Check that ``root`` is an SDE's install folder; raise InstallError otherwise."""
     if not (root / "bin").is_dir():
         raise InstallError(f"{root} is no install folder of P4 Studio: it has no bin/")
 
 
 def write(contents: Mapping[str, bytes], root: Path) -> list[Path]:
-    """Write files into an SDE's install folder; returns their paths."""
+    """Write files into an SDE's install folder; return their paths."""
     for name, content in contents.items():
         destination = root / name
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -121,10 +119,8 @@ def write(contents: Mapping[str, bytes], root: Path) -> list[Path]:
 
 
 def install(artifact: Artifact, root: Path) -> list[Path]:
-    """Write the files into an SDE's install folder; returns their paths.
-
-    Raises InstallError before anything is written.
-    """
+    """Write the program's files into an SDE's install folder; return their paths. Raise InstallError, before anything
+    is written, where that is impossible."""
     check_sde(root)
     return write(files(artifact), root)
 
@@ -136,12 +132,12 @@ def add_program_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(options: argparse.Namespace) -> Artifact:
-    """Return the compiled program that the options select. Raises ArtifactError."""
+    """Return the compiled program that the options select. Raise ArtifactError where there is none."""
     return load(options.artifacts) if options.artifacts else find(GENERATIONS[options.tofino])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m p4src.tofino_install", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sde-install", type=Path, metavar="DIR", help=f"default: ${VARIABLE}")
     add_program_arguments(parser)

@@ -38,7 +38,8 @@ FORMAT = 1
 
 
 def make(artifact: Artifact, folder: Path) -> Path:
-    """Write the archive into ``folder`` (created); returns its path. Raises InstallError if there is no binary."""
+    """Write the archive into ``folder``, which is created, and return its path. Raise InstallError where there is no
+    binary."""
     contents = files(artifact)
     manifest = artifact.manifest
     description = {
@@ -60,7 +61,7 @@ def make(artifact: Artifact, folder: Path) -> Path:
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return release.json and the files of an archive. Raises InstallError if it is no release, or incomplete."""
+    """Return release.json and the files of an archive. Raise InstallError where it is no release, or is incomplete."""
     try:
         with tarfile.open(path) as archive:
             contents = {
@@ -87,7 +88,7 @@ def _digest(content: bytes) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m p4src.tofino_release", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("make", help="write the archive (after make p4-tofino)")

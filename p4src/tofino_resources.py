@@ -29,7 +29,7 @@ COLUMNS = {
     "input bytes": ("xbar_bytes", "bytes"),
     "hash bits": ("hash_bits", "bits"),
 }
-"""Places in a stage's report of the used resources, by column."""
+"""By column, the places in a stage's report where the used resources stand."""
 
 
 def sizes(stage: dict[str, Any]) -> dict[str, int]:
@@ -47,9 +47,8 @@ def sizes(stage: dict[str, Any]) -> dict[str, int]:
 
 
 def stages(report: dict[str, Any], number: int | None = None) -> list[str]:
-    """Return rows: one per stage, the sum, and the chip's resources in ``number`` stages (default: those that are
-    used).
-    """
+    """Return one row for each stage, one for the sum, and one for the chip's resources in ``number`` stages (by default
+    those that are used)."""
     found = report["resources"]["mau"]["mau_stages"]
     used = [{column: len(stage[part][key]) for column, (part, key) in COLUMNS.items()} for stage in found]
     total = {column: sum(row[column] for row in used) for column in COLUMNS}
@@ -63,10 +62,8 @@ def stages(report: dict[str, Any], number: int | None = None) -> list[str]:
 
 
 def containers(report: dict[str, Any]) -> list[str]:
-    """Return rows with the packet header vector containers used, by width.
-
-    ALUs can access the normal containers fully, the other kinds only in part.
-    """
+    """Return rows with the packet header vector containers that are used, by width. ALUs can access the normal
+    containers fully, and the other kinds only in part."""
     used = Counter((c["container_type"], c["bit_width"]) for c in report["containers"] if c["slices"])
     chip = next(chip for chip in CHIPS.values() if chip.family == report.get("target", "tofino")).containers
     rows = ["| containers | 8 bits | 16 bits | 32 bits |", "|---|---:|---:|---:|"]
@@ -77,7 +74,7 @@ def containers(report: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m p4src.tofino_resources", description=(__doc__ or "").splitlines()[0]
     )

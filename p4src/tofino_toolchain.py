@@ -26,11 +26,10 @@ OF_TOFINO_2 = "t2na"
 COMPILER, ASSEMBLER = "p4c-barefoot", "bfas"
 BUILD_FOLDER = "P4C_TOFINO"
 FOLDED = 128
-"""Values per packet that are added up in two passes (p4src/tofino/fold.p4, fold_flows.p4)."""
+"""Values per packet of the program that adds them up in two passes (p4src/tofino/fold.p4, fold_flows.p4)."""
 POSSIBLE = (4, 8, 16, 32, 64, FOLDED)
-"""Values per packet for which the program can be compiled; 64 per pass fill Tofino 1's stages and Tofino 2's
-containers.
-"""
+"""Numbers of values per packet for which the program can be compiled; 64 per pass fill Tofino 1's stages and Tofino 2's
+containers."""
 PACKET_REGISTERS = ("half", "byte0", "byte1")
 """Names, in a parser state's match, of registers with packet data."""
 
@@ -39,8 +38,9 @@ PACKET_REGISTERS = ("half", "byte0", "byte1")
 class Chip:
     """The compiler's names for a chip, and options that only this chip needs.
 
-    ``family``: name of the chip, and of its binary. ``generation``: value of ``__TARGET_TOFINO__`` in P4.
-    ``containers``: number of header vector containers by kind and width in bits; ALUs can access the normal ones fully.
+    ``family`` is the name of the chip and of its binary, and ``generation`` the value of ``__TARGET_TOFINO__`` in P4.
+    ``containers`` has the number of header vector containers by kind and width in bits; ALUs can access the normal ones
+    fully.
     """
 
     family: str
@@ -50,7 +50,7 @@ class Chip:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files that the assembler writes and a switch loads, together with the complete bf-rt.json."""
+        """The files that the assembler writes and a switch loads, together with the complete bf-rt.json."""
         return f"{self.family}.bin", "context.json"
 
 
@@ -78,7 +78,8 @@ class CompilerMissing(BuildError):
 def options(
     possible: Sequence[int], values: int, slots: int, label_table_size: int, route_table_size: int
 ) -> dict[str, int]:
-    """Return the build options that every program has, as preprocessor macros; raises BuildError."""
+    """Return the build options that every program has, as preprocessor macros. Raise BuildError where one is
+    impossible."""
     if values not in possible:
         raise BuildError(f"values per packet must be one of {', '.join(map(str, possible))}, not {values}")
     if slots < 1 or slots & (slots - 1):
@@ -94,17 +95,15 @@ def options(
 
 
 def default_slots(target: str, values: int) -> int:
-    """Return the default number of slots.
-
-    A folded program has two cells per slot in the same memory, so half as many slots.
-    """
+    """Return the default number of slots. A folded program has two cells per slot in the same memory, so it has half as
+    many slots."""
     slots = PROTOCOL.targets[target].slots
     return slots // 2 if target in CHIPS and values == FOLDED else slots
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Compiler, assembler, and the folders of core.p4 and tna.p4 if the compiler does not know them itself."""
+    """The compiler, the assembler, and the folders of core.p4 and tna.p4 if the compiler does not know them itself."""
 
     compiler: Path
     assembler: Path
@@ -112,7 +111,8 @@ class Toolchain:
 
     @classmethod
     def find(cls) -> Toolchain:
-        """Find the tools in the folder ``$P4C_TOFINO``, else on PATH; raises CompilerMissing."""
+        """Find the tools in the folder ``$P4C_TOFINO``, or else on PATH. Raise CompilerMissing where they are in
+        neither."""
         folder = os.environ.get(BUILD_FOLDER)
         if folder:
             return cls._built_in(Path(folder))
@@ -149,7 +149,7 @@ class Toolchain:
         )
 
     def version(self) -> str:
-        """Return the compiler's name and version; raises BuildError."""
+        """Return the compiler's name and version. Raise BuildError where it does not tell."""
         done = _run([str(self.compiler), "--version"], DIRECTORY)
         found = re.search(r"Version:?\s+(.+)", done)
         if found is None:
@@ -166,12 +166,12 @@ def compile_program(
     target: str = TARGET,
     sources: Path = DIRECTORY,
 ) -> Manifest:
-    """Compile and assemble into ``directory`` (created); returns the manifest that was written there.
+    """Compile and assemble into ``directory``, which is created, and return the manifest that was written there.
 
-    ``sizes``: slots, entries of the label table, entries of the route table. The control plane and the tests read
-    bf-rt.json, p4info, the program's own entries and the manifest; ``switch/`` gets the files that a switch loads, and
-    the compiler's reports of the chip's resources. ``sources``: a folder with ``tofino/`` and ``include/``. Raises
-    BuildError.
+    The ``sizes`` are the slots, the entries of the label table and those of the route table. The control plane and the
+    tests read bf-rt.json, p4info, the program's own entries and the manifest; ``switch/`` gets the files that a switch
+    loads, and the compiler's reports of the chip's resources. ``sources`` is a folder with ``tofino/`` and
+    ``include/``. Raise BuildError where a tool fails.
     """
     macros, chip = options(POSSIBLE, values, *sizes), CHIPS[target]
     directory.mkdir(parents=True, exist_ok=True)
@@ -218,15 +218,14 @@ def compile_program(
 
 def without_snapshots(schema: str) -> str:
     """Return bf-rt.json without indentation and without the debugger's tables, which the compiler writes in any
-    order.
-    """
+    order."""
     content = json.loads(schema)
     content["tables"] = [table for table in content["tables"] if not table["name"].startswith("pipe.snapshot.")]
     return json.dumps(content, separators=(",", ":")) + "\n"
 
 
 def register_actions(assembly: str) -> str:
-    """Return each register's inputs, format and actions from an assembly file, without their places on the chip."""
+    """Return, from an assembly file, each register's inputs, format and actions, without their places on the chip."""
     lines: list[str] = []
     register = part = False
     for line in assembly.splitlines():
@@ -241,7 +240,7 @@ def register_actions(assembly: str) -> str:
 
 
 def ingress_parser(assembly: str) -> str:
-    """Return the states of the ingress parser from an assembly file: what they match, extract and go on to."""
+    """Return, from an assembly file, the states of the ingress parser: what they match, extract and go on to."""
     lines: list[str] = []
     inside = False
     for line in assembly.splitlines():
@@ -253,10 +252,11 @@ def ingress_parser(assembly: str) -> str:
 
 
 def check_parser(parser: str, toolchain: Toolchain) -> None:
-    """Raise BuildError if the compiler has dropped the parser's selections, so that it accepts every packet.
+    """Check that the compiler has kept the parser's selections; raise BuildError where it has dropped them, so that the
+    parser accepts every packet.
 
-    Some versions of p4c do so under the same version number as others that do not; nothing else of their output shows
-    it.
+    Some versions of p4c drop them under the same version number as others that do not, and nothing else of their output
+    shows it.
     """
     selecting = re.findall(r"^ *match: \[(.*)\]", parser, re.MULTILINE)
     if any(register in match for match in selecting for register in PACKET_REGISTERS):
@@ -269,7 +269,7 @@ def check_parser(parser: str, toolchain: Toolchain) -> None:
 
 
 def _run(command: list[str], folder: Path) -> str:
-    """Run a command and return its standard output and standard error; raises BuildError if it fails."""
+    """Run a command and return its standard output and standard error. Raise BuildError where it fails."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=1800, check=False)
     if done.returncode:
         said = (done.stdout + done.stderr)[-4000:]

@@ -33,14 +33,15 @@ MAY: Mapping[str, tuple[str, ...]] = {
     "Reload": ("operator",),
     "Renew": ("node", "operator", "tenant", "viewer"),
 }
-"""The roles that may call each method of the service. A node may speak only for itself, and a tenant
-adds and removes only jobs of its own."""
+"""The roles that may call each method of the service. A node may speak only for itself, and a tenant adds and removes
+only jobs of its own."""
 # The shortest token that a file may have, in characters.
 LEAST_TOKEN = 16
 
 
 class Denied(Exception):
-    """The caller may not do this. code: UNAUTHENTICATED if the caller is unknown, else PERMISSION_DENIED."""
+    """The caller may not do this. `code` is UNAUTHENTICATED where the caller is unknown, and PERMISSION_DENIED
+    otherwise."""
 
     def __init__(self, code: grpc.StatusCode, words: str) -> None:
         super().__init__(words)
@@ -53,7 +54,7 @@ class TokenError(ValueError):
 
 @dataclass(frozen=True)
 class Caller:
-    """A caller of the controller. name: of the node, or of the person."""
+    """A caller of the controller: its role, and the name of the node or of the person."""
 
     role: str
     name: str
@@ -78,8 +79,11 @@ def parse_uri(uri: str) -> Caller | None:
 class Access:
     """The callers that a controller knows. Without certificates and tokens, everybody who reaches it may do everything.
 
-    certificates: the server demands certificates of its clients. revoked: those that hold no more. issuer: makes a
-    caller's next certificate and key (PEM); None: this controller renews none.
+    Args:
+        tokens: the caller of each token.
+        certificates: the server demands certificates of its clients.
+        revoked: serial numbers of certificates that are no longer valid.
+        issuer: makes a caller's next certificate and key (PEM); None where this controller renews none.
     """
 
     def __init__(
@@ -105,7 +109,7 @@ class Access:
         return bool(self._tokens)
 
     def caller(self, context: grpc.ServicerContext) -> Caller | None:
-        """Return the caller, or None where access is not restricted. Raises Denied for an unknown caller."""
+        """Return the caller, or None where access is not restricted. Raise Denied where the caller is unknown."""
         if not self.restricted:
             return None
         found = context.auth_context()
@@ -117,7 +121,8 @@ class Access:
         return self.of_token(str(metadata.get("authorization", "")).removeprefix("Bearer "))
 
     def check_serial(self, caller: Caller, serial: Callable[[], int]) -> None:
-        """Raise Denied if the caller's certificate, with this serial number, was revoked, or that cannot be told."""
+        """Check that the caller's certificate, with this serial number, was not revoked. Raise Denied where it was, or
+        where that is unknown."""
         if self._revoked is None:
             return
         try:
@@ -132,7 +137,7 @@ class Access:
             )
 
     def of_token(self, token: str) -> Caller:
-        """Return the caller with this token. Raises Denied."""
+        """Return the caller with this token. Raise Denied where there is none."""
         if not token:
             what = "its own certificate or its token" if self._certificates else "its token (--token FILE)"
             raise Denied(grpc.StatusCode.UNAUTHENTICATED, f"who is this? This controller wants {what}")
@@ -142,7 +147,7 @@ class Access:
         return caller
 
     def check(self, method: str, context: grpc.ServicerContext) -> Caller | None:
-        """Return the caller if it may call `method` ("Join"). Raises Denied."""
+        """Return the caller, if it may call `method` ("Join"). Raise Denied where it may not."""
         caller = self.caller(context)
         if caller is not None and caller.role not in MAY[method]:
             allowed = " or ".join(f"{'an' if role[0] in 'aeiou' else 'a'} {role}" for role in MAY[method])
@@ -192,7 +197,8 @@ def _digest(token: str) -> bytes:
 
 
 def load_tokens(path: Path) -> dict[str, Caller]:
-    """Read a token file, which has one line `TOKEN ROLE NAME` per token; # begins a comment. Raises TokenError."""
+    """Read a token file, which has one line `TOKEN ROLE NAME` for each token; # begins a comment. Raise TokenError
+    where it cannot be used."""
     try:
         if path.stat().st_mode & 0o077:
             raise TokenError(f"token file {path} can be read by others: chmod 600 {path}")

@@ -9,15 +9,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 REFUSED = "refused_by_the_check"
-"""Name of a statistic of agents: sums and packets whose check word was wrong; with " of NAME": those of worker NAME."""
+"""Name of a statistic of agents: sums and packets whose check word was wrong. With " of NAME" behind it, it counts
+those of worker NAME."""
 SUSPECT = "suspect"
 ROOT_ADDS, SWITCH_ADDS = "adds_mbps", "switch_adds_mbps"
-"""Names of statistics of agents: what its host adds, Mbit/s, as a parameter server (while its engine was busy), and in
-the switch of a host that adds inside of trees (worker_agent/adding.py)."""
+"""Names of statistics of agents: what the agent's host adds, Mbit/s, as a parameter server (while its engine was busy),
+and as the switch of a host that adds inside of trees (worker_agent/adding.py)."""
 LANE_MBPS = 10_000.0
 """Rate that one thread of an agent, and so one lane of a tree, carries with room to spare (docs/hosts.md, "Lanes")."""
 MOST_LINKS = 8
-"""The most interfaces to the data network that an agent uses (INART_MOST_LINKS in worker_agent/native/io.h)."""
+"""Most interfaces to the data network that an agent uses (INART_MOST_LINKS in worker_agent/native/io.h)."""
 Role = Literal["worker", "parameter_server"]
 
 
@@ -27,15 +28,16 @@ def interfaces_in(text: str) -> list[str]:
 
 
 def link_key(link: int) -> str:
-    """Return the name of the statistic that says whether a node's link of this place, of several, is up (1) or down."""
+    """Return the name of the statistic that says whether one of a node's several links, by its place, is up (1) or down
+    (0)."""
     return f"link {link} up"
 
 
 def suspect_key(tree: int, label: int = 0, worker: str = "") -> str:
     """Return the name of the statistic that counts a tree's packets with a wrong check word.
 
-    label: that of the packets (0: results, at a worker). worker: the only one whose gradient was in them; empty: the
-    packets were sums of several workers.
+    `label` is that of the packets, or 0 for results that arrive at a worker. `worker` is the only one whose gradient
+    was in the packets, or "" where they were sums of several workers.
     """
     return f"{SUSPECT} {tree} {label} {worker}".rstrip()
 
@@ -52,14 +54,20 @@ def read_suspect_key(name: str) -> tuple[int, int, str] | None:
 class WorkerTree:
     """A worker's part of one tree.
 
-    share: the tree's part of the gradient, 0 to 1. slots: window in chunks, a power of two. rate_mbps: wire rate at
-    which the worker may send on this tree. port: UDP destination port of all packets of the tree, up and down
-    (protocol.json lists the ports). others_labels: in a gather, the labels under which the chunks of other owners come
-    back, by owner; empty: they come under return_label. gather_speed: the factor on rate_mbps for the worker's own
-    chunks of a gather. directions: 2 where gathers have every second slot and a window of their own, so that they run
-    beside reductions (native/direction.h); else 1. lanes: windows that its chunks are divided among, each with a port
-    and so a thread of its own (worker_agent/tree_lanes.py): 1, 2, 4, 8 or 16. link: over which of its node's links
-    (`AgentConfig.links`) it is sent, from 0; results come over any.
+    Attributes:
+        share: the tree's part of the gradient, 0 to 1.
+        slots: the window in chunks, a power of two.
+        rate_mbps: the wire rate at which the worker may send on this tree.
+        port: the UDP destination port of all packets of the tree, up and down (protocol.json lists the ports).
+        others_labels: in a gather, the labels under which the chunks of other owners come back, by owner; empty where
+            they come under return_label.
+        gather_speed: the factor on rate_mbps for the worker's own chunks of a gather.
+        directions: 2 where gathers have every second slot and a window of their own, so that they run beside reductions
+            (native/direction.h); otherwise 1.
+        lanes: the number of windows among which its chunks are divided, each with a port and so a thread of its own
+            (worker_agent/tree_lanes.py): 1, 2, 4, 8 or 16.
+        link: the one of its node's links (`AgentConfig.links`) over which it is sent, from 0; results come over any
+            link.
     """
 
     tree: int
@@ -82,8 +90,12 @@ class WorkerTree:
 class RootFlow:
     """A flow that ends at the parameter server.
 
-    parts: workers by index in the job, divided like the flows into the aggregation point that the flow comes from.
-    partial: True if bit i of a packet's bitmap says whether parts[i] are in the packet; False if all always are.
+    Attributes:
+        label: the label of its packets.
+        parts: workers, by index in the job, grouped like the flows into the aggregation point from which the flow
+            comes.
+        partial: whether bit i of a packet's bitmap says that the workers in parts[i] are in the packet; otherwise all
+            workers always are.
     """
 
     label: int
@@ -100,10 +112,14 @@ class RootFlow:
 class RootTree:
     """A parameter server's part of one tree.
 
-    answer_labels: by worker index, the label of packets to that worker alone. others_labels: by worker index, the label
-    of packets to all workers but that one; empty: those packets go to all workers. port: UDP destination port of the
-    tree. rate_mbps: planned wire rate of its results, which retransmissions stay within; 0: unknown. directions, lanes:
-    as the workers have them. link: over which of its node's links its results are sent; sums come over any.
+    Attributes:
+        answer_labels: by worker index, the label of packets to that worker alone.
+        others_labels: by worker index, the label of packets to all workers but that one; empty where these packets go
+            to all workers.
+        port: the UDP destination port of the tree.
+        rate_mbps: the planned wire rate of its results, within which retransmissions stay; 0 where it is unknown.
+        directions, lanes: those of `WorkerTree`.
+        link: the one of its node's links over which its results are sent; sums come over any link.
     """
 
     tree: int
@@ -123,9 +139,11 @@ class RootTree:
 class RepairedTree:
     """A tree that was rerouted around a failure, as one agent sees it.
 
-    label: a worker's up_label, or a parameter server's return_label. rate_mbps: a worker's rate from now on; 0: as
-    before. contributions, results: whether those under way may be lost, so that the agent sends them again. link: over
-    which of its node's links it is sent from now on, from 1; 0: as before.
+    Attributes:
+        label: a worker's up_label, or a parameter server's return_label.
+        rate_mbps: a worker's rate from now on; 0 where it stays.
+        contributions, results: whether those under way may be lost, so that the agent sends them again.
+        link: the one of its node's links over which it is sent from now on, from 1; 0 where it stays.
     """
 
     label: int
@@ -139,20 +157,26 @@ class RepairedTree:
 class AgentConfig:
     """One agent's configuration for one epoch.
 
-    index: position in `workers` or in `parameter_servers`; a node of both roles has a worker's role and index, and also
-    the trees that it is the root of. address: IPv4 address of its data interface. repeats: the job can go on without an
-    agent that is lost, so workers keep the input of operations under way, to repeat them. shrinks: the job can also go
-    on without a worker, so workers keep results, too, for those that lack them.
-
-    key: secret of the epoch, 32 hexadecimal digits, shared by the controller and the job's agents; all sums are checked
-    with it. Empty: all zeros (test rigs without a controller). sources: addresses that packets may come from: the
-    parameter servers' for a worker, the workers' for a parameter server; empty: any. link_mbps: what the link of a node
-    of both roles carries outwards, which its two engines share (native/uplink.h); 0: not known, or the node has one
-    role. ring_mbps: what a ring among the job's workers, without switches that add, would reach over the same links
-    (worker_agent/ways.py); 0: not known. ring_hops: how many links a message of that ring crosses on average. links:
-    where a node has several links to the data network, the switches that they lead to, by the node's ports from 1 ("":
-    none now); empty: it has one, at port 1. adds: a switch on the node's own host adds inside of trees, and the agent
-    is to say how much (worker_agent/adding.py).
+    Attributes:
+        index: the position in `workers` or in `parameter_servers`. A node of both roles has a worker's role and index,
+            and also the trees of which it is the root.
+        address: the IPv4 address of its data interface.
+        repeats: the job can go on without a lost agent, so workers keep the input of operations under way, to repeat
+            them.
+        shrinks: the job can also go on without a worker, so workers keep results, too, for those that lack them.
+        key: the secret of the epoch, 32 hexadecimal digits, shared by the controller and the job's agents, with which
+            all sums are checked; "" stands for all zeros (test rigs without a controller).
+        sources: addresses from which packets may come: the parameter servers' for a worker, the workers' for a
+            parameter server; empty for any.
+        link_mbps: what the link of a node of both roles carries outwards, which its two engines share
+            (native/uplink.h); 0 where it is unknown, or the node has one role.
+        ring_mbps: what a ring among the job's workers, without switches that add, would reach over the same links
+            (worker_agent/ways.py); 0 where it is unknown.
+        ring_hops: the number of links that a message of that ring crosses on average.
+        links: where a node has several links to the data network, the switches that they lead to, by the node's ports
+            from 1 ("" for a link that leads to none now); empty where it has one link, at port 1.
+        adds: a switch on the node's own host adds inside of trees, and the agent is to report how much
+            (worker_agent/adding.py).
     """
 
     job: str
@@ -190,15 +214,13 @@ class AgentConfig:
 
     @property
     def digest(self) -> str:
-        """Hash of everything but the epoch and its key; if it is equal, a running engine can stay."""
+        """Hash of everything but the epoch and its key. A running engine can stay where it is equal."""
         return hashlib.sha256(replace(self, epoch=0, key="").dumps().encode()).hexdigest()[:16]
 
     @classmethod
     def from_json(cls, source: Mapping[str, Any] | str) -> AgentConfig:
-        """Make a configuration from a JSON object or its text.
-
-        Raises ValueError that names a missing or unknown field.
-        """
+        """Make a configuration from a JSON object or its text. Raise ValueError, which names the field, where one is
+        missing or unknown."""
         data: Mapping[str, Any] = json.loads(source) if isinstance(source, str) else source
         try:
             return cls(

@@ -1,4 +1,5 @@
-"""A private certificate authority in a folder: it makes certificates, renews them, and signs those of requests."""
+"""A private certificate authority in a folder: it makes and renews certificates, and signs those that requests
+ask for."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from controlplane.common.rpc.tls import FOLDER_FILES, ORGANISATION
 # Days for which the certificates of agents, operators, switches and controllers are valid by default.
 DAYS = 90
 AUTHORITY_DAYS = 3650
-"""Days for which an authority is valid, or ten times as long as its first certificates if that is longer."""
+"""Days for which an authority is valid, or ten times the days of its first certificates where that is longer."""
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 
 
@@ -42,7 +43,7 @@ class Authority:
 
     @classmethod
     def of(cls, folder: Path, name: str, days: float) -> Authority:
-        """Load the authority in `folder`, or make one. Raises CertificatesError if it is broken or expired."""
+        """Load the authority in `folder`, or make one. Raise CertificatesError where it is broken or has expired."""
         files = folder / FOLDER_FILES["certificate"], folder / FOLDER_FILES["key"]
         if all(file.is_file() for file in files):
             try:
@@ -85,7 +86,7 @@ class Authority:
     def issue(
         self, folder: Path, caller: Caller, uses: Sequence[x509.ObjectIdentifier], names: Sequence[str] = ()
     ) -> bool:
-        """Write certificate.pem, key.pem, and this authority's authority.pem; returns False if they exist already."""
+        """Write certificate.pem, key.pem, and this authority's authority.pem. Return False where they exist already."""
         if all((folder / FOLDER_FILES[part]).is_file() for part in ("certificate", "key")):
             return False
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(caller)[:64])])
@@ -99,10 +100,9 @@ class Authority:
         return True
 
     def renew(self, folder: Path, names: Sequence[str] = ()) -> None:
-        """Replace key and certificate in `folder` by new ones for the same subject.
-
-        names: host names and addresses added to those of the old certificate. Raises CertificatesError.
-        """
+        """Replace key and certificate in `folder` by new ones for the same subject. `names` are host names and
+        addresses that are added to those of the old certificate. Raise CertificatesError where the old one is not of
+        this authority."""
         file = folder / FOLDER_FILES["certificate"]
         try:
             before = x509.load_pem_x509_certificate(file.read_bytes())
@@ -134,8 +134,9 @@ class Authority:
         return self._signed(subject, key.public_key(), lifetime, uses, names), _pem(key)
 
     def answer(self, request: bytes, caller: Caller, unit: str, lifetime: datetime.timedelta) -> bytes:
-        """Return a node's certificate (PEM) for the key of this request (PEM); what else the request says is not looked
-        at. unit: its organisational unit. Raises CertificatesError for what is no request."""
+        """Return a node's certificate (PEM) for the key of this request (PEM); everything else in the request is
+        ignored. `unit` is the certificate's organisational unit. Raise CertificatesError where the request is invalid.
+        """
         try:
             asked = x509.load_pem_x509_csr(request)
         except ValueError as error:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 FORMS = ("json", "text")
 OURS = re.compile(r"python -m controlplane\.(\w+)")
-"""Matches the command of a module, which is also a command of `inart` (job, status and replan are the controller's)."""
+"""Matches the command of a module that is also a command of `inart` (job, status and replan are the controller's)."""
 
 
 def typed(module: str) -> str:
@@ -22,7 +22,7 @@ def typed(module: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help names commands in the form that the user typed; so do its subcommands' parsers."""
+    """A parser whose help names commands in the form that the user typed, as the parsers of its subcommands do."""
 
     def format_help(self) -> str:
         words = super().format_help()
@@ -32,19 +32,19 @@ class Parser(argparse.ArgumentParser):
 
 
 def make(module: str, description: str | None = "", order: str = "") -> argparse.ArgumentParser:
-    """Return the parser of a module that is run, or of one of its commands. description: the module's docstring."""
+    """Return the parser of a module that is run, or of one of its commands. `description` is the module's docstring."""
     name, words = typed(module), (description or "").replace(f"python -m {module}", typed(module))
     prog = f"{name} {order}".rstrip()
     return Parser(prog=prog, description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def program(words: list[str]) -> list[str]:
-    """Return a program's command line from what stands behind a command's own options, with the "--" or without it."""
+    """Return a program's command line from what follows a command's own options, with the "--" or without it."""
     return words[1:] if words[:1] == ["--"] else words
 
 
 class _Output(argparse.Action):
-    """Sets `json` for "json" and "text"; any other value is a file, for a command that writes one."""
+    """Sets `json` for "json" and "text". Any other value is a file, where the command writes one."""
 
     file: Callable[[str], Any] | None = None
 
@@ -65,10 +65,13 @@ def add_output(
     file: Callable[[str], Any] | None = None,
     of_file: str = "",
 ) -> None:
-    """Add `--output json`, and `--json`, which is short for it: sets `json`.
+    """Add `--output json` and its short form `--json`, which set `json`.
 
-    file: makes what `output` is set to of a file's name, for a command that takes one there, too (a file that is called
-    json is ./json). of_file: what is written to that.
+    Args:
+        what: the help of `--json`.
+        file: makes the value of `output` from a file's name, for a command that takes one, too (a file that is called
+            json is ./json).
+        of_file: what is written to that file, for the help.
     """
     metavar = "json|text" if file is None else "json|FILE"
     more = f"; {of_file}" if of_file else " (default: text)"
@@ -79,7 +82,8 @@ def add_output(
 
 
 def end_output() -> None:
-    """Discard all further output, also that at exit, after a BrokenPipeError: the reader has closed the pipe."""
+    """Discard all further output, including that at exit, after a BrokenPipeError, which means that the reader has
+    closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -96,7 +100,7 @@ def value(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 
 
 def whole(least: int, most: int | None = None, what: str = "a whole number", base: int = 10) -> Callable[[str], int]:
-    """Return a `type=` for a whole number from `least` to `most`. what: the words for it in the error message."""
+    """Return a `type=` for a whole number from `least` to `most`. `what` are the words for it in the error message."""
 
     def read(text: str) -> int:
         try:

@@ -1,8 +1,9 @@
-"""Checks whether packets of the aggregation can reach an agent through one interface: tried, or read from the kernel.
+"""Checks whether packets of the aggregation can reach an agent through one interface, by trying it, or from the
+kernel's settings.
 
-What the checks look for was found out in network namespaces (docs/hosts.md): with rp_filter on, a kernel drops packets
-whose source it has no route to; it accepts any TTL; it reassembles fragments; GRO merges packets for a socket that is
-bound to the group, but only those with a UDP checksum.
+How kernels behave was found in network namespaces (docs/hosts.md): with rp_filter on, a kernel drops packets whose
+source it has no route to; it accepts any TTL; it reassembles fragments; GRO merges packets for a socket that is bound
+to the group, but only those with a UDP checksum.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SECONDS = 5
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding about an interface or the kernel. fix: a command or advice; empty where nothing is wrong."""
+    """A finding about an interface or the kernel. `fix` is a command or advice; it is "" where nothing is wrong."""
 
     name: str
     ok: bool
@@ -78,7 +79,8 @@ def _link(folder: Path) -> Finding:
 
 
 def _kind(interface: str) -> Finding:
-    """Check that packets leave unchanged, untagged and by one port. A finding only: somebody may know better."""
+    """Check that packets leave unchanged, untagged and by one port. The result is a finding and no error, since a user
+    may know better."""
     link = read(interface)
     if link is None:
         return Finding("kind", True, False, "unknown (`ip -details -json link` says nothing)")

@@ -1,4 +1,4 @@
-"""Dealing of an operation's chunks to the trees: agents cut tensors by it, the planner counts costs by it."""
+"""Deals an operation's chunks to the trees. Agents cut tensors in this way, and the planner computes costs by it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ ROUNDED = 1e-3
 
 
 def dealt(turns: int, shares: Sequence[float], at_once: int = 1) -> list[int]:
-    """Deal turns to the trees such that the tree which is done last is done as early as can be.
+    """Deal turns to the trees so that the tree which is done last is done as early as possible. Return the turns of
+    each tree.
 
-    turns: of an operation, each of `at_once` chunks, which cannot be cut (1 chunk, or one a worker where chunks take
-    turns). shares: the trees' rates, in any unit, all above 0.
+    Args:
+        turns: the number of turns of an operation.
+        shares: the trees' rates, in any unit, all above 0.
+        at_once: chunks of a turn, which cannot be cut (1 chunk, or one for each worker where chunks take turns).
 
     Each tree that is used sends a chunk more than its data (exponents, or what the workers check), so with n turns it
-    is done after the time of (n * at_once + 1) / share chunks; each turn goes where it is done first, ties to the first
-    tree. So no tree is done long after the others, however slow it is: were the turns rounded in proportion to the
-    shares, a tree of a packet in 100 s would have had a chunk of an operation of 35 s. The tree of the largest share
-    (the first of equals) has at least one turn where there is any, so every operation meets all workers there, whatever
-    they believe its size to be.
+    is done after the time of (n * at_once + 1) / share chunks. Each turn goes to the tree where it is done first, and
+    among equals to the first tree. So no tree is done long after the others, however slow it is: were the turns rounded
+    in proportion to the shares, a tree of a packet in 100 s would have had a chunk of an operation of 35 s. The tree of
+    the largest share (the first of equals) has at least one turn where there is any, so every operation meets all
+    workers there, whatever size they believe it to have.
     """
     return list(_dealt(turns, tuple(shares), at_once))
 
@@ -42,7 +45,7 @@ def _dealt(turns: int, shares: tuple[float, ...], at_once: int) -> tuple[int, ..
 
 
 def _level(turns: int, shares: tuple[float, ...], ahead: float) -> float:
-    """Return the time at which all trees that have turns would be done, if these could be cut."""
+    """Return the time at which all trees that have turns would be done, if turns could be cut."""
     total, trees, level = 0.0, 0, math.inf
     for share in sorted(shares, reverse=True):
         if share * level <= ahead:

@@ -12,7 +12,7 @@ UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "Ki": 1024, "Mi": 1024**2
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON. Raises ValueError, also for JSON that is nested too deeply."""
+    """Parse JSON. Raise ValueError where it is invalid, or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -20,7 +20,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def unknown_name(given: Iterable[str], known: Collection[str]) -> str:
-    """Return a message about the first unknown name, with the nearest known one; "" if all are known."""
+    """Return a message about the first unknown name, with the nearest known one; "" where all are known."""
     for name in given:
         if name not in known:
             near = get_close_matches(str(name), known, 1, 0.5)
@@ -30,7 +30,7 @@ def unknown_name(given: Iterable[str], known: Collection[str]) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Parse a size in bytes: "200K" -> 200000, "97M", "1.5Gi". Raises ValueError."""
+    """Parse a size in bytes: "200K" is 200000, "97M" and "1.5Gi" work, too. Raise ValueError where it is none."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(|K|M|G|Ki|Mi|Gi)B?", text.strip())
     if not match:
         raise ValueError(f"a size is a number with K, M, G, Ki, Mi or Gi behind it, got {text!r}")
@@ -38,8 +38,8 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_part(text: str, option: str, of: str = "the rate") -> float:
-    """Parse a part, above 0 and at most 1: "90%" or "0.9". of: what it is a part of. Raises ValueError that names the
-    option."""
+    """Parse a part, above 0 and at most 1: "90%" or "0.9". `of` is the whole, for the message. Raise ValueError, which
+    names the option, where it is none."""
     try:
         part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Says what kind of interface the agents' data interface is, and why packets would not reach a switch through it.
+"""Determines what kind of interface the agents' data interface is, and why packets would not reach a switch through it.
 
 A host's packets must leave untagged, unchanged and by the port that the topology names, because a switch looks up the
-port that a packet comes in by, and its parser takes Ethernet and IPv4 without a tag between (docs/protocol.md).
-Interfaces that change that are told apart by what `ip -details` calls their kind; a real network card has none.
+port that a packet comes in by, and its parser takes Ethernet and IPv4 without a tag between (docs/protocol.md). What
+`ip -details` calls the kind of an interface tells those apart that break this; a real network card has no kind.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ TUNNELS = ("vxlan", "geneve", "gre", "gretap", "ip6gre", "ipip", "sit", "tun", "
 
 
 def describe(link: dict[str, Any]) -> tuple[bool, str, str]:
-    """Return whether agents can use an interface, what it is, and what to do if they cannot.
-
-    link: one object of `ip -details -json link show`.
-    """
+    """Return whether agents can use an interface, what it is, and what to do if they cannot. `link` is one object of
+    `ip -details -json link show`."""
     info = link.get("linkinfo", {})
     kind, data = info.get("info_kind"), info.get("info_data", {})
     parent = link.get("link") or "the interface below it"
@@ -44,7 +42,7 @@ def describe(link: dict[str, Any]) -> tuple[bool, str, str]:
 
 
 def read(interface: str) -> dict[str, Any] | None:
-    """Return what `ip` knows about an interface; None where it can't tell."""
+    """Return what `ip` knows about an interface; None where it cannot tell."""
     command = ["ip", "-details", "-json", "link", "show", "dev", interface]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)

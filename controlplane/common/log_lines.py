@@ -1,6 +1,7 @@
-"""Lines of a log that say how much they matter and which job they are about, and how they are printed.
+"""Lines of a log with a severity and the job that they are about, and how they are printed.
 
-A line is a `str`, so whoever takes lines (`log: Callable[[str], None]`) takes these, too; a plain `str` is information.
+A line is a `str`, so every function that takes lines (`log: Callable[[str], None]`) takes these, too; a plain `str` is
+information.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Level(IntEnum):
 
 
 class Line(str):
-    """A line with a level, and the job that it is about (empty: none, or the line begins with it)."""
+    """A line with a severity, and the job that it is about ("" where it is about none, or begins with it)."""
 
     level: Level
     job: str
@@ -43,22 +44,22 @@ class Line(str):
 
 
 def warning(text: str) -> Line:
-    """Return a line about something that an operator may have to do something about."""
+    """Return a line about a matter in which an operator may have to act."""
     return Line(text, Level.WARNING, job_of(text))
 
 
 def failure(text: str) -> Line:
-    """Return a line about something that somebody has to do something about: until then it does not work."""
+    """Return a line about something that does not work until somebody acts."""
     return Line(text, Level.ERROR, job_of(text))
 
 
 def level_of(line: str) -> Level:
-    """Return how much a line matters."""
+    """Return the severity of a line."""
     return line.level if isinstance(line, Line) else Level.INFO
 
 
 def job_of(line: str) -> str:
-    """Return the name of the job that a line is about; empty: it is about none."""
+    """Return the name of the job that a line is about; "" where it is about none."""
     if isinstance(line, Line) and line.job:
         return line.job
     found = OF_A_JOB.match(line)
@@ -66,12 +67,12 @@ def job_of(line: str) -> str:
 
 
 def of_job(log: Log, job: str) -> Log:
-    """Return a log whose lines are about a job, whether they say so or not."""
+    """Return a log whose lines are about a job, whether their text names it or not."""
     return lambda line: log(Line(line, level_of(line), job))
 
 
 def with_job(line: str) -> str:
-    """Return a line that begins with its job, where it has one."""
+    """Return a line that begins with its job, if it is about one."""
     job = job_of(line)
     return line if not job or OF_A_JOB.match(line) else f"job {job}: {line}"
 
@@ -89,7 +90,7 @@ def printed(line: str, started: float, *, journal: bool) -> str:
     """Return a line as it is printed.
 
     On a terminal or in a file it begins with the date and time, the seconds since `started` (`time.monotonic`) and its
-    level; for journald, which keeps times, with its level as "<4>".
+    severity. For journald, which records times, it begins with its severity as "<4>".
     """
     level, text = level_of(line), with_job(line)
     if journal:
@@ -104,7 +105,7 @@ def as_object(line: str) -> str:
 
 
 def to_stderr(*, as_json: bool = False) -> Log:
-    """Return a log that prints on standard error. as_json: an object a line."""
+    """Return a log that prints on standard error, each line as an object of JSON where `as_json` is set."""
     started, journal = time.monotonic(), is_journal(sys.stderr)
 
     def log(line: str) -> None:
@@ -115,8 +116,8 @@ def to_stderr(*, as_json: bool = False) -> Log:
 
 
 def dated(stream: TextIO, program: str = "") -> Log:
-    """Return a log of a program that says little, such as an agent: date and time, except for journald, which keeps
-    times, then the program's name where one is given."""
+    """Return a log for a program that prints little, such as an agent: each line has the date and time (but not for
+    journald, which records times), then the program's name where one is given."""
     journal = is_journal(stream)
 
     def log(line: str) -> None:

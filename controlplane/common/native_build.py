@@ -42,18 +42,16 @@ ENGINE = (
 
 NATIVE = "-march=native"
 ENGINES = (*ENGINE, "-D_GNU_SOURCE", "-fvisibility=hidden", "-fwhole-program")
-"""Compiler flags of the agents' engines, which are of many files: these see each other's functions, and what loads the
-library sees only those that are marked INART_PUBLIC.
-"""
+"""Compiler flags of the agents' engines, which consist of many files: these see each other's functions, and callers of
+the library see only the functions that are marked INART_PUBLIC."""
 # Features in /proc/cpuinfo that each level of x86-64 adds to the one below it (System V ABI).
 _V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"])
 _V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
 LEVELS: dict[str, tuple[tuple[str, frozenset[str]], ...]] = {
     "x86_64": (("x86-64-v4", _V4), ("x86-64-v3", _V3), ("x86-64", frozenset())),
 }
-"""The levels of each processor that a wheel is built for, the best first: the compiler's -march and the CPU features
-that it needs.
-"""
+"""Levels of each processor for which a wheel has libraries, the best first: the compiler's -march, and the CPU features
+that the level needs."""
 
 
 class BuildError(RuntimeError):
@@ -61,7 +59,7 @@ class BuildError(RuntimeError):
 
 
 def cache_directory() -> Path:
-    """Return the folder of compiled libraries; makes it if missing. Raises BuildError."""
+    """Return the folder of compiled libraries, made if missing. Raise BuildError where it cannot be used."""
     configured = os.environ.get("INART_CACHE")
     if configured:
         path = Path(configured)
@@ -95,9 +93,7 @@ def _run(command: Sequence[str]) -> str:
 
 def _compile(command: Sequence[str], sources: Sources, include: Sequence[Path], output: Path) -> None:
     """Compile the files to the library `output`, all as one, so that calls from one file to another cost nothing.
-
-    command: the compiler and its options. Raises BuildError.
-    """
+    `command` is the compiler with its options. Raise BuildError where it fails."""
     folders = [f"-I{directory}" for directory in include]
     with tempfile.TemporaryDirectory() as scratch:
         whole = Path(scratch) / output.with_suffix(".c").name
@@ -149,7 +145,8 @@ def _levels(options: Sequence[str]) -> tuple[tuple[str, frozenset[str]], ...]:
 def prebuild(
     sources: Sources, output: Path, *, include: Sequence[Path] = (), options: Sequence[str] = ENGINE
 ) -> list[Path]:
-    """Compile a library for each level of this processor into the folder `output`, for a wheel. Raises BuildError."""
+    """Compile a library for each level of this processor into the folder `output`, for a wheel. Raise BuildError where
+    that fails."""
     compiler, made = _compiler(), []
     for level, _ in _levels(options):
         wanted = [option for option in options if option != NATIVE]
@@ -171,9 +168,10 @@ def _prebuilt(sources: Sources, include: Sequence[Path], options: Sequence[str])
 
 
 def build(sources: Sources, *, include: Sequence[Path] = (), options: Sequence[str] = ENGINE) -> Path:
-    """Compile C to a shared library, unless it is built already; returns its path.
+    """Compile C to a shared library, unless it is built already, and return its path.
 
-    include: folders of headers, which count as its sources, beside the folders of `sources`. Raises BuildError.
+    `include` has folders of headers, which count as its sources, in addition to the folders of `sources`. Raise
+    BuildError where that fails.
     """
     more = os.environ.get("INART_CFLAGS", "").split()
     ready = None if more else _prebuilt(sources, include, options)
@@ -200,15 +198,13 @@ def build(sources: Sources, *, include: Sequence[Path] = (), options: Sequence[s
 
 
 def load(sources: Sources, include: Sequence[Path] = (), options: Sequence[str] = ENGINE) -> ctypes.CDLL:
-    """Build and load a shared library; calls into it release the GIL. Raises BuildError."""
+    """Build and load a shared library; calls into it release the GIL. Raise BuildError where that fails."""
     return ctypes.CDLL(str(build(sources, include=include, options=options)))
 
 
 def check_sizes(library: ctypes.CDLL, table: str, structures: Sequence[type[ctypes.Structure]]) -> None:
-    """Compare the sizes of ctypes structures with those in C.
-
-    table: the library's array of the sizes, ended by 0. Raises BuildError that names the first structure that differs.
-    """
+    """Check that ctypes structures have the same sizes as in C. `table` is the library's array of the sizes, ended by
+    0. Raise BuildError, which names the first structure that differs."""
     found = (ctypes.c_size_t * (len(structures) + 1)).in_dll(library, table)
     for structure, size in zip(structures, found, strict=False):
         if ctypes.sizeof(structure) != size:

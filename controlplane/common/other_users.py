@@ -41,7 +41,8 @@ def finding() -> Finding:
 def only_sender(ruleset: str) -> str | None:
     """Return the only user that may send to the group, by name or number, from the output of `nft list ruleset`.
 
-    None if there is no such rule in a chain for outgoing packets, or if it does not cover all of InArt's ports.
+    Return None where there is no such rule in a chain for outgoing packets, or where it does not cover all of InArt's
+    ports.
     """
     ports = set(PROTOCOL.ports)
     rule = re.compile(

@@ -1,7 +1,7 @@
-"""Finds out what this user and kernel can do, by doing it in a network namespace that ends with this process.
+"""Finds out what this user and kernel can do, by trying it in a network namespace that ends with this process.
 
-`python -m controlplane.common.probe` prints one JSON object: ability -> problem, "" where it works. The doctor runs it
-as a process of its own, so that nothing of it can stay behind.
+`python -m controlplane.common.probe` prints one JSON object with the problem of each ability, "" where it works. The
+doctor runs it as a process of its own, so that nothing of it can stay behind.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Unable(Exception):
 
 
 def command(*words: str) -> str:
-    """Run a command and return its output. Raises Unable with what it wrote to stderr."""
+    """Run a command and return its output. Raise Unable, with what it wrote to stderr, where it fails."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def command(*words: str) -> str:
 
 
 def enter_namespace() -> None:
-    """Enter a new network namespace; without root, inside a new user namespace."""
+    """Enter a new network namespace, and without root a new user namespace around it."""
     libc = ctypes.CDLL(None, use_errno=True)
     flags = CLONE_NEWNET if os.geteuid() == 0 else CLONE_NEWNET | CLONE_NEWUSER
     user, group = os.geteuid(), os.getegid()
@@ -67,7 +67,7 @@ def veth() -> None:
 
 
 def exchange(send: Callable[[], object], receiver: socket.socket) -> bytes:
-    """Call `send` until the receiver gets something, and return it. Raises Unable after RECEIVE_SECONDS.
+    """Call `send` until the receiver gets something, and return that. Raise Unable after RECEIVE_SECONDS.
 
     A kernel drops packets that are sent before it has noticed that the link is up, so one call is not enough.
     """
@@ -155,7 +155,8 @@ ABILITIES: dict[str, Callable[[], None]] = {
 
 
 def probe() -> dict[str, str]:
-    """Try everything in order; later abilities need the first."""
+    """Try everything in order, since later abilities need the first, and return the problem of each ability ("" where
+    it works)."""
     results = {}
     for name, attempt in ABILITIES.items():
         try:

@@ -1,6 +1,6 @@
-"""Certificates that hold no more before their end: a file with a line `SERIAL ROLE NAME` for each (# begins a comment).
+"""Certificates that were revoked before their end: a file with a line `SERIAL ROLE NAME` for each (# begins a comment).
 
-`inart certificates --revoke` writes it; the controller looks at it again whenever it has changed.
+`inart certificates --revoke` writes it; the controller reads it again whenever it has changed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ REVOKED_FILE = "revoked"
 
 
 class Unreadable(ValueError):
-    """The list cannot be used: nobody with a certificate is let in, as it may be one of those."""
+    """The list cannot be used. Nobody with a certificate is let in then, since any certificate may be on it."""
 
 
 class Revoked:
-    """The serial numbers in a file; there may be none. Thread-safe."""
+    """The serial numbers in a file, which may have none. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,7 +26,7 @@ class Revoked:
         self._serials: frozenset[int] = frozenset()
 
     def __contains__(self, serial: int) -> bool:
-        """Raises Unreadable."""
+        """Return whether this serial number was revoked. Raise Unreadable where the file cannot be used."""
         with self._lock:
             try:
                 status = self.path.stat()
@@ -41,6 +41,6 @@ class Revoked:
 
 
 def serials(text: str) -> list[int]:
-    """Return the serial numbers of a list. Raises ValueError for a line that does not begin with one."""
+    """Return the serial numbers of a list. Raise ValueError where a line does not begin with one."""
     lines = [line.partition("#")[0].split() for line in text.splitlines()]
     return [int(words[0], 16) for words in lines if words]

@@ -1,1 +1,1 @@
-"""Switch targets: each installs a RuleSet on a kind of switch, and removes it."""
+"""Switch targets: each installs rule sets on one kind of switch, and removes them."""

@@ -1,7 +1,8 @@
-"""The interface of one switch that every target implements, and the changes that turn one rule set into another.
+"""The interface of one switch, which every target implements, and the changes that turn one rule set into another.
 
-A target knows one switch. It installs by difference: it reads what is installed, computes the changes (pure functions
-here), applies them, and reads back. `controlplane/targets/fabric.py` does this for all switches at once.
+A target knows one switch. It installs by difference: it reads what is installed, computes the changes (by pure
+functions in this module), applies them, and reads back. `controlplane/targets/fabric.py` does this for all switches at
+once.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from controlplane.common.rpc.tls import Tls
 from controlplane.planner.entries import KINDS, Item, MulticastGroup, RuleSet
 
 RPC_SECONDS = 20.0
-"""Deadline in seconds of one read or write. bmv2 takes about 0.1 ms for an entry; a batch has a few hundred."""
+"""Deadline of one read or write, in seconds. bmv2 takes about 0.1 ms for an entry; a batch has a few hundred
+entries."""
 
 
 @dataclass(frozen=True)
 class SwitchAddress:
-    """The address of a switch's P4Runtime (or BRI) server, the device's number there, and TLS (None: plaintext)."""
+    """The address of a switch's P4Runtime (or BRI) server, the device's number there, and the TLS settings; without
+    these, connections are not encrypted."""
 
     name: str
     address: str
@@ -33,8 +36,9 @@ class TargetError(Exception):
 
 
 def timed_out(problem: str) -> bool:
-    """Return whether a problem, in gRPC's or a target's words, is that no answer came in time. A process that has ended
-    is refused or cut off at once; here the switch, the way to it, or this controller's own machine may be slow."""
+    """Return whether a problem, in gRPC's or a target's words, is that no answer came in time. Then the switch, the
+    network to it, or this controller's own machine may be slow; a process that has ended refuses or cuts off
+    connections at once."""
     words = problem.lower()
     return any(each in words for each in ("deadline", "timeout", "timed out", "not answer"))
 
@@ -51,7 +55,7 @@ class Operation(Enum):
 
 @dataclass(frozen=True)
 class Change:
-    """One step from the entries that a switch holds to those that it should hold."""
+    """One step from the entries that a switch holds to those that it shall hold."""
 
     operation: Operation
     item: Item
@@ -62,7 +66,7 @@ class Change:
 
 @dataclass(frozen=True)
 class UpdateFailure:
-    """A change that a switch refused: the change (or its words), the canonical gRPC code and the switch's message."""
+    """A change that a switch refused (or words for it), the canonical gRPC code, and the switch's message."""
 
     change: Change | str
     code: str
@@ -92,8 +96,9 @@ class Counters:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that a switch has received and sent, by port of the topology, since it started. whole: all of them; else
-    those of all packets that are not aggregated. What a switch sends to several ports at once may be missing."""
+    """Bytes that a switch has received and sent since it started, by port of the topology. They are those of all
+    packets where `whole` is true, and otherwise those of all packets that are not aggregated. What a switch sends to
+    several ports at once may be missing."""
 
     ports: dict[int, tuple[int, int]]
     whole: bool
@@ -102,8 +107,10 @@ class Traffic:
 class SwitchTarget(Protocol):
     """One switch. Methods raise TargetError; `timeout` is in seconds and covers the whole call.
 
-    on_lost: called from another thread, with the reason, when the connection ends or another controller takes over.
-    polite: at the first `connect`, do not take the switch from another controller; else the last to connect gets it.
+    Attributes:
+        on_lost: called from another thread, with the reason, when the connection ends or another controller takes over.
+        polite: the first `connect` does not take the switch from another controller; otherwise the last one to connect
+            gets it.
     """
 
     name: str
@@ -113,23 +120,23 @@ class SwitchTarget(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether the connection is open and the switch accepts our writes."""
+        """Whether the connection is open and the switch accepts this controller's writes."""
         ...
 
     @property
     def demoted(self) -> bool:
-        """Whether another controller took the switch over."""
+        """Whether another controller has taken the switch over."""
         ...
 
     def connect(self, timeout: float) -> None:
-        """Connect and become the switch's primary controller. Raises NotPrimary when another one is."""
+        """Connect and become the switch's primary controller. Raise NotPrimary where another controller is."""
 
     def runs_program(self, timeout: float = RPC_SECONDS) -> bool:
         """Return whether the switch runs our program."""
         ...
 
     def load_pipeline(self) -> bool:
-        """Make the switch run our program. Returns True if it ran another one before (its tables are then empty)."""
+        """Make the switch run our program. Return whether it ran another one before; its tables are empty then."""
         ...
 
     def read(self) -> RuleSet:
@@ -137,7 +144,8 @@ class SwitchTarget(Protocol):
         ...
 
     def apply(self, changes: list[Change]) -> None:
-        """Apply changes in order. After an InstallError some of them may be installed: the caller restores."""
+        """Apply changes in order. After an InstallError some of them may be installed, and the caller restores the
+        switch."""
 
     def read_verdicts(self) -> dict[str, int]:
         """Return the number of packets per verdict."""
@@ -148,11 +156,11 @@ class SwitchTarget(Protocol):
         ...
 
     def read_traffic(self) -> Traffic | None:
-        """Return what passed each port; None if neither the program nor the protocol counts it."""
+        """Return what passed each port; None where neither the program nor the protocol counts it."""
         ...
 
     def read_ports(self, timeout: float) -> dict[int, bool] | None:
-        """Return whether each of the topology's ports is up, by number; None if the protocol does not tell."""
+        """Return whether each of the topology's ports is up, by number; None where the protocol does not tell."""
         ...
 
     def close(self) -> None: ...

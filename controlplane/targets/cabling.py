@@ -1,13 +1,13 @@
 """Finds out which port of which switch each cable leads to, by packets that the switches themselves send.
 
-Every port that leads to another switch has a number. For each bit of the numbers there are two rounds: in the first
-send the ports whose number has the bit, in the second those whose number lacks it, all at once. So each port hears the
-number of the port at the other end of its cable, bit by bit, in 2 log2(ports) rounds for the whole network, and hears
-in exactly one of the two rounds of each bit: whatever else it hears is no answer but a fault.
+Every port that leads to another switch has a number. For each bit of the numbers there are two rounds: in the first,
+the ports whose number has the bit send, and in the second the others, all at once. So each port hears the number of the
+port at the other end of its cable, bit by bit, in 2 log2(ports) rounds for the whole network. It hears something in
+exactly one of the two rounds of each bit; anything else is no answer but a fault.
 
 A packet enters a switch by its CPU port (P4Runtime's packet-out), a multicast group sends it out of this round's ports,
-and the counters of one label, which nothing else uses, say where it comes in. Jobs on the switches go on: no entry
-of anybody else is touched.
+and the counters of one label, which nothing else uses, say where it comes in. Jobs on the switches go on, and their
+entries are not touched.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from p4src.protocol import GROUP, GROUP_MAC, PROTOCOL, VERSION, udp_port
 GROUP_NUMBER = 0x7FFF
 """The multicast group of this round's ports; groups of jobs and of floods have lower numbers."""
 DISCARD = 511
-"""The port that packets leave by which came over a cable: v1model's switches drop what is sent there."""
+"""The egress port of packets that came over a cable: v1model's switches drop what is sent there."""
 COPIES = 3
-"""Packets that each port sends in a round: one that is lost changes nothing."""
+"""Packets that each port sends in a round, so that the loss of one changes nothing."""
 PATIENCE_SECONDS = 1.0
 """Seconds that a round waits for ports that should hear something."""
 LOOK_SECONDS = 0.02
@@ -55,10 +55,8 @@ class End:
 
 @dataclass(frozen=True)
 class Fault:
-    """A direction of a cable that is not as the topology says.
-
-    leads: the ports that hear `sender` instead of `wanted`; empty: none does.
-    """
+    """A direction of a cable that is not as the topology says. `leads` are the ports that hear `sender` instead of
+    `wanted`; it is empty where none does."""
 
     sender: End
     wanted: End
@@ -70,7 +68,7 @@ class Fault:
 
 
 class Probe(Interface):
-    """Interface of a connected switch: a part of SwitchTarget, and packets that enter by its CPU port."""
+    """A connected switch: a part of SwitchTarget, and packets that enter by the switch's CPU port."""
 
     name: str
 
@@ -90,13 +88,14 @@ def cables_of(topology: Topology) -> dict[End, End]:
 
 
 def ends_of(topology: Topology) -> list[End]:
-    """Return all ports of switches that the topology names, those of hosts too."""
+    """Return all ports of switches that the topology names, including those to hosts."""
     return [End(switch, topology.port(switch, other)) for switch in topology.devices
             for other in topology.neighbours(switch)]  # fmt: skip
 
 
 def faults(wanted: Mapping[End, End], heard: Mapping[End, End | None]) -> list[Fault]:
-    """Return the directions that are not as wanted. heard: the port that each port hears; None: none, or unclear."""
+    """Return the directions that are not as wanted. `heard` is the port that each port hears; None where it hears none,
+    or no clear answer."""
     return [
         Fault(sender, receiver, tuple(sorted(end for end, who in heard.items() if who == sender)))
         for sender, receiver in sorted(wanted.items())
@@ -105,7 +104,7 @@ def faults(wanted: Mapping[End, End], heard: Mapping[End, End | None]) -> list[F
 
 
 def frame(label: int, values: int) -> bytes:
-    """Return a packet of the protocol with this label and values that are 0, as long as the switches' program wants."""
+    """Return a packet of the protocol with this label and as many values, all 0, as the switches' program takes."""
     length = PROTOCOL.ipv4_length(values)
     header = b"".join(
         {"version": VERSION, "label": label}.get(field.name, 0).to_bytes(field.size, "big") for field in PROTOCOL.header
@@ -130,8 +129,13 @@ def trace(
 ) -> dict[End, End | None]:
     """Return which port each listening port hears; None where it hears none, or no clear answer.
 
-    probes: the switches, which run our program. wanted: the ports that send, and where the topology says they lead.
-    cpu_port: of every switch. values: of a packet. Raises TargetError; the switches' entries are as before in any case.
+    Args:
+        probes: the switches, which run our program.
+        wanted: the ports that send, and where the topology says they lead.
+        cpu_port: the CPU port of every switch.
+        values: the number of values of a packet.
+
+    Raise TargetError where a switch fails; the switches' entries are as before in any case.
     """
     label = secrets.randbits(32)
     senders = sorted(wanted)
@@ -154,7 +158,8 @@ def trace(
 
 @contextmanager
 def _entries(probes: Sequence[Probe], ends: Mapping[str, list[End]], label: int, cpu_port: int) -> Iterator[None]:
-    """Have an entry that counts at every port, and one that sends what the CPU's port brings to the group."""
+    """Install, while the context lasts, an entry that counts at every port, and one that sends what comes in by the
+    CPU's port to the group."""
     installed = []
     try:
         for probe in probes:
@@ -172,7 +177,7 @@ def _entries(probes: Sequence[Probe], ends: Mapping[str, list[End]], label: int,
 
 
 def _round(probes: Sequence[Probe], sending: set[End], waited: set[End], label: int, packet: bytes) -> set[End]:
-    """Send by these ports and return the ports that hear something. waited: those that should."""
+    """Send by these ports, and return the ports that hear something. `waited` are the ports that should."""
     before = _counted(probes, label)
     for probe in probes:
         ports = tuple(sorted(end.port for end in sending if end.switch == probe.name))

@@ -1,4 +1,4 @@
-"""Base of the targets that talk to their switch over a session: connecting with retries, and refused writes."""
+"""Base of the targets that talk to their switch over a session: connects with retries, and explains refused writes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,8 @@ StepT = TypeVar("StepT")
 
 
 class WriteRejected(Exception):
-    """A switch refused a write, wholly or in part. `failures`: (index of the update, canonical code, message).
-
-    If `failures` is empty, nothing is known about the single updates.
-    """
+    """A switch refused a write, wholly or in part. Each of the `failures` is (index of the update, canonical code,
+    message); where there are none, nothing is known about the single updates."""
 
     def __init__(self, failures: list[tuple[int, str, str]], reason: str) -> None:
         self.failures = failures
@@ -43,7 +41,7 @@ class SessionTarget(ABC, Generic[SessionT]):
     """One switch and the session with it, if there is one.
 
     Args:
-        tls: how to reach it over TLS; None: plaintext.
+        tls: the TLS settings; None for connections that are not encrypted.
         on_lost: called from another thread, with the reason, when the session ends or another controller takes over.
     """
 
@@ -56,12 +54,12 @@ class SessionTarget(ABC, Generic[SessionT]):
         self.tls = tls
         self.on_lost = on_lost
         self.may_connect: Callable[[], bool] = lambda: True
-        """Asked before every session: False: another controller of this network leads now."""
+        """Called before every session; it returns False where another controller of this network leads now."""
         self._session: SessionT | None = None
 
     @abstractmethod
     def _open(self, left: float) -> SessionT:
-        """Open a session within `left` seconds. Raises TargetError, or NotPrimary if waiting does not help."""
+        """Open a session within `left` seconds. Raise TargetError, or NotPrimary where waiting does not help."""
 
     @property
     def session(self) -> SessionT:
@@ -71,7 +69,7 @@ class SessionTarget(ABC, Generic[SessionT]):
 
     @property
     def alive(self) -> bool:
-        """Whether the session is open and the switch is ours."""
+        """Whether the session is open and this controller may write to the switch."""
         return self._session is not None and self._session.alive
 
     def connect(self, timeout: float) -> None:
@@ -95,10 +93,8 @@ class SessionTarget(ABC, Generic[SessionT]):
 
     @contextmanager
     def _explained(self, batch: Sequence[StepT], of: int, words: Callable[[StepT], Change | str]) -> Iterator[None]:
-        """Turn a refused batch into an InstallError with each step that failed.
-
-        of: number of steps of all batches. words: returns a step as it appears in the message.
-        """
+        """Turn a refused batch into an InstallError with each step that failed. `of` is the number of steps of all
+        batches; `words` returns a step as it appears in the message."""
         try:
             yield
         except WriteRejected as rejected:
@@ -113,9 +109,9 @@ class SessionTarget(ABC, Generic[SessionT]):
 
 
 def connect_within(timeout: float, attempt: Callable[[float], SessionT]) -> SessionT:
-    """Call `attempt(seconds left)` until it succeeds or `timeout` seconds have passed; returns its result.
+    """Call `attempt(seconds left)` until it succeeds or `timeout` seconds have passed, and return its result.
 
-    Raises the last TargetError; NotPrimary at once, since waiting does not help.
+    Raise the last TargetError; raise NotPrimary at once, since waiting does not help.
     """
     deadline = time.monotonic() + timeout
     pause = FIRST_PAUSE_S

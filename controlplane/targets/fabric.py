@@ -19,12 +19,12 @@ Result = TypeVar("Result")
 RESTORE_ATTEMPTS = 3
 RESTORED = "all switches are as they were before"
 AT_ONCE = 64
-"""Number of switches that are worked on in parallel."""
+"""Most switches that are worked on in parallel."""
 
 
 @dataclass(frozen=True)
 class Installed:
-    """A switch's part in an installation: whether our program replaced another one, and how many changes it took."""
+    """A switch's part in an installation: whether our program replaced another one, and how many changes were made."""
 
     switch: str
     replaced_program: bool
@@ -36,7 +36,7 @@ class FabricError(TargetError):
 
 
 def connect(targets: Sequence[SwitchTarget], timeout: float, progress: Progress = lambda line: None) -> None:
-    """Connect to all switches in parallel; all failures are reported together. Raises FabricError."""
+    """Connect to all switches in parallel. Raise FabricError, which has all failures together."""
     done = _on_all(targets, lambda target: target.connect(timeout))
     _raise_failures(done, "not connected")
     progress(f"connected to {len(targets)} switches")
@@ -47,11 +47,11 @@ def install(
 ) -> list[Installed]:
     """Bring every switch to its rule set, by difference; a switch without one loses all entries.
 
-    If a switch fails, all switches get back what they held before (a switch that ran another program keeps ours, empty:
-    that program's entries are lost).
+    If a switch fails, all switches get back what they held before. A switch that ran another program keeps ours, empty,
+    since that program's entries are lost.
 
     Raises:
-        FabricError: which switch failed at what, and whether restoring worked.
+        FabricError: says which switch failed at what, and whether restoring worked.
         KeyboardInterrupt: after Ctrl-C, with the same message if something may have been written.
     """
     unknown = set(rulesets) - {target.name for target in targets}
@@ -64,10 +64,8 @@ def install(
 
 
 def bring(wanted: Mapping[Held, RuleSet], progress: Progress = lambda line: None) -> list[Installed]:
-    """Bring every switch to its rule set, like `install`, without assuming what the switches hold.
-
-    Raises as it does.
-    """
+    """Bring every switch to its rule set, like `install`, without assuming what the switches hold. Raise the errors of
+    `install`."""
     if not wanted:
         return []
     loaded = _on_all(wanted, Held.read)
@@ -99,11 +97,10 @@ def bring(wanted: Mapping[Held, RuleSet], progress: Progress = lambda line: None
 
 
 def bring_those_that_answer(wanted: Mapping[Held, RuleSet]) -> dict[str, int]:
-    """Bring those switches that answer to these rules; returns the number of changes by switch.
+    """Bring those switches that answer to these rules. Return the number of changes by switch.
 
-    What most of them hold is known. A switch that does not answer, or that somebody else is writing to, is left out:
-    the task that watches it will fill it later. If one refuses a change, all get back what they held before. Raises
-    FabricError.
+    What most of them hold is known. A switch that does not answer, or that is being written to, is left out: the thread
+    that watches it fills it later. If one refuses a change, all get back what they held before. Raise FabricError then.
     """
 
     def write(one: Held, rules: RuleSet) -> int:
@@ -131,9 +128,9 @@ def bring_those_that_answer(wanted: Mapping[Held, RuleSet]) -> dict[str, int]:
 
 
 def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: None) -> list[Installed]:
-    """Remove every entry from the switches that run our program; others are left alone.
+    """Remove every entry from the switches that run our program, and leave the others alone.
 
-    Every switch is tried, also when some fail. Raises FabricError that names those.
+    Every switch is tried, also when some fail. Raise FabricError, which names those.
     """
 
     def clear(one: Held) -> int:
@@ -153,10 +150,10 @@ def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: No
 def everywhere(
     switches: Sequence[Switch], work: Callable[[Switch], Result], at_once: int = AT_ONCE
 ) -> dict[Switch, Result]:
-    """Call `work` on each switch, at most `at_once` in parallel; returns the results.
+    """Call `work` on each switch, at most `at_once` in parallel, and return the results.
 
-    An exception of any call is raised when all are done. After Ctrl-C, KeyboardInterrupt is raised at once: a silent
-    switch keeps nobody waiting, and its thread ends with the process (a pool's threads would be joined).
+    An exception of any call is raised when all are done. After Ctrl-C, KeyboardInterrupt is raised at once: nothing
+    waits for a silent switch, whose thread ends with the process (a pool's threads would be joined).
     """
     done: dict[Switch, Future[Result]] = {switch: Future() for switch in switches}
     waiting: queue.SimpleQueue[Switch] = queue.SimpleQueue()
@@ -193,10 +190,8 @@ def _count(result: int | TargetError) -> int:
 
 
 def _restored(before: Mapping[Held, RuleSet | None]) -> str:
-    """Restore `before` from whatever is installed now, and return in words whether that worked.
-
-    A failed batch may have been applied in part.
-    """
+    """Restore `before` from whatever is installed now, since a failed batch may have been applied in part. Return in
+    words whether that worked."""
 
     def restore(one: Held) -> None:
         rules = before[one]

@@ -1,8 +1,8 @@
-"""Loads modules that any protoc generated, under any protobuf from 4 on.
+"""Loads modules that any protoc generated, under any protobuf from version 4 on.
 
-Protobuf runs code that a protoc before 3.20 generated only in pure Python, if at all, and code of a later one only in
-some versions. The descriptor in such code is always good: the module is built here from that, as generated code of
-today builds itself. (softswitch has a copy: it is a package of its own, and neither may need the other.)
+Protobuf runs code that a protoc before 3.20 generated only in pure Python, if at all, and code of a later protoc only
+in some versions. The descriptor in such code is always valid: the module is built from that, as generated code of today
+builds itself. (softswitch has a copy: it is a package of its own, and neither may need the other.)
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _DESCRIPTOR = re.compile(r"(?:^  serialized_pb=|AddSerializedFile\()(b'.*')", re
 
 
 def load(package: str, name: str) -> ModuleType:
-    """Return the module `package`.`name`, which others (the gRPC stub beside it) can then import.
+    """Return the module `package`.`name`, which other modules (the gRPC stub beside it) can then import.
 
-    The modules that it imports must be loaded before. Raises ImportError if it is missing or was not generated.
+    The modules that it imports must be loaded before. Raise ImportError where it is missing or was not generated.
     """
     full_name = f"{package}.{name}"
     if full_name in sys.modules:

@@ -13,10 +13,8 @@ Progress = Callable[[str], None]
 
 
 class Held:
-    """A connected target with the entries that it holds.
-
-    holds: its rule set (None: unknown). lock: held by whoever writes to the target, for as long as that takes.
-    """
+    """A connected target with the entries that it holds. `holds` is its rule set, or None where that is unknown.
+    Whoever writes to the target holds `lock` for as long as that takes."""
 
     def __init__(self, target: SwitchTarget, log: Progress = lambda line: None) -> None:
         self.target = target
@@ -31,19 +29,17 @@ class Held:
         return self.target.name
 
     def read(self) -> bool:
-        """Load our program, and read what the switch holds.
-
-        Returns whether it ran another program before. Raises TargetError.
-        """
+        """Load our program, and read what the switch holds. Return whether it ran another program before. Raise
+        TargetError where the switch fails."""
         replaced = self.target.load_pipeline()
         self.holds, self._just_read = self.target.read(), True
         return replaced
 
     def write(self, rules: RuleSet) -> int:
-        """Bring the switch to these rules; returns the number of changes.
+        """Bring the switch to these rules. Return the number of changes.
 
         If the switch does not hold what was assumed, or nothing is known, it is read first, and what was written is
-        read back. Raises TargetError; what the switch holds is then unknown.
+        read back. Raise TargetError where it fails; what the switch holds is then unknown.
         """
         if self.holds is not None and not self._just_read:
             known, self.holds = self.holds, None

@@ -1,4 +1,4 @@
-"""The properties of a kind of switches that a deployment needs: its program, its limits, and how entries are shown.
+"""The properties of a kind of switch that a deployment needs: its program, its limits, and how entries are shown.
 
 `Kind` is what every target has in common; `controlplane/targets/<target>/kind.py` has each target's own.
 """
@@ -23,7 +23,7 @@ from p4src.artifacts import Artifact
 
 
 class Kind(ABC):
-    """One kind of switches, with the compiled program that they run."""
+    """One kind of switch, with the compiled program."""
 
     front_panel = False
     """Whether the switches are hardware, whose ports are configured as the topology says."""
@@ -50,9 +50,8 @@ class Kind(ABC):
         """Return a switch that is not connected yet. Without a topology, all our entries can be read and removed."""
 
     def check(self, plan: Plan, topology: Topology) -> None:
-        """Raise DoesNotFit if switches cannot hold or carry the plan, TopologyError if the topology does not suit
-        them.
-        """
+        """Check that the switches can hold and carry the plan. Raise DoesNotFit where they cannot, and TopologyError
+        where the topology does not suit them."""
         for node in (*plan.job.workers, *plan.job.parameter_servers):
             hangs_on_switches(topology, node)
         check_fits(plan, limited(topology, self.limits))
@@ -65,5 +64,5 @@ class Kind(ABC):
         return rule_lines(rules, flows)
 
     def json(self, plan: Plan, deployment: Deployment, topology: Topology) -> dict[str, Any]:
-        """Return the content of a dry run as plain data."""
+        """Return what a dry run shows as plain data."""
         return deployment_json(plan, deployment)

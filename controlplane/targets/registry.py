@@ -1,4 +1,4 @@
-"""The targets that `--target` can name. A new target is a folder beside this file and a line here."""
+"""The targets that `--target` can name. A new target is a folder beside this file and a line in it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Target(ABC):
 
     name: str
     help: str
-    """The words in `--help`: which switches, over which protocol."""
+    """Words for `--help`: which switches, over which protocol."""
     protocol: str
     """The protocol of the switches' servers, as messages call it."""
     program: str
-    """Architecture that the programs are compiled for, as artifacts call it ("v1model")."""
+    """The architecture that the programs are compiled for, as artifacts call it ("v1model")."""
     default_artifact = ""
-    """The default compiled program; empty: the one with as many values per packet as protocol.json says."""
+    """The default compiled program; "" for the one with as many values per packet as protocol.json says."""
     first_cpu_port = 0
     """The number added to `--cpu-port` to get the port's number in rules."""
     keeps_registers = False
@@ -39,13 +39,13 @@ class Target(ABC):
     def kind(self, artifact: Artifact, *, connect: bool) -> Kind:
         """Return the kind of switches with this program.
 
-        connect: the switches will be connected to, not only printed, so the protocol's client must be installed. Raises
-        SdeMissing if it is not.
+        With `connect`, the switches will be connected to, and not only printed, so the protocol's client must be
+        installed. Raise SdeMissing where it is not.
         """
 
 
 def target(name: str) -> Target:
-    """Return the target of this name. Raises ValueError that lists all targets."""
+    """Return the target of this name. Raise ValueError, which lists all targets, where there is none."""
     if name not in TARGETS:
         raise ValueError(f"there is no target {name!r}; there are: {', '.join(TARGETS)}")
     module, _, attribute = TARGETS[name].partition(":")
@@ -54,11 +54,8 @@ def target(name: str) -> Target:
 
 
 def artifact(of: Target, name: str | None) -> Artifact:
-    """Return the compiled program for a target.
-
-    name: "v1model-256" (program-values) or a folder; None: the target's default. Raises ArtifactError that lists the
-    programs.
-    """
+    """Return the compiled program for a target. `name` is like "v1model-256" (program-values), or a folder; without it,
+    the target's default is used. Raise ArtifactError, which lists the programs, where there is none."""
     if not (name or of.default_artifact):
         return find(of.program)
     name = name or of.default_artifact
@@ -75,10 +72,8 @@ def artifact(of: Target, name: str | None) -> Artifact:
 
 
 def open_artifact(name: str) -> Artifact:
-    """Return the compiled program called "v1model-256" (program-values), or the one in a folder.
-
-    Raises ArtifactError.
-    """
+    """Return the compiled program with a name like "v1model-256" (program-values), or the one in a folder. Raise
+    ArtifactError where there is none."""
     program, dash, values = name.rpartition("-")
     if dash and values.isdigit() and os.sep not in name:
         return find(program, int(values))

@@ -1,4 +1,4 @@
-"""A switch whose labels are secret, presented to the rest of the control plane with plain label numbers."""
+"""A switch whose labels are secret, with which the rest of the control plane works by plain label numbers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SecretTarget:
         return replace(rules, labels=tuple(_translated(entry, self._labels.number) for entry in rules.labels))
 
     def apply(self, changes: list[Change]) -> None:
-        """Apply the changes. Raises InstallError, whose changes have label numbers."""
+        """Apply the changes. Raise InstallError, whose changes have label numbers, where the switch refuses some."""
         written = [_change(change, self._labels.label) for change in changes]
         try:
             self.target.apply(written)

@@ -1,9 +1,10 @@
-"""Labels that nobody can guess: translates the control plane's label numbers to those on the wire and in switches.
+"""Labels that nobody can guess: translates the control plane's label numbers to the labels on the wire and in switches.
 
 Everything in the control plane (rules, room for jobs, plan versions, counters, the state folder) works with label
-*numbers*: consecutive ones, whose upper half identifies the job. Whoever knows them can send packets to any tree of any
-job. So a controller that keeps a secret gives switches and agents other labels: a keyed permutation of the 32-bit
-numbers. It translates at two borders only: towards the switches (`targets/secret.py`) and towards the agents (here).
+*numbers*, which are consecutive and whose upper half identifies the job. Whoever knows the label of a tree can send
+packets to it. So a controller that has a secret gives switches and agents other labels: a keyed permutation of the
+32-bit numbers. It translates at two borders only: towards the switches (`targets/secret.py`) and towards the agents (in
+this module).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from controlplane.common.agentconfig import AgentConfig, RootTree, WorkerTree
 ROUNDS = 4
 """Rounds of the Feistel network.
 
-With pseudo-random round functions, four rounds cannot be told from a random permutation by someone who sees both
+With pseudo-random round functions, four rounds cannot be told from a random permutation by an attacker who sees both
 directions (Luby and Rackoff, How to Construct Pseudorandom Permutations from Pseudorandom Functions, 1988).
 """
 HALF = 16
@@ -28,7 +29,7 @@ MASK = (1 << HALF) - 1
 class SecretLabels:
     """A permutation of the labels 1..2^32 - 1 that depends on a key; 0, which is no label, stays 0.
 
-    The same key gives the same labels, so what is installed stays valid over restarts of the controller.
+    The same key gives the same labels, so that installed entries stay valid over restarts of the controller.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -44,7 +45,7 @@ class SecretLabels:
         return self._forward(number) or self._forward(0)
 
     def number(self, label: int) -> int:
-        """Return the number for which this label stands."""
+        """Return the number that this label stands for."""
         if label == 0:
             return 0
         return self._back(label) or self._back(0)

@@ -57,10 +57,8 @@ def deployment_lines(
     deployment: Deployment,
     switch_lines: Callable[[RuleSet, Mapping[int, str]], Iterable[str]] = rule_lines,
 ) -> Iterator[str]:
-    """Yield the lines of everything that would be installed.
-
-    switch_lines: returns one switch's summary and then a line per entry, from its rules and the meanings of labels.
-    """
+    """Yield the lines of everything that would be installed. `switch_lines` returns one switch's summary and then a
+    line per entry, from its rules and the meanings of labels."""
     yield str(plan)
     flows = label_meanings(deployment)
     for name, rules in sorted(deployment.rulesets.items()):
@@ -85,7 +83,7 @@ def deployment_lines(
 
 
 def label_meanings(deployment: Deployment) -> dict[int, str]:
-    """Return, by label, the words for its flow."""
+    """Return, by label, words for its flow."""
     meanings = {label: f"multicast of {sender}" for sender, label in deployment.multicasts.items()}
     for node, config in deployment.agents.items():
         for tree in config.worker_trees:

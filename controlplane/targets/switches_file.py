@@ -22,7 +22,8 @@ class SwitchesFileError(Exception):
 
 
 def load_switches(path: Path) -> dict[str, SwitchAddress]:
-    """Read a switches file: {"s1": {"address": "127.0.0.1:9559", "device_id": 1}, ...}. Raises SwitchesFileError.
+    """Read a switches file: {"s1": {"address": "127.0.0.1:9559", "device_id": 1}, ...}. Raise SwitchesFileError where
+    it cannot be used.
 
     An entry may have "tls": {"authority": FILE, "certificate": FILE, "key": FILE} (relative to the switches file).
     """
@@ -84,8 +85,12 @@ def connect_targets(
 ) -> list[SwitchTarget]:
     """Return connected targets of all switches.
 
-    polite: take no switch from a controller that holds it. labels: translates label numbers to the labels on switches
-    (None: they are the same). may_connect: as of SessionTarget. Raises FabricError; no connection is left open then.
+    Args:
+        polite: take no switch from a controller that holds it.
+        labels: translates label numbers to the labels on switches; None where they are the same.
+        may_connect: like that of SessionTarget.
+
+    Raise FabricError where one cannot be connected; no connection is left open then.
     """
     targets = [kind.target(s.name, s.address, s.device_id, tls=s.tls, topology=topology) for s in switches]
     for one in targets:

@@ -100,7 +100,7 @@ class _Details(NamedTuple):
 
 
 def controller_address(given: str | None) -> str:
-    """Return the controller's address: the one given, else $INART_CONTROLLER. Raises ValueError."""
+    """Return the controller's address: the one given, else $INART_CONTROLLER. Raise ValueError where there is none."""
     address = given or os.environ.get("INART_CONTROLLER")
     if not address:
         raise ValueError("which controller? Give --controller HOST:PORT, or set INART_CONTROLLER")
@@ -108,10 +108,8 @@ def controller_address(given: str | None) -> str:
 
 
 def check_address(address: str) -> str:
-    """Return the address if it is HOST:PORT or unix:PATH, or several of them with commas between. Raises ValueError.
-
-    gRPC would silently take any other text for something else.
-    """
+    """Return the address, if it is HOST:PORT or unix:PATH, or several of them with commas between. Raise ValueError
+    otherwise, since gRPC would silently take any other text for something else."""
     for one in each_address(address):
         if not _is_address(one, least=1):
             raise ValueError(f"a controller's address is HOST:PORT or unix:PATH, got {one!r}{_hint(one)}")
@@ -119,12 +117,12 @@ def check_address(address: str) -> str:
 
 
 def each_address(addresses: str) -> list[str]:
-    """Return the addresses of a controller that is one of several, "10.1.0.1:9600,10.1.0.2:9600", one by one."""
+    """Return the addresses of several controllers, "10.1.0.1:9600,10.1.0.2:9600", as a list."""
     return addresses.split(",")
 
 
 def answers(channel: grpc.Channel, seconds: float) -> bool:
-    """Return whether the other end of a channel can be talked to within so many seconds; at once if it refuses."""
+    """Return whether the other end of a channel answers within so many seconds; if it refuses, return at once."""
     ends: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def look(state: grpc.ChannelConnectivity) -> None:
@@ -141,13 +139,14 @@ def answers(channel: grpc.Channel, seconds: float) -> bool:
 
 
 def check_listen(address: str, option: str) -> None:
-    """Check an address to listen on, where port 0 means any free port. Raises ValueError that names the option."""
+    """Check an address to listen on, where port 0 means any free port. Raise ValueError, which names the option, where
+    it is none."""
     if not _is_address(address, least=0):
         raise ValueError(f"{option} needs HOST:PORT or unix:PATH, got {address!r}{_hint(address)}")
 
 
 def check_server(address: str) -> None:
-    """Check the address of a server on the network. Raises ValueError."""
+    """Check the address of a server on the network. Raise ValueError where it is none."""
     if not _is_address(address, least=1):
         raise ValueError(f"an address is host:port, got {address!r}{_hint(address)}")
 
@@ -171,11 +170,11 @@ def _hint(address: str) -> str:
 def open_channel(
     address: str, tls: Tls | None = None, options: Options = KEEPALIVE, *, name: str = CONTROLLER_NAME
 ) -> grpc.Channel:
-    """Return a channel to "host:port", which connects lazily. tls: None for plaintext.
+    """Return a channel to "host:port", which connects lazily, without encryption where `tls` is None.
 
-    name: the name that the server's certificate must have if `inart certificates` made it, so that a certificate of
-    another role is refused. A certificate of another authority must name the address. Raises ValueError if files cannot
-    be used.
+    `name` is the name that the server's certificate must have if `inart certificates` made it, so that a certificate of
+    another role is refused. A certificate of another authority must have the address. Raise ValueError where files
+    cannot be used.
     """
     both: list[tuple[str, Any]] = [*COMMON, *options]
     token = tls.read_token() if tls is not None else ""
@@ -195,7 +194,8 @@ def open_channel(
 def bind(address: str, tls: Tls | None = None, *more: tuple[str, Tls | None]) -> tuple[grpc.Server, int]:
     """Return a server that is bound but answers nobody before it is started, and the port of its first address.
 
-    address: "host:port" (port 0: any free one) or "unix:PATH". more: further addresses. Raises NotFree, ValueError.
+    An address is "host:port" (port 0 is any free one) or "unix:PATH"; `more` are further addresses. Raise NotFree where
+    one cannot be bound, and ValueError where files cannot be used.
     """
     server = grpc.server(Threads(), options=SERVER)
     ports = [_add_port(server, *one) for one in ((address, tls), *more)]

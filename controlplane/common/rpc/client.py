@@ -37,7 +37,7 @@ FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 2.0
 PAUSE_OF_SEVERAL_SECONDS = 0.3
 ONE_OF_SEVERAL_SECONDS = 2.0
-"""Seconds for which a connection to one of several controllers is waited for, before the next one is tried."""
+"""Longest wait for a connection to one of several controllers, in seconds, before the next one is tried."""
 SAID_AGAIN_SECONDS = 60.0
 """Seconds after which the same reason for an unreachable controller is reported again."""
 MOST_DETAILS = 100
@@ -45,9 +45,9 @@ MOST_DETAILS = 100
 
 DENIALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT, *DENIALS)
-"""Status codes whose message says everything already."""
+"""Status codes of errors whose message needs no explanation."""
 SILENCES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-"""Status codes of a call that nobody has answered: it is not known what has become of the request."""
+"""Status codes of a call without an answer: it is not known what has become of the request."""
 
 
 class ControllerError(Exception):
@@ -55,8 +55,8 @@ class ControllerError(Exception):
 
 
 class NoAnswer(ControllerError):
-    """Nobody has answered: no controller leads now, or the one that was asked has ended meanwhile. What it was asked
-    for may have been done, or not."""
+    """No controller has answered: none leads now, or the one that was asked has ended meanwhile. The request may have
+    been carried out, or not."""
 
 
 class Listener(Protocol):
@@ -66,52 +66,52 @@ class Listener(Protocol):
     """
 
     def on_waiting(self, missing: tuple[str, ...], reason: str) -> None:
-        """The job waits for the nodes `missing`; or, with a reason, goes on without this agent for now."""
+        """Take note that the job waits for the nodes `missing` or, with a reason, that it goes on without this agent
+        for now."""
 
     def on_configuration(self, config: AgentConfig) -> None:
-        """Run with this configuration from now on. If configuration and epoch are those that run, carry on."""
+        """Run with this configuration from now on. If its epoch and content are those that run, go on."""
 
     def on_abort(self, reason: str, nodes: tuple[str, ...]) -> None:
-        """Stop: these nodes are gone."""
+        """Stop, for this reason: these nodes are gone."""
 
     def on_refused(self, reason: str) -> None:
-        """The controller does not accept this agent. No event follows."""
+        """Take note that the controller does not accept this agent. No event follows."""
 
     def on_prepare(self, config: AgentConfig, again: bool) -> None:
-        """A new plan version is to follow the running one: set it up beside it, hold new operations back, and report.
-
-        again: operations under way are stopped, and started again under the new version.
-        """
+        """Set up a new plan version beside the running one, hold new operations back, and report. With `again`, stop
+        operations under way; they are started again under the new version."""
 
     def on_switch_over(self, epoch: int, first_operation: int, given: Mapping[int, int]) -> None:
-        """The prepared version holds from this operation of the running epoch on.
-
-        given: operations whose results come from another worker, with that worker's number.
-        """
+        """Use the prepared version from this operation of the running epoch on. `given` are operations whose results
+        come from another worker, with that worker's number."""
 
     def on_withdraw(self, epoch: int, reason: str) -> None:
-        """The prepared version is not needed."""
+        """Drop the prepared version, since the job does not migrate to it."""
 
     def on_repaired(self, trees: Sequence[RepairedTree]) -> None:
-        """Called when these trees were rerouted around a failure."""
+        """Take note that these trees were rerouted around a failure."""
 
     def on_notice(self, text: str) -> None:
-        """Called with what is going to happen to the job, in words for people."""
+        """Show words for people about what is going to happen to the job."""
 
     def on_retire(self, epoch: int) -> None:
-        """No agent needs the versions before `epoch` any more."""
+        """Drop the versions before `epoch`, which no agent needs any more."""
 
     def on_unreachable(self, reason: str) -> None:
-        """The controller does not answer; the client tries again until `close`. What runs may go on."""
+        """Take note that the controller does not answer. The client tries again until `close`, and what runs may
+        go on."""
 
 
 @dataclass(frozen=True)
 class Identity:
     """The identity under which an agent joins.
 
-    node: its name, or "" if the controller is to find it by one of the addresses. agent: random, tells this process
-    from others. job: the job's name (default: $INART_JOB); "": the only one with that node. take_over: replace another
-    process that has joined as this node, instead of being refused.
+    Attributes:
+        node: its name, or "" where the controller is to find the node by one of the addresses.
+        agent: a random word, which tells this process from others.
+        job: the job's name, by default $INART_JOB; "" for the only job with that node.
+        take_over: replace another process that has joined as this node, instead of being refused.
     """
 
     node: str
@@ -125,10 +125,10 @@ class Identity:
 
 
 class Membership:
-    """A membership of an agent, which it keeps joined from `start` to `close`.
+    """Keeps an agent joined from `start` to `close`.
 
-    controller: its address, or those of several with commas between: the one that leads answers, and is looked for
-    again when it does not any more.
+    `controller` is the controller's address, or those of several controllers with commas between. Of several, the one
+    that leads answers; it is looked for again when it does not answer any more.
     """
 
     def __init__(self, controller: str, identity: Identity, listener: Listener, tls: Tls | None = None) -> None:
@@ -147,7 +147,7 @@ class Membership:
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
 
     def start(self) -> None:
-        """Join; the listener gets events from now on."""
+        """Join. The listener gets events from now on."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -165,10 +165,8 @@ class Membership:
             pause = min(2 * pause, LAST_PAUSE_SECONDS if len(self._addresses) == 1 else PAUSE_OF_SEVERAL_SECONDS)
 
     def _attempt(self, address: str) -> bool:
-        """Join one controller and follow it for as long as it lasts; returns whether it said anything.
-
-        Raises _Refused.
-        """
+        """Join one controller and follow it for as long as it lasts. Return whether it sent anything. Raise _Refused
+        where it does not accept this agent."""
         several = len(self._addresses) > 1
         try:
             channel = open_channel(address, self._tls, KEEPALIVE_OF_SEVERAL if several else KEEPALIVE)
@@ -199,7 +197,7 @@ class Membership:
             self.listener.on_unreachable(reason)
 
     def _follow(self, channel: grpc.Channel) -> bool:
-        """Follow one stream of events to its end; returns whether at least one event came."""
+        """Follow one stream of events to its end. Return whether at least one event came."""
         stub = ControllerStub(channel)
         request = pb.JoinRequest(
             node=self.identity.node,
@@ -271,7 +269,7 @@ class Membership:
             raise _Refused
 
     def report(self, statistics: Mapping[str, float], trees: Sequence[pb.TreeReport] = ()) -> bool:
-        """Send statistics. Returns False if the controller cannot be reached now; the next report makes up for it."""
+        """Send statistics. Return False where the controller cannot be reached now; the next report makes up for it."""
         with self._lock:
             stub, config = self._stub, self._running
         if stub is None or config is None:
@@ -284,10 +282,8 @@ class Membership:
         return False
 
     def report_update(self, report: pb.UpdateReport) -> None:
-        """Report how far this agent is with a migration.
-
-        If it is not delivered, the controller gives it up after a while.
-        """
+        """Report how far this agent is with a migration. Where the report is not delivered, the controller gives the
+        migration up after a while."""
         report.agent = self.identity.agent
         with self._lock:
             stub = self._stub
@@ -297,10 +293,8 @@ class Membership:
                 stub.report_update(report, timeout=REPORT_SECONDS)
 
     def rejoin(self, failure: str) -> None:
-        """Give up the running epoch for all agents, and ask for a new one.
-
-        failure: the reason, which the others are told.
-        """
+        """Give up the running epoch for all agents, and ask for a new one. `failure` is the reason, which the others
+        are told."""
         self._announce(failure)
         self._running = None
         with self._lock:
@@ -316,10 +310,8 @@ class Membership:
                 stub.leave(pb.LeaveRequest(agent=self.identity.agent, failure=failure), timeout=LEAVE_SECONDS)
 
     def close(self, announce: bool = True) -> None:
-        """Leave the job.
-
-        announce: tell the controller, so that the other agents may finish what is under way; else they stop at once.
-        """
+        """Leave the job. With `announce`, the controller is told that the agent is done, so that the other agents may
+        finish what is under way; otherwise they stop at once."""
         if announce and not self._closed.is_set():
             self._announce("")
         with self._lock:
@@ -335,7 +327,7 @@ class _Refused(Exception):
 
 
 def explain(controller: str, error: grpc.RpcError, tls: Tls | None = None) -> str:
-    """Return the words for a gRPC error, with what to check."""
+    """Return words for a gRPC error that also say what to check."""
     code, details = error.code(), (error.details() or "").strip()
     if tls is not None and code == grpc.StatusCode.UNAVAILABLE and (expired := tls.expired()):
         return f"controller at {controller}: {code.name}: {expired}"
@@ -353,8 +345,8 @@ def explain(controller: str, error: grpc.RpcError, tls: Tls | None = None) -> st
 
 
 def ask(controller: str, method: str, request: Message, tls: Tls | None = None, timeout: float = STATUS_SECONDS) -> Any:
-    """Send an operator's request to the controller and return its answer. Raises ControllerError; NoAnswer where it is
-    not known whether the request was carried out."""
+    """Send an operator's request to the controller and return its answer. Raise ControllerError where it refuses, and
+    NoAnswer where it is not known whether the request was carried out."""
     try:
         tls = tls if tls is not None else credentials()
         addresses = each_address(check_address(controller))
@@ -382,8 +374,6 @@ def _answer(call: Callable[[], Any], address: str, tls: Tls | None) -> Any:
 def fetch_status(
     controller: str, tls: Tls | None = None, timeout: float = STATUS_SECONDS, *, job: str = ""
 ) -> pb.StatusReply:
-    """Ask the controller for the state of agents, switches and trees. job: the one to describe in full.
-
-    Raises ControllerError.
-    """
+    """Ask the controller for the state of agents, switches and trees. `job` is the one to describe in full. Raise
+    ControllerError where it does not answer."""
     return ask(controller, "status", pb.StatusRequest(job=job), tls, timeout)

@@ -32,7 +32,7 @@ def usable_protoc() -> str | None:
 
 
 def generate(source: Path, directory: Path) -> None:
-    """Write the outputs of `source` into `directory`. Raises RuntimeError without a usable protoc."""
+    """Write the outputs of `source` into `directory`. Raise RuntimeError where there is no usable protoc."""
     protoc = usable_protoc()
     if protoc is None:
         raise RuntimeError("needs protoc 3.20 or 3.21 on PATH: apt-get install protobuf-compiler (Debian 12)")

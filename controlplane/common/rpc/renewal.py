@@ -1,4 +1,4 @@
-"""An agent's certificate that renews itself: the controller gives its next one while the present one holds."""
+"""Renews an agent's certificate: the controller issues the next one while the present one is valid."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from controlplane.common.whole_file import replace_file
 
 LOOK_SECONDS = 60.0
 DUE = 2 / 3
-"""A certificate is renewed when so much of the time from when its file was written to its end is over."""
+"""Part of the time between the writing of a certificate's file and the certificate's end after which it is renewed."""
 
 
 def due(certificate: Path, now: datetime.datetime) -> bool:
-    """Return whether a certificate is to be renewed. Raises OSError, ValueError, LookupError."""
+    """Return whether a certificate is to be renewed. Raise OSError, ValueError or LookupError where it cannot be
+    read."""
     end = not_after(certificate.read_text())
     begin = datetime.datetime.fromtimestamp(certificate.stat().st_mtime, datetime.UTC)
     return now > begin + DUE * (end - begin)
 
 
 class Renewal:
-    """Renews a certificate in its files, from `start` to `close`; connections that stand are left as they are.
+    """Renews a certificate in its files, from `start` to `close`. Open connections stay as they are.
 
-    Where the controller renews none, or the files cannot be written, that is said once, and it is tried again.
+    Where the controller renews none, or the files cannot be written, the log says so once, and it is tried again.
     """
 
     def __init__(self, controller: str, tls: Tls, log: Callable[[str], None]) -> None:
@@ -37,12 +38,12 @@ class Renewal:
         self._thread = threading.Thread(target=self._run, name="certificate", daemon=True)
 
     def start(self) -> None:
-        """Begin, if there is a certificate."""
+        """Begin to renew, if there is a certificate."""
         if self._tls.certificate is not None:
             self._thread.start()
 
     def close(self) -> None:
-        """End; does not wait."""
+        """End, without waiting."""
         self._closed.set()
 
     def _run(self) -> None:
@@ -50,7 +51,7 @@ class Renewal:
             self.look()
 
     def look(self) -> bool:
-        """Renew the certificate if it is due; returns whether it was renewed."""
+        """Renew the certificate if it is due. Return whether it was renewed."""
         certificate, key = self._tls.certificate, self._tls.key
         assert certificate is not None and key is not None, "there is none without the other"
         try:

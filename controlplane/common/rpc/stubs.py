@@ -82,7 +82,7 @@ Guard = Callable[[str, grpc.ServicerContext], object]
 def add_to_server(service: ControllerService, server: grpc.Server, guard: Guard = lambda method, context: None) -> None:
     """Register an implementation of the service with a server.
 
-    guard: called before every call with its method ("Join"); it ends calls that the caller may not make
+    `guard` is called before every call with its method ("Join"); it ends calls that the caller may not make
     (context.abort).
     """
     handlers = {}
@@ -109,9 +109,8 @@ def _guarded(answer: Callable[..., Any], method: str, guard: Guard) -> Callable[
 
 
 def _reader(message: Any) -> Callable[[bytes], Any]:
-    """Return a parser of requests; it returns _NoRequest on an error, since gRPC takes an exception for the server's
-    fault.
-    """
+    """Return a parser of requests. The parser returns _NoRequest on an error, since gRPC takes an exception for the
+    server's fault."""
 
     def read(data: bytes) -> Any:
         try:

@@ -17,9 +17,8 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 ORGANISATION = "InArt"
-"""Organisation of the authorities that `inart certificates` makes: their certificates name roles, which are then
-checked.
-"""
+"""Organisation of the authorities that `inart certificates` makes. Their certificates name roles, which are then
+checked."""
 CONTROLLER_NAME = "controller.inart"
 logger = logging.getLogger("inart")
 Made = TypeVar("Made")
@@ -30,10 +29,12 @@ FOLDER_FILES = {"authority": "authority.pem", "certificate": "certificate.pem", 
 class Tls:
     """A set of PEM files for one side of a connection.
 
-    authority: certificate of the CA that signed the other side's certificate. A server with an authority demands
-    certificates from its clients (mutual TLS). A client without certificate and key only checks the server. token: a
-    file whose first word identifies a client that has no certificate; without TLS only for a controller on this
-    machine.
+    Attributes:
+        authority: the certificate of the CA that signed the other side's certificate. A server with an authority
+            demands certificates from its clients (mutual TLS).
+        certificate, key: this side's own; a client without them only checks the server.
+        token: a file whose first word identifies a client that has no certificate; without TLS, only for a controller
+            on this machine.
     """
 
     certificate: Path | None = None
@@ -50,7 +51,7 @@ class Tls:
 
     @property
     def encrypted(self) -> bool:
-        """Whether there is TLS at all, and not only a token."""
+        """Whether the connection is encrypted, rather than only having a token."""
         return self.certificate is not None or self.authority is not None
 
     def _read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
@@ -62,7 +63,7 @@ class Tls:
         return key, certificate, authority
 
     def read_token(self) -> str:
-        """Return the client's token, or "" if it has none. Raises ValueError."""
+        """Return the client's token, or "" where it has none. Raise ValueError where the file cannot be used."""
         if self.token is None:
             return ""
         try:
@@ -78,10 +79,8 @@ class Tls:
         return grpc.ssl_channel_credentials(authority, key, certificate)
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Return credentials that read the files at each handshake: they may be replaced while the server runs.
-
-        Raises ValueError.
-        """
+        """Return credentials that read the files at each handshake, so that they may be replaced while the server runs.
+        Raise ValueError where the files cannot be used."""
         if self.certificate is None or self.key is None:
             raise ValueError("TLS: a server needs --tls-cert and --tls-key")
         fresh = Fresh(self, Tls._server_configuration)
@@ -98,7 +97,8 @@ class Tls:
         return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
 
     def check_pair(self) -> None:
-        """Raise ValueError if certificate, key or authority are no PEM, or if certificate and key are no pair."""
+        """Check that certificate, key and authority are PEM, and that certificate and key are a pair; raise ValueError
+        otherwise."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             if self.certificate is not None:
@@ -116,9 +116,9 @@ class Tls:
         return tuple((one.st_dev, one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
 
     def expired(self) -> str:
-        """Return which of the own certificate and the authority's has expired, in words; "" if neither has.
+        """Return, in words, which of the own certificate and the authority's has expired; "" where neither has.
 
-        gRPC only tells a client that the connection was closed. Files that cannot be read are passed over.
+        gRPC tells a client only that the connection was closed. Files that cannot be read are ignored.
         """
         for path in (self.certificate, self.authority):
             try:
@@ -133,7 +133,7 @@ class Tls:
         return ""
 
     def names_roles(self) -> bool:
-        """Return whether `inart certificates` made the authority. Raises ValueError."""
+        """Return whether `inart certificates` made the authority. Raise ValueError where the file cannot be read."""
         if self.authority is None:
             return False
         try:
@@ -145,10 +145,10 @@ class Tls:
 
 
 class Fresh(Generic[Made]):
-    """A value made from TLS files, and made again when the files are replaced.
+    """A value made from TLS files, and made again when the files are replaced. Thread-safe.
 
-    As long as the present files cannot be used (half of a new pair, for instance), the previous value stays.
-    Thread-safe. The first `make` may raise.
+    As long as the present files cannot be used (half of a new pair, for instance), the previous value stays. The first
+    `make` may raise.
     """
 
     def __init__(self, tls: Tls, make: Callable[[Tls], Made]) -> None:
@@ -163,7 +163,7 @@ class Fresh(Generic[Made]):
         return self._made
 
     def renewed(self) -> Made | None:
-        """Return the value if the files changed since the last call, else None."""
+        """Return the value if the files have changed since the last call, and otherwise None."""
         with self._lock:
             stamps: object = None
             try:
@@ -184,9 +184,10 @@ _VERSION = 0xA0
 
 
 def not_after(pem: str) -> datetime.datetime:
-    """Return when the first certificate of a PEM file expires (RFC 5280, section 4.1). Raises ValueError, LookupError.
+    """Return when the first certificate of a PEM file expires (RFC 5280, section 4.1). Raise ValueError or LookupError
+    where there is none.
 
-    Agents are installed without a library for certificates, so this parses the DER itself.
+    Agents are installed without a library for certificates, so this function parses the DER itself.
     """
     head, tail = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
     start = pem.index(head)
@@ -245,7 +246,8 @@ def add_tls_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tls_from(arguments: argparse.Namespace) -> Tls | None:
-    """Return the Tls that the arguments ask for, else that of $INART_CREDENTIALS. Raises ValueError."""
+    """Return the Tls that the arguments ask for, else that of $INART_CREDENTIALS. Raise ValueError where files cannot
+    be used."""
     token = getattr(arguments, "token", None)
     files = (arguments.tls_cert, arguments.tls_key, arguments.tls_ca, token)
     folder = getattr(arguments, "credentials", None)
@@ -259,7 +261,8 @@ def tls_from(arguments: argparse.Namespace) -> Tls | None:
 def credentials(folder: Path | None = None) -> Tls | None:
     """Return the Tls of a folder with authority.pem, and either certificate.pem and key.pem, or token.
 
-    folder: None for $INART_CREDENTIALS; returns None if that is not set. Raises ValueError.
+    The folder is $INART_CREDENTIALS where none is given; return None where that is not set. Raise ValueError where
+    files cannot be used.
     """
     named = folder if folder is not None else os.environ.get("INART_CREDENTIALS") or None
     if named is None:

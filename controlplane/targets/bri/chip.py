@@ -1,22 +1,26 @@
-"""The differences between the chips (Tofino 1 and 2, plain and folded programs) that matter to the control plane."""
+"""The differences between the chips (Tofino 1 and 2, with plain and folded programs) that matter to the control
+plane."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 PORTS_PER_PIPE = 128
-"""Device port number = 128 * pipe + port in the pipe."""
+"""Number of ports of a pipe: a device port's number is 128 times its pipe plus the port in the pipe."""
 
 
 @dataclass(frozen=True)
 class Chip:
     """A chip with the program that is compiled for it.
 
-    ``target``: the compiler's name of the chip. ``rounds``: whether a sum recirculates once before it leaves, for the
-    second half of its values. ``folded``: whether every contribution recirculates, too, because a pass holds half of a
-    packet's values. ``round_parts``: the parts of a packet's bytes that recirculate per contribution, and per sum in
-    addition. ``recirculation``: ports of every pipe without a connector, which send packets back into the pipe by
-    themselves. ``speeds``: of its front-panel ports. ``lanes``: channels of a connector; a port uses one or several.
+    Attributes:
+        target: the compiler's name of the chip.
+        rounds: whether a sum recirculates once before it leaves, for the second half of its values.
+        folded: whether every contribution recirculates, too, because a pass holds half of a packet's values.
+        round_parts: the parts of a packet's bytes that recirculate for each contribution, and in addition for each sum.
+        recirculation: ports of every pipe without a connector, which send packets back into the pipe by themselves.
+        speeds: those of its front-panel ports.
+        lanes: channels of a connector, of which a port uses one or several.
     """
 
     target: str

@@ -1,4 +1,4 @@
-"""BRI table entries as data, and their checks against a bf-rt.json. Needs no switch and no SDE."""
+"""BRI table entries as data, and their checks against a bf-rt.json. This needs no switch and no SDE."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from controlplane.targets.base import Operation
 from controlplane.targets.bri.schema import Field, Schema, SchemaError, Table, local
 
 DEVICE_PORT_BITS = 9
-"""Width of a device port number: Tofino 1 has ports 0 to 511, two bits of pipe and seven of port in the pipe."""
+"""Width of a device port's number. Tofino 1 has ports 0 to 511: two bits name the pipe, seven the port in the pipe."""
 
 
 @dataclass(frozen=True)
 class PortName:
-    """A placeholder for the device port of a front-panel port, used as long as no switch was asked."""
+    """A placeholder for the device port of a front-panel port, used where no switch was asked."""
 
     name: str
 
@@ -41,7 +41,7 @@ Port = int | PortName
 
 @dataclass(frozen=True)
 class Masked:
-    """A ternary key: it matches where the bits of `mask` are ones; other bits may be anything."""
+    """A ternary key. It matches where the bits that are ones in `mask` are equal; other bits may be anything."""
 
     value: Port
     mask: int
@@ -59,10 +59,8 @@ DataValue = int | str | bool | PortName | tuple[bool, ...] | tuple[Port, ...]
 
 @dataclass(frozen=True)
 class Entry:
-    """A table entry with full names.
-
-    action: None in tables without actions. For a deletion only the key counts.
-    """
+    """A table entry with full names. `action` is None in tables without actions. For a deletion only the key
+    matters."""
 
     table: str
     key: tuple[tuple[str, KeyValue], ...]
@@ -76,7 +74,7 @@ class Entry:
         return f"{local(self.table)}: {key} -> {action}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; front-panel ports are strings like "1/0"."""
+        """Return the entry as plain data, with front-panel ports as strings like "1/0"."""
         return {
             "table": self.table,
             "key": {name: _plain(value) for name, value in self.key},
@@ -119,10 +117,8 @@ def _plain(value: KeyValue | DataValue) -> Any:
 
 
 def problems(schema: Schema, entries: Sequence[Entry]) -> list[str]:
-    """Return all reasons for which a switch with this schema would refuse the entries.
-
-    They are problems of single entries, duplicate keys, and tables that overflow.
-    """
+    """Return all reasons for which a switch with this schema would refuse the entries: problems of single entries,
+    duplicate keys, and tables that overflow."""
     found = [f"{entry}: {problem}" for entry in entries for problem in entry_problems(schema, entry)]
     keys = Counter((entry.table, tuple(sorted(entry.key, key=str))) for entry in entries)
     found += [
@@ -230,7 +226,8 @@ def _value_problems(field: Field, value: int | str | bool | PortName) -> Iterabl
 
 
 def check(schema: Schema, entries: Sequence[Entry], where: str) -> None:
-    """Raise SchemaError with everything that is wrong with the entries."""
+    """Check that a switch with this schema would accept the entries; raise SchemaError with everything that is wrong
+    otherwise."""
     found = problems(schema, entries)
     if found:
         more = [f"  ... and {len(found) - 8} more"] if len(found) > 8 else []

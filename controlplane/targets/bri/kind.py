@@ -31,10 +31,8 @@ SLACK = 1e-6
 
 
 class TofinoKind(Kind):
-    """Tofino 1 or 2 switches with one compiled program over the Barefoot Runtime Interface.
-
-    client: the SDE's client module; None: entries can be printed, but no switch connected.
-    """
+    """Tofino 1 or 2 switches with one compiled program, over the Barefoot Runtime Interface. `client` is the SDE's
+    client module; without one, entries can be printed, but no switch can be connected."""
 
     front_panel = True
 
@@ -45,7 +43,7 @@ class TofinoKind(Kind):
 
     @classmethod
     def with_sde(cls, artifact: Artifact) -> TofinoKind:
-        """Return the kind with the SDE's client. Raises SdeMissing."""
+        """Return the kind with the SDE's client. Raise SdeMissing where there is none."""
         return cls(artifact, load_client())
 
     def target(
@@ -55,7 +53,7 @@ class TofinoKind(Kind):
         return BriTarget(SwitchAddress(name, address, device_id, tls), self.program, self.client, panel=panel)
 
     def check(self, plan: Plan, topology: Topology) -> None:
-        """Also check the chip's ports and the capacity of the ports through which packets recirculate.
+        """Also check the chip's ports, and the capacity of the ports through which packets recirculate.
 
         On Tofino 1 every sum passes a loopback port once, so a switch's loopback ports must carry what its aggregation
         points send. With a folded program every contribution recirculates, with half of its values, and each sum

@@ -1,4 +1,4 @@
-"""A file that records which ports of a switch we configured, because BRI does not keep who configured a port."""
+"""A file that records which ports of a switch we configured, since BRI does not record who configured a port."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def default_file() -> Path:
 
 
 class Ledger:
-    """Front-panel names of the ports on one switch that we made, or only use, in a file that all switches share.
+    """Front-panel names of the ports on one switch that we made, or only use, in a file for all switches.
 
     A port that was configured already with the settings that we want is only used: it stays when we remove our entries.
     """

@@ -18,8 +18,10 @@ from controlplane.targets.bri.ports import PortMap
 class Flow:
     """A flow into an aggregation point.
 
-    key: (port number, label) of its rule. bit: the bit of its own among the point's flows. through_loopback: it arrives
-    in another pipe than that of the point's registers, and is sent there first.
+    Attributes:
+        key: the port number and the label of its rule.
+        bit: the flow's own bit among those of the point's flows.
+        through_loopback: it arrives in another pipe than that of the point's registers, and is sent there first.
     """
 
     key: tuple[int, int]
@@ -36,8 +38,8 @@ class Flow:
 class Point:
     """An aggregation point: all flows that are added up under one next label.
 
-    Ports are device ports, or names where no switch was asked. loopback: the port where flows of other pipes, and on
-    Tofino 1 all sums, come in again; None if none do.
+    Ports are device ports, or names where no switch was asked. `loopback` is the port where flows of other pipes, and
+    on Tofino 1 all sums, come in again; it is None where no packet does.
     """
 
     next_label: int
@@ -51,7 +53,8 @@ class Point:
 
 
 def points(rules: RuleSet, ports: PortMap, *, chip: Chip = TOFINO_1, strict: bool = True) -> list[Point]:
-    """Return the aggregation points. Raises TargetError for one that Tofino cannot have; not strict: leaves it out."""
+    """Return the aggregation points. Raise TargetError for one that Tofino cannot have, or leave it out if not
+    `strict`."""
     members: dict[int, list[LabelEntry]] = {}
     for entry in rules.labels:
         if isinstance(entry.action, Aggregate):
@@ -113,15 +116,15 @@ def _point(switch: str, entries: list[LabelEntry], ports: PortMap, chip: Chip) -
 
 
 def pipe(port: Port) -> int | None:
-    """Return the pipe of a device port, or None if only the port's name is known."""
+    """Return the pipe of a device port; None where only the port's name is known."""
     return port // PORTS_PER_PIPE if isinstance(port, int) else None
 
 
 def _loopback(where: str, next_label: int, devices: Iterable[Port], ports: PortMap, chip: Chip) -> Port | None:
-    """Return a loopback port in the pipe where most flows arrive among pipes that have one.
+    """Return a loopback port in the pipe where most flows arrive, among pipes that have one.
 
-    Several loopback ports of a pipe share the points by their labels. None if no packet recirculates: sums do not, and
-    all flows arrive in one pipe.
+    Several loopback ports of a pipe share the points by their labels. Return None where no packet recirculates, because
+    sums do not and all flows arrive in one pipe.
     """
     candidates = [ports.named(port.name) for port in ports.panel.loopback]
     arrivals = Counter(pipe(device) for device in devices)

@@ -1,4 +1,4 @@
-"""Translation of a topology's port numbers, by front-panel names, to the device ports in a switch's tables."""
+"""Translates a topology's port numbers, by front-panel names, to the device ports in a switch's tables."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from controlplane.targets.base import TargetError
 from controlplane.targets.bri.entries import Entry, Port, PortName
 
 FIRST_UNKNOWN = 1 << 16
-"""Numbers from here on stand for device ports that the topology lacks: they can be read and removed, but not
-planned.
-"""
+"""First of the numbers that stand for device ports that the topology lacks; these can be read and removed, but not
+planned."""
 
 SPEEDS = {speed: f"BF_SPEED_{speed}" for speed in SPEEDS_GBPS}
 FECS = {"none": "BF_FEC_TYP_NONE", "firecode": "BF_FEC_TYP_FIRECODE", "rs": "BF_FEC_TYP_REED_SOLOMON"}
@@ -23,20 +22,20 @@ AUTONEGOTIATIONS = {"default": "PM_AN_DEFAULT", "on": "PM_AN_FORCE_ENABLE", "off
 PORT_UP = "$PORT_UP"
 """Read-only field of $PORT: whether the port has a link."""
 RECEIVED, SENT = "$OctetsReceived", "$OctetsTransmittedTotal"
-"""Fields of $PORT_STAT, as open-p4studio names them: bytes of all frames."""
+"""Fields of $PORT_STAT, with open-p4studio's names: bytes of all frames."""
 NO_LOOPBACK, LOOPBACK = "BF_LPBK_NONE", "BF_LPBK_MAC_NEAR"
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A switch's ports as the topology file describes them: links' ports by number, and loopback ports."""
+    """A switch's ports as the topology file describes them: the ports of links, by number, and loopback ports."""
 
     links: Mapping[int, FrontPanelPort]
     loopback: tuple[FrontPanelPort, ...] = ()
 
     @classmethod
     def of(cls, topology: Topology, switch: str) -> Panel:
-        """Return a switch's panel. Raises TopologyError if a link of the switch lacks its front-panel port."""
+        """Return a switch's panel. Raise TopologyError where a link of the switch lacks its front-panel port."""
         return cls(topology.front_panel(switch), topology.loopback_ports(switch))
 
     @property
@@ -46,11 +45,8 @@ class Panel:
 
 @dataclass(frozen=True)
 class PortMap:
-    """A translation between the topology's port numbers and the values in tables.
-
-    devices: device port by front-panel name, as the switch answered; None if no switch was asked, then tables have
-    names.
-    """
+    """Translates between the topology's port numbers and the values in tables. `devices` has the device port of each
+    front-panel port, as the switch answered; it is None where no switch was asked, and tables have names then."""
 
     panel: Panel
     devices: Mapping[str, int] | None = None
@@ -63,7 +59,7 @@ class PortMap:
                     self._numbers[self.devices[port.name]] = number
 
     def device(self, number: int) -> Port:
-        """Return the value in tables for a port number. Raises TargetError for a port that the topology lacks."""
+        """Return the value in tables for a port number. Raise TargetError where the topology lacks the port."""
         if number >= FIRST_UNKNOWN:
             return number - FIRST_UNKNOWN
         if number not in self.panel.links:
@@ -71,7 +67,7 @@ class PortMap:
         return self.named(self.panel.links[number].name)
 
     def named(self, name: str) -> Port:
-        """Return the device port of a front-panel port. Raises TargetError if the switch has no such port."""
+        """Return the device port of a front-panel port. Raise TargetError where the switch has no such port."""
         if self.devices is None:
             return PortName(name)
         if name not in self.devices:
@@ -79,7 +75,7 @@ class PortMap:
         return self.devices[name]
 
     def name(self, device: int) -> str:
-        """Return the front-panel name of a device port. Raises TargetError if it has none."""
+        """Return the front-panel name of a device port. Raise TargetError where it has none."""
         for name, number in (self.devices or {}).items():
             if number == device:
                 return name

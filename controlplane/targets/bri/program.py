@@ -43,27 +43,23 @@ FOLDED = {"slot_ticket": TOFINO_2_FOLDED, "half_owner": TOFINO_1_FOLDED}
 """Registers that only a folded program has, by which its chip is recognised."""
 
 OF_THE_PROGRAM = ("MatchAction_Direct", "Register", "Counter")
-"""Kinds of tables that the P4 program decides; the compiler decides others (snapshots, hashes, debugging)."""
+"""Kinds of tables that the P4 program decides; the compiler decides about other tables (snapshots, hashes,
+debugging)."""
 
 FIRST_NODE = 0x1A0000
-"""Multicast node FIRST_NODE + g belongs to our group g.
-
-Groups with other nodes are somebody else's and stay untouched.
-"""
+"""Base of the numbers of multicast nodes: node FIRST_NODE + g belongs to our group g. Groups with other nodes are not
+ours and stay as they are."""
 
 REPLICATION_ID = 0
 
 PRIORITY = "$MATCH_PRIORITY"
 FIRST_PRIORITY = 1 << 16
-"""Offset that turns priorities round: in BRI the smallest number has the highest priority, in a rule set the
-largest."""
+"""Offset that reverses priorities: in BRI the smallest number has the highest priority, in a rule set the largest."""
 PORT_MASK = (1 << 9) - 1
 
 BROKEN_PORT = 0
-"""A port number that no topology has. A label of a damaged aggregation is read as forwarding to it.
-
-So it differs from every wanted rule, and is written again or removed.
-"""
+"""A port number that no topology has. A label of a damaged aggregation is read as if it forwarded there, so that it
+differs from every wanted rule and is written again or removed."""
 
 
 @cache
@@ -82,7 +78,7 @@ class Program:
 
     @classmethod
     def load(cls, path: Path, name: str = "inart") -> Program:
-        """Read a bf-rt.json. Raises SchemaError if it is not that of our program."""
+        """Read a bf-rt.json. Raise SchemaError where it is not that of our program."""
         own = Schema.load(path)
         for table, actions in ACTIONS.items():
             for action in actions:
@@ -99,10 +95,7 @@ class Program:
         return TOFINO_1 if READ_OUT in actions else TOFINO_2
 
     def other_than(self, running: Schema) -> str:
-        """Return how a program that a switch runs differs from ours, in words; "" if it is ours.
-
-        Ids are not compared.
-        """
+        """Return in words how a program that a switch runs differs from ours, apart from ids; "" where it is ours."""
         for name, table in self.own.tables.items():
             if table.kind not in OF_THE_PROGRAM:
                 continue
@@ -114,14 +107,13 @@ class Program:
 
     def tables(self) -> list[str]:
         """Return the full names of the tables that rule sets are written to, in an order in which they can be
-        filled.
-        """
+        filled."""
         return [self.schema.table(name).name for name in (PORTS, NODES, GROUPS, LABEL_TABLE, ROUTE_TABLE, BRIDGE_TABLE)]
 
     # -- rule sets to entries ------------------------------------------------------------------------------------
 
     def entries(self, rules: RuleSet, ports: PortMap) -> list[Entry]:
-        """Return all entries of a rule set. Raises SchemaError, and TargetError for what Tofino cannot do."""
+        """Return all entries of a rule set. Raise SchemaError or TargetError where Tofino cannot have one."""
         made = [self._port(port, ports) for port in rules.ports]
         made += [self._node(group, ports) for group in rules.groups]
         made += [self._group(group.group) for group in rules.groups]
@@ -159,9 +151,8 @@ class Program:
         return Entry(GROUPS, (("$MGID", number),), None, data)
 
     def entries_of(self, point: Point) -> Iterable[Entry]:
-        """Yield the entries of an aggregation point: those of each flow, and of sums' second halves if sums
-        recirculate.
-        """
+        """Yield the entries of an aggregation point: those of each flow and, where sums recirculate, those of the sums'
+        second halves."""
         slots = {"slot_base": point.slot_base, "slot_mask": point.slot_mask}
         if self.chip.rounds and point.loopback is not None:
             for label in dict.fromkeys((point.next_label, point.partial_label)):
@@ -231,14 +222,14 @@ class Program:
     # -- what is ours --------------------------------------------------------------------------------------------
 
     def label_key(self, entry: Entry) -> tuple[int, int]:
-        """Return (device port, label) of an entry of the label table."""
+        """Return the device port and the label of an entry of the label table."""
         key = {local(name): value for name, value in entry.key}
         port, label = key["ingress_port"], key["label"]
         assert isinstance(port, int) and isinstance(label, int)
         return port, label
 
     def is_ours(self, entry: Entry) -> bool:
-        """Return whether an entry on a switch is one that we write. (For ports, the target knows which it made.)"""
+        """Return whether an entry on a switch is one that we write. (Of ports, the target knows which ones it made.)"""
         if entry.table == NODES:
             return 0 < number_of(entry) - FIRST_NODE < 1 << 16
         if entry.table == GROUPS:

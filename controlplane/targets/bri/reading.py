@@ -1,4 +1,4 @@
-"""Entries of our TNA program on a switch, read back as the rule set that they stand for (program.py makes them)."""
+"""Reads entries of our TNA program on a switch back as the rule set that they stand for (program.py makes them)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rule_set(program: Program, switch: str, entries: Iterable[Entry], ports: Por
 
 @dataclass(frozen=True)
 class Reading:
-    """State of one reading of a switch."""
+    """State of one reading of a switch's entries."""
 
     program: Program
     entries: list[Entry]

@@ -1,7 +1,7 @@
 """Clears what a job has left in a switch's registers.
 
 No job needs this: another epoch takes a slot over, whatever is in it. But a slot's last sums stay readable over BRI
-until the slot is used again, and those who share a switch may want them cleared.
+until the slot is used again, and owners of a shared switch may want them cleared.
 """
 
 from __future__ import annotations

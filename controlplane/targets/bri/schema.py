@@ -23,10 +23,8 @@ class SchemaError(TargetError):
 
 @dataclass(frozen=True)
 class Field:
-    """A key or data field.
-
-    bits: width of an unsigned number, None for other kinds. match: match kind of a key field.
-    """
+    """A key or data field. `bits` is the width of an unsigned number, None for other kinds; `match` is the match kind
+    of a key field."""
 
     name: str
     id: int
@@ -40,7 +38,7 @@ class Field:
 
     @property
     def octets(self) -> int:
-        """Length of a number on the wire, in bytes."""
+        """The length of a number on the wire, in bytes."""
         return ((self.bits or 0) + 7) // 8
 
 
@@ -54,11 +52,8 @@ class Action:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
-
-    size: entries that fit. data: fields in addition to the action's (counters, or all fields of a table without
-    actions).
-    """
+    """A table. `size` is the number of entries that fit, and `data` are the fields beside those of the action
+    (counters, or all fields of a table without actions)."""
 
     name: str
     id: int
@@ -71,7 +66,7 @@ class Table:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """Return all but ids that must be equal for the same entries to fit."""
+        """All properties but ids: the same entries fit into two tables whose shapes are equal."""
 
         def fields(of: Mapping[str, Field]) -> frozenset[tuple[str, str, int | None, str]]:
             return frozenset((field.name, field.kind, field.bits, field.match) for field in of.values())
@@ -80,7 +75,8 @@ class Table:
         return self.size, fields(self.keys), actions, fields(self.data)
 
     def key(self, name: str) -> Field:
-        """Return the key field with this name, or with this last component of its name. Raises SchemaError."""
+        """Return the key field with this name, or with this last component of its name. Raise SchemaError where there
+        is none."""
         return _find(self.keys, name, f"table {self.name}", "key field")
 
     def action(self, name: str) -> Action:
@@ -93,7 +89,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Schema:
-    """The tables of a program, by full name. source: the words for it in messages."""
+    """The tables of a program, by full name. `source` names it in messages."""
 
     tables: dict[str, Table]
     source: str
@@ -108,7 +104,7 @@ class Schema:
 
     @classmethod
     def parse(cls, content: bytes, source: str) -> Schema:
-        """Parse a bf-rt.json. Raises SchemaError that names the table and what is wrong with it."""
+        """Parse a bf-rt.json. Raise SchemaError, which names the table and what is wrong with it, where that fails."""
         try:
             data = json.loads(content)
             tables = [_table(table) for table in data["tables"]]
@@ -119,11 +115,12 @@ class Schema:
         return cls({table.name: table for table in tables}, source)
 
     def with_tables(self, other: Schema) -> Schema:
-        """Return a schema with both schemas' tables (a program's and the fixed-function ones)."""
+        """Return a schema with the tables of both schemas (a program's and the fixed-function ones)."""
         return Schema({**self.tables, **other.tables}, self.source)
 
     def table(self, name: str) -> Table:
-        """Return the table with this name, or the only one with these last components. Raises SchemaError."""
+        """Return the table with this name, or the only one with these last components. Raise SchemaError where there is
+        none."""
         return _find(self.tables, name, self.source, "table")
 
     def by_id(self, number: int) -> Table:
@@ -134,7 +131,8 @@ class Schema:
 
 
 def local(name: str) -> str:
-    """Return the last component of a dotted name: "label" of "hdr.inart.label". Names that begin with $ are whole."""
+    """Return the last component of a dotted name, which is "label" for "hdr.inart.label". Names that begin with $ have
+    one component."""
     return name if name.startswith("$") else name.rpartition(".")[2]
 
 

@@ -29,7 +29,7 @@ class SdeMissing(TargetError):
 
 
 def client_folder() -> Path:
-    """Return the folder in $SDE_INSTALL that holds the package `bfrt_grpc`. Raises SdeMissing."""
+    """Return the folder in $SDE_INSTALL that has the package `bfrt_grpc`. Raise SdeMissing where there is none."""
     given = os.environ.get(VARIABLE)
     if not given:
         raise SdeMissing(
@@ -50,7 +50,7 @@ def client_folder() -> Path:
 
 
 def load_client() -> Any:
-    """Import and return the module `bfrt_grpc.client`. Raises SdeMissing.
+    """Import and return the module `bfrt_grpc.client`. Raise SdeMissing where that fails.
 
     Its folder goes to the end of sys.path, so that gRPC and protobuf stay those of this environment.
     """

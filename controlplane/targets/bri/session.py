@@ -29,7 +29,8 @@ BIND_GRACE_SECONDS = 2.0
 """Seconds for which a bind is retried if another client has the program: one that just left may not be gone yet."""
 
 CONFIG_SECONDS = 30.0
-"""Deadline in seconds for the switch's program description: it comes with the binary and megabytes of context."""
+"""Deadline of the request for the switch's program description, in seconds; the answer has the binary and megabytes of
+context."""
 
 ALL_PIPES = 0xFFFF
 
@@ -49,7 +50,7 @@ class DeadlineStub:
 
     @property
     def timeout(self) -> float:
-        """Seconds that a call of this thread may take."""
+        """The seconds that a call of this thread may take."""
         return getattr(self._limits, "seconds", RPC_SECONDS)
 
     @timeout.setter
@@ -74,7 +75,7 @@ class DeadlineStub:
 
 
 def new_client_id() -> int:
-    """Return a number that no other client of the switch uses; small ones are what people and examples take."""
+    """Return a number that no other client of the switch uses; people and examples take small ones."""
     return random.SystemRandom().randrange(1 << 16, 1 << 32)
 
 
@@ -82,12 +83,14 @@ class Session:
     """A session that is connected and subscribed, and bound to the program if the switch runs it.
 
     Args:
-        program: name of the P4 program; None: ask the switch, do not bind.
-        client_id: must stay the same over sessions: by it a switch recognises leftovers of a session that was cut off.
+        program: name of the P4 program; None to ask the switch without binding.
+        client_id: must stay the same over sessions, since a switch recognises by it what is left of a session that was
+            cut off.
         on_lost: called from another thread, with the reason, when the stream ends without `close`.
 
     Raises:
-        NotPrimary: another client has the program. TargetError: anything else.
+        NotPrimary: another client has the program.
+        TargetError: the switch does not answer, or refuses.
     """
 
     def __init__(
@@ -206,7 +209,7 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether the stream is open, we are bound to the program, and nobody has loaded it anew."""
+        """Whether the stream is open, the session is bound to the program, and the program has not been loaded anew."""
         while not self.reloaded:
             try:
                 message = self._interface.stream_in_q.get_nowait()
@@ -229,7 +232,8 @@ class Session:
     # -- tables --------------------------------------------------------------------------------------------------
 
     def description(self, program: str) -> Schema:
-        """Return the tables of a program that the switch runs, as the switch describes them. Raises SchemaError."""
+        """Return the tables of a program that the switch runs, as the switch describes them. Raise SchemaError where
+        they cannot be read."""
         if program not in self._descriptions:
             self._descriptions[program] = Schema.parse(self.programs[program], f"{self.where}: program {program}")
         return self._descriptions[program]
@@ -242,10 +246,8 @@ class Session:
         return self._tables[name]
 
     def write(self, table: Table, operation: Operation, batch: Sequence[Step], *, rollback: bool) -> None:
-        """Send steps with one operation on one table as one request. Raises WriteRejected.
-
-        rollback: apply all steps or none, which the switch supports for tables of the P4 program.
-        """
+        """Send steps with one operation on one table as one request. With `rollback`, all steps are applied or none,
+        which the switch supports for tables of the P4 program. Raise WriteRejected where it refuses."""
         there = self.table(table.name)
         keys = [there.make_key(self._key(step.entry)) for step in batch]
         modes = self.client.bfruntime_pb2.WriteRequest
@@ -280,7 +282,7 @@ class Session:
         return self._call(f"reading {table.name}", entries)
 
     def heartbeat(self, table: Table, timeout: float) -> None:
-        """Make a small request that the switch must answer. Raises TargetError."""
+        """Make a small request that the switch must answer. Raise TargetError where it does not."""
         with self.within(timeout):
             usage = self.table(table.name).usage_get
             self._call("a heartbeat", lambda: list(usage(self._target, flags={"from_hw": False})))
@@ -346,7 +348,7 @@ class Session:
 
 
 class _Kept:
-    """A holder of a stream's error, put back into the queue for those who ask after the watcher."""
+    """Holds a stream's error, which is put back into the queue for callers that ask after the watcher has."""
 
     def __init__(self, error: grpc.RpcError) -> None:
         self._error = error
@@ -356,9 +358,8 @@ class _Kept:
 
 
 def _entry(table: Table, key: Mapping[str, Mapping[str, Any]], data: Mapping[str, Any]) -> Entry:
-    """Return the entry that the client's to_dict describes, in the schema's order; data fields not sent are left
-    out.
-    """
+    """Return the entry that the client's to_dict describes, in the schema's order, without data fields that were not
+    sent."""
     keys: list[tuple[str, KeyValue]] = []
     for name, field in table.keys.items():
         given = key.get(name, {"value": 0})

@@ -1,7 +1,5 @@
-"""Shows the entries that would be written to a Tofino switch, checked against bf-rt.json.
-
-Needs no switch and no SDE.
-"""
+"""Shows the entries that would be written to a Tofino switch, checked against bf-rt.json. This needs no switch and no
+SDE."""
 
 from __future__ import annotations
 
@@ -19,10 +17,8 @@ from controlplane.targets.bri.schema import local
 
 
 def planned_entries(program: Program, topology: Topology, rules: RuleSet) -> list[Entry]:
-    """Return the switch's entries with front-panel names as ports.
-
-    Raises TargetError if bf-rt.json does not allow one.
-    """
+    """Return the switch's entries with front-panel names as ports. Raise TargetError where bf-rt.json does not allow
+    one."""
     entries = program.entries(rules, PortMap(Panel.of(topology, rules.switch)))
     check(program.schema, entries, f"switch {rules.switch}")
     return entries

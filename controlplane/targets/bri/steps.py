@@ -41,9 +41,8 @@ def steps(program: Program, now: Iterable[Entry], wanted: Iterable[Entry]) -> li
 
 
 def batches(todo: Sequence[Step], size: int) -> Iterator[list[Step]]:
-    """Yield runs of the same operation on the same table, at most `size` each, as one call of the SDE's client takes
-    them.
-    """
+    """Yield runs of the same operation on the same table, of at most `size` steps each, as one call of the SDE's client
+    takes them."""
     for _, run in groupby(todo, key=lambda step: (step.operation, step.entry.table)):
         same = list(run)
         for start in range(0, len(same), size):

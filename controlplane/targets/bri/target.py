@@ -1,7 +1,7 @@
 """A Tofino switch as a target: installs rule sets over the Barefoot Runtime Interface.
 
-bf_switchd loads the program when it starts; a deployment only binds to it. (Loading one over BRI would reset the whole
-device, its ports and other programs included; that is left to the switch's operator.)
+bf_switchd loads the program when it starts, and a deployment only binds to it. Loading a program over BRI would reset
+the whole device, its ports and other programs included; that is left to the switch's operator.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from controlplane.targets.connecting import SessionTarget
 from p4src.protocol import VERDICTS
 
 BATCH = 256
-"""Entries per request."""
+"""Most entries in one request."""
 
 START_BF_SWITCHD = "start bf_switchd with it: $SDE/run_switchd.sh -p {program} (docs/tofino.md)"
 
 
 def check_program(session: Session, program: Program) -> None:
-    """Raise TargetError if the switch does not run this build of the program."""
+    """Check that the switch runs this build of the program; raise TargetError otherwise."""
     how = START_BF_SWITCHD.format(program=program.name)
     if program.name not in session.programs:
         runs = ", ".join(session.programs) or "no program"
@@ -53,10 +53,8 @@ def check_program(session: Session, program: Program) -> None:
 
 
 def ask(client: Any, program: Program, switch: SwitchAddress, timeout: float) -> str:
-    """Return a line that says that the switch answers and runs the program, without binding to it.
-
-    Raises TargetError.
-    """
+    """Return a line that says that the switch answers and runs the program, without binding to it. Raise TargetError
+    where it does not."""
     session = Session(client, switch, program=None, client_id=new_client_id(), timeout=timeout)
     try:
         check_program(session, program)
@@ -67,9 +65,13 @@ def ask(client: Any, program: Program, switch: SwitchAddress, timeout: float) ->
 
 @dataclass(frozen=True)
 class Held:
-    """State that was read from a switch: our entries, and ports that somebody else made.
+    """State that was read from a switch: our entries, and ports that others made.
 
-    used: ports of others that we use. others: ports of others that the topology names.
+    Attributes:
+        entries: our entries.
+        used: ports that others made and that we use.
+        others: ports that others made and that the topology names.
+        ports: the translation of port numbers.
     """
 
     entries: list[Entry]
@@ -83,7 +85,8 @@ class BriTarget(SessionTarget[Session]):
 
     Args:
         client: the SDE's module bfrt_grpc.client (`controlplane.targets.bri.sde.load_client`).
-        panel: the topology's ports of the switch; None, to remove everything: the ports that the switch has.
+        panel: the topology's ports of the switch; without it, everything can be removed, with the ports that the switch
+            has.
     """
 
     def __init__(
@@ -109,7 +112,7 @@ class BriTarget(SessionTarget[Session]):
 
     @property
     def demoted(self) -> bool:
-        """Whether another client took the program: never, since BRI takes it from nobody."""
+        """False, since another client cannot take the program: BRI takes it from no client."""
         return False
 
     def _open(self, left: float) -> Session:
@@ -133,7 +136,7 @@ class BriTarget(SessionTarget[Session]):
         return True
 
     def load_pipeline(self) -> bool:
-        """Check that the switch runs our program; nothing is loaded. Raises TargetError if it does not."""
+        """Check that the switch runs our program, without loading anything. Raise TargetError where it does not."""
         check_program(self.session, self.program)
         return False
 
@@ -191,7 +194,8 @@ class BriTarget(SessionTarget[Session]):
     # -- writing -------------------------------------------------------------------------------------------------
 
     def apply(self, changes: list[Change]) -> None:
-        """Apply changes to what the switch holds now. After an error some may be installed: the caller restores."""
+        """Apply changes to what the switch holds now. After an error some may be installed, and the caller restores the
+        switch."""
         if not changes:
             return
         held = self._held()
@@ -206,10 +210,8 @@ class BriTarget(SessionTarget[Session]):
             self.ledger.forget(name)
 
     def _is_used(self, port: FrontPanelPort, held: Held) -> bool:
-        """Return whether somebody else made the port, and record that we use it.
-
-        Raises TargetError if its settings differ.
-        """
+        """Return whether somebody else made the port, and record that we use it. Raise TargetError where its settings
+        differ."""
         there = held.used.get(port.name, held.others.get(port.name))
         if there is None:
             return False
@@ -236,9 +238,10 @@ class BriTarget(SessionTarget[Session]):
                 self.ledger.forget(name)
 
     def clear_slots(self, slots: Collection[int]) -> int:
-        """Set all registers of these slots to 0, in all pipes; returns the number of cells. Raises TargetError.
+        """Set all registers of these slots to 0, in all pipes. Return the number of cells. Raise TargetError where a
+        write fails.
 
-        No entry may lead to the slots any more: a recirculating packet would mix cleared and uncleared halves.
+        No entry may lead to the slots any more, since a recirculating packet would mix cleared and uncleared halves.
         """
         done = 0
         for entries in cleared(self.program.own, slots):
@@ -271,7 +274,8 @@ class BriTarget(SessionTarget[Session]):
         return Counters(self.read_verdicts(), labels)
 
     def read_traffic(self) -> Traffic | None:
-        """Return what passed each front-panel port, aggregation packets too: Ethernet frames with their checksums."""
+        """Return what passed each front-panel port, aggregation packets included: Ethernet frames with their
+        checksums."""
         ports = self._known_ports()
         found: dict[int, tuple[int, int]] = {}
         for entry in self.session.read(self.program.schema.tables[PORT_STATISTICS], from_hw=True):
@@ -288,7 +292,7 @@ class BriTarget(SessionTarget[Session]):
         return {number: up for number, up in found.items() if number < FIRST_UNKNOWN}
 
     def _known_ports(self) -> PortMap:
-        """Return the ports' numbers; the switch is asked once in a session."""
+        """Return the translation of port numbers; the switch is asked once in a session."""
         session = self.session
         if self._numbers is None or self._numbers[0] is not session:
             self._numbers = session, PortMap(self.panel, self._devices())
@@ -306,9 +310,8 @@ def _words(step: Step) -> str:
 
 
 def _suits(wanted: FrontPanelPort, there: FrontPanelPort) -> bool:
-    """Return whether a port has the settings that we want; those that the topology leaves to the driver may be
-    anything.
-    """
+    """Return whether a port has the settings that we want. Settings that the topology leaves to the driver may have any
+    value."""
     same = (wanted.speed, wanted.fec, wanted.loopback) == (there.speed, there.fec, there.loopback)
     return same and wanted.autoneg in ("default", there.autoneg)
 

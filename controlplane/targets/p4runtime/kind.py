@@ -1,6 +1,5 @@
-"""The kind of switches that speak P4Runtime and run the v1model program: bmv2's simple_switch_grpc, softswitch,
-others.
-"""
+"""The kind of switch that speaks P4Runtime and runs the v1model program: bmv2's simple_switch_grpc, softswitch and
+others."""
 
 from __future__ import annotations
 

@@ -30,10 +30,10 @@ ROUTE_TABLE = "ipv4_table"
 BRIDGE_TABLE = "bridge_table"
 VERDICT_COUNTER = "verdict_counter"
 OTHER_RECEIVED, OTHER_SENT = "other_received", "other_sent"
-"""Counters by port of what is not aggregated; a program of an earlier version has none."""
+"""Counters by port of packets that are not aggregated; a program of an earlier version has none."""
 
 LAST_GROUP = (1 << 15) - 1
-"""bmv2's P4Runtime server reserves the multicast groups from 2^15 on for clone sessions."""
+"""Highest number of a multicast group: bmv2's P4Runtime server reserves those from 2^15 on for clone sessions."""
 
 UPDATE_TYPES = {
     Operation.INSERT: p4runtime_pb2.Update.INSERT,
@@ -59,7 +59,7 @@ class Program:
 
     @classmethod
     def load(cls, device_config: Path, p4info: Path) -> Program:
-        """Read the compiler's two outputs. Raises ProgramMismatch if they are not those of our program."""
+        """Read the compiler's two outputs. Raise ProgramMismatch where they are not those of our program."""
         info = p4info_pb2.P4Info()
         try:
             config, text = device_config.read_bytes(), p4info.read_text()
@@ -111,10 +111,8 @@ class Program:
     # -- rule sets to P4Runtime -------------------------------------------------------------------------------------
 
     def write_request(self, changes: Iterable[Change]) -> p4runtime_pb2.WriteRequest:
-        """Return the changes as one Write request, in order.
-
-        Raises ProgramMismatch for a value that does not fit its field.
-        """
+        """Return the changes as one Write request, in order. Raise ProgramMismatch where a value does not fit its
+        field."""
         request = p4runtime_pb2.WriteRequest()
         for change in changes:
             update = request.updates.add(type=UPDATE_TYPES[change.operation])
@@ -237,7 +235,7 @@ class Program:
         return RuleSet(switch, tuple(labels), tuple(groups), tuple(routes), bridge=tuple(bridge))
 
     def label_key(self, entry: p4runtime_pb2.TableEntry) -> tuple[int, int]:
-        """Return (ingress port, label) of an entry of the label table."""
+        """Return the ingress port and the label of an entry of the label table."""
         table = self.table(LABEL_TABLE)
         values = {match.field_id: int.from_bytes(match.exact.value, "big") for match in entry.match}
         port, label = (values.get(_match_field(table, name).id, 0) for name in ("ingress_port", "label"))
@@ -315,7 +313,7 @@ def _fill_group(entry: p4runtime_pb2.MulticastGroupEntry, item: MulticastGroup) 
 
 
 def _encode(value: int, bitwidth: int, item: Item, name: str) -> bytes:
-    """Return a canonical P4Runtime bytestring: big-endian, no leading zero bytes, at least one byte."""
+    """Return a canonical P4Runtime bytestring: big-endian, without leading zero bytes, of at least one byte."""
     if not 0 <= value < 1 << bitwidth:
         raise ProgramMismatch(f"{item}: {name} {value} does not fit in {bitwidth} bits")
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")

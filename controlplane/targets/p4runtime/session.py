@@ -35,7 +35,7 @@ ElectionId = tuple[int, int]
 
 
 class Held(NotPrimary):
-    """Another controller, with a higher election id, holds the switch. highest: that id."""
+    """Another controller, with a higher election id (`highest`), holds the switch."""
 
     def __init__(self, words: str, highest: ElectionId) -> None:
         super().__init__(words)
@@ -43,13 +43,13 @@ class Held(NotPrimary):
 
 
 class Outranked(Held):
-    """No controller holds the switch, but one with a higher election id did; only a higher id may still take it."""
+    """No controller holds the switch, but one with a higher election id did, so only a higher id may still take it."""
 
 
 def new_election_id(above: ElectionId = (0, 0)) -> ElectionId:
     """Return an election id above `above` and, if the clock is right, above all that this machine used before.
 
-    above: the highest id that the switch has seen, which a controller with a fast clock may have left far in the
+    `above` is the highest id that the switch has seen, which a controller with a fast clock may have left far in the
     future.
     """
     seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
@@ -64,11 +64,11 @@ class Session:
     Args:
         switch: name for messages.
         address: "host:port".
-        tls: how to reach it over TLS; None: plaintext.
+        tls: the TLS settings; None for connections that are not encrypted.
         on_lost: called from another thread, with the reason, when the stream ends (also by `close`) or another
             controller becomes primary.
 
-    `refused` is what the switch said of the last packet-out that it did not take; empty if it took all.
+    The attribute `refused` is what the switch said about the last packet-out that it refused; "" where it refused none.
     """
 
     def __init__(
@@ -126,10 +126,8 @@ class Session:
         self.on_lost(reason)
 
     def _become_primary(self) -> None:
-        """Run the arbitration.
-
-        Raises TargetError if the switch does not answer, Held if another controller has a higher id.
-        """
+        """Run the arbitration. Raise TargetError where the switch does not answer, and Held where another controller
+        has a higher id."""
         request = p4runtime_pb2.StreamMessageRequest()
         request.arbitration.device_id = self.device_id
         request.arbitration.election_id.high, request.arbitration.election_id.low = self.election_id
@@ -163,7 +161,7 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether the stream is open and we are primary."""
+        """Whether the stream is open and this controller is primary."""
         return self._primary and not self.ended.is_set()
 
     def explain(self, error: grpc.RpcError | ValueError, doing: str) -> TargetError:
@@ -173,7 +171,8 @@ class Session:
         return explain(error, self.where, doing)
 
     def write_batch(self, request: p4runtime_pb2.WriteRequest, timeout: float = RPC_SECONDS) -> None:
-        """Send one Write, with this session's device and election id filled in. Raises WriteRejected."""
+        """Send one Write, with this session's device and election id filled in. Raise WriteRejected where the switch
+        refuses it."""
         request.device_id = self.device_id
         request.election_id.high, request.election_id.low = self.election_id
         try:
@@ -182,7 +181,7 @@ class Session:
             raise WriteRejected(_update_errors(error), str(self.explain(error, "a write"))) from None
 
     def packet_out(self, frame: bytes) -> None:
-        """Send a packet-out without metadata. The switch answers only if it refuses it (`refused`)."""
+        """Send a packet-out without metadata. The switch answers only where it refuses the packet (`refused`)."""
         request = p4runtime_pb2.StreamMessageRequest()
         request.packet.payload = frame
         self._requests.put(request)
@@ -190,7 +189,7 @@ class Session:
     def read_entities(
         self, entities: Sequence[p4runtime_pb2.Entity], timeout: float = RPC_SECONDS
     ) -> list[p4runtime_pb2.Entity]:
-        """Send one Read and return all entities of the answer. Raises TargetError."""
+        """Send one Read and return all entities of the answer. Raise TargetError where it fails."""
         request = p4runtime_pb2.ReadRequest(device_id=self.device_id, entities=entities)
         try:
             return [entity for answer in self.stub.Read(request, timeout=timeout) for entity in answer.entities]
@@ -198,7 +197,7 @@ class Session:
             raise self.explain(error, "a read") from None
 
     def pipeline_cookie(self, timeout: float = RPC_SECONDS) -> int | None:
-        """Return the cookie of the loaded program; None if none is loaded, or it was loaded without one."""
+        """Return the cookie of the loaded program; None where none is loaded, or it was loaded without one."""
         request = p4runtime_pb2.GetForwardingPipelineConfigRequest(
             device_id=self.device_id, response_type=p4runtime_pb2.GetForwardingPipelineConfigRequest.COOKIE_ONLY
         )
@@ -211,7 +210,7 @@ class Session:
         return config.cookie.cookie if config.HasField("cookie") else None
 
     def set_pipeline(self, config: p4runtime_pb2.ForwardingPipelineConfig, timeout: float = PIPELINE_SECONDS) -> None:
-        """Load a program; the tables are empty afterwards. Raises TargetError."""
+        """Load a program; the tables are empty afterwards. Raise TargetError where it fails."""
         request = p4runtime_pb2.SetForwardingPipelineConfigRequest(
             device_id=self.device_id,
             action=p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
@@ -235,8 +234,7 @@ class Session:
 
 def _update_errors(error: grpc.RpcError | ValueError) -> list[tuple[int, str, str]]:
     """Return the errors of a failed Write's updates (P4Runtime specification, section 12.3), without the successful
-    ones.
-    """
+    updates."""
     trailing: Any = (isinstance(error, grpc.RpcError) and error.trailing_metadata()) or ()
     packed = next((value for key, value in trailing if key == "grpc-status-details-bin"), None)
     if packed is None:
@@ -253,7 +251,7 @@ def _update_errors(error: grpc.RpcError | ValueError) -> list[tuple[int, str, st
 
 @dataclass(frozen=True)
 class Answer:
-    """A switch's answer about itself. loaded: whether it runs a program. cookie: the program's, if it has one."""
+    """A switch's answer about itself: whether it runs a program (`loaded`), and the program's cookie, if it has one."""
 
     version: str
     loaded: bool
@@ -267,7 +265,8 @@ class Answer:
 
 
 def ask(switch: str, address: str, device_id: int, timeout: float, tls: Tls | None = None) -> Answer:
-    """Ask whether a switch answers and has the device, without becoming its controller. Raises TargetError."""
+    """Ask whether a switch answers and has the device, without becoming its controller. Raise TargetError where it does
+    not."""
     where = f"switch {switch} ({address}, device {device_id})"
     with open_channel(address, tls, CHANNEL_OPTIONS, name=switch_name(switch)) as channel:
         stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)

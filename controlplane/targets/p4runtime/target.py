@@ -1,7 +1,7 @@
 """A P4Runtime switch (bmv2's simple_switch_grpc, softswitch) as a target.
 
-Nothing here needs a feature that only one of them has. Known differences: bmv2 cannot read registers, reserves the
-multicast groups from 2^15 on, and applies the good updates of a batch when others fail.
+It needs no feature that only one of them has. Known differences: bmv2 cannot read registers, reserves the multicast
+groups from 2^15 on, and applies the valid updates of a batch when others fail.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from p4src.protocol import VERDICTS
 
 LOWEST_ELECTION_ID = 0, 1
 LEAVING_SECONDS = 1.0
-"""Seconds for which a controller that just ended may still seem to be connected."""
+"""Seconds for which a controller that has just ended may still seem to be connected."""
 
 BATCH = 100
-"""Updates in one Write. A failed one is answered with an error per update, as metadata, of which gRPC takes 8 KB."""
+"""Most updates in one Write. A failed Write is answered with an error per update, as metadata, of which gRPC takes 8
+KB."""
 
 
 class P4RuntimeTarget(SessionTarget[Session]):
@@ -47,7 +48,7 @@ class P4RuntimeTarget(SessionTarget[Session]):
 
     @property
     def demoted(self) -> bool:
-        """Whether another controller took the switch over."""
+        """Whether another controller has taken the switch over."""
         return self._session is not None and self._session.demoted
 
     def connect(self, timeout: float) -> None:
@@ -57,8 +58,7 @@ class P4RuntimeTarget(SessionTarget[Session]):
 
     def _open(self, left: float) -> Session:
         """Open a session with an election id above all that the switch has seen, unless another controller keeps the
-        switch.
-        """
+        switch."""
         if self.polite:
             self._ask_whether_free()
         try:
@@ -74,10 +74,8 @@ class P4RuntimeTarget(SessionTarget[Session]):
         return Session(self.name, self.device_id, self.address, election_id, tls=self.tls, on_lost=self._lost)
 
     def _ask_whether_free(self) -> None:
-        """Ask with the lowest election id, which takes the switch from nobody.
-
-        Raises NotPrimary if a controller holds it.
-        """
+        """Ask with the lowest election id, which takes the switch from no controller. Raise NotPrimary where one holds
+        it."""
         try:
             Session(self.name, self.device_id, self.address, LOWEST_ELECTION_ID, tls=self.tls).close()
         except Outranked:
@@ -130,7 +128,7 @@ class P4RuntimeTarget(SessionTarget[Session]):
         return Counters(self.read_verdicts(), labels)
 
     def read_traffic(self) -> Traffic | None:
-        """Return what the program counts by port: all but aggregation packets."""
+        """Return what the program counts by port: all packets but those of aggregations."""
         if not self.program.has_counter(OTHER_RECEIVED):
             return None
         received, sent = (self.program.counter(name).preamble.id for name in (OTHER_RECEIVED, OTHER_SENT))
@@ -147,11 +145,11 @@ class P4RuntimeTarget(SessionTarget[Session]):
         return None
 
     def packet_out(self, frame: bytes) -> None:
-        """Hand the switch a frame, which enters its pipeline by its CPU port (if it has one)."""
+        """Give the switch a frame, which enters its pipeline by its CPU port (if it has one)."""
         self.session.packet_out(frame)
 
     def read_register(self, name: str) -> list[int]:
-        """Return all values of a register. Raises TargetError on targets without register access (bmv2)."""
+        """Return all values of a register. Raise TargetError where the switch gives no access to registers (bmv2)."""
         registers = {register.preamble.alias: register for register in self.program.p4info.registers}
         if name not in registers:
             raise TargetError(f"the program has no register {name!r}; it has {', '.join(sorted(registers))}")
