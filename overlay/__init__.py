@@ -1,7 +1,7 @@
 """Training across data centres: agents on hosts add tensors along trees of TCP connections (docs/overlay.md).
 
 agent = overlay.Agent(("10.0.0.1", 9700), "h3", listen=("10.0.0.3", 0))
-agent.synchronise(values)     # replaced by the mean; the coordinator's policy decides who adds what
+agent.synchronise(values)     # replaced by the mean; the coordinator's policy decides which agent adds which values
 """
 
 from overlay.core.errors import Late, OverlayError, PeerLost

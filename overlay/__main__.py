@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Reads HOST:PORT, or [HOST]:PORT for IPv6."""
+    """Return the address in HOST:PORT, or in [HOST]:PORT for IPv6, for argparse."""
     host, _, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -54,7 +54,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def amount(text: str) -> int:
-    """Reads a number of values: 4M is 4,000,000."""
+    """Return the number of values in a text such as 4M (4,000,000), for argparse."""
     try:
         value = parse_bytes(text.replace("k", "K"))  # of values here, but written alike
     except JobError:
@@ -65,13 +65,16 @@ def amount(text: str) -> int:
 
 
 def drawn(node_seed: int, round_: int, values: int) -> np.ndarray:
-    """The values of an agent with this seed in a round: whole numbers, so that every order of addition gives the
-    same."""
+    """Return the values of an agent with this seed in a round: whole numbers, so that every order of addition gives the
+    same sum.
+    """
     return np.random.default_rng([node_seed, round_]).integers(-1000, 1000, values).astype(np.float32)
 
 
 def trial(arguments: argparse.Namespace) -> None:
-    """`overlay agent`: submits random values and prints a line of JSON for each round. Raises OverlayError."""
+    """Run `overlay agent`: submit random values and print a line of JSON for each round. Raise OverlayError where a
+    round fails.
+    """
     agent = Agent(
         arguments.coordinator,
         arguments.node,
@@ -104,7 +107,7 @@ def trial(arguments: argparse.Namespace) -> None:
 
 
 def security(arguments: argparse.Namespace) -> Security | None:
-    """The TLS of the coordinator. Raises OverlayError when other machines could join without certificates."""
+    """Return the TLS of the coordinator. Raise OverlayError when other machines could join without certificates."""
     found = Security.of(tls_from(arguments))
     host, port = arguments.listen
     if found is None and not arguments.insecure and not is_local(f"{host}:{port}"):
@@ -115,7 +118,9 @@ def security(arguments: argparse.Namespace) -> Security | None:
 
 
 def replication(topology: Topology, file: Path) -> Replication:
-    """Multicasts by the switches of a switches file. Raises OverlayError for a file that does not fit the topology."""
+    """Return the multicasts by the switches of a switches file. Raise OverlayError for a file that does not fit the
+    topology.
+    """
     from controlplane.targets.switches_file import SwitchesFileError, load_switches  # agents need none of this
     from overlay.net.replication import p4runtime
     from p4src.artifacts import ArtifactError
@@ -131,8 +136,9 @@ def replication(topology: Topology, file: Path) -> Replication:
 
 
 def policy_of(arguments: argparse.Namespace, topology: Topology, job: Job) -> Policy:
-    """The policy of --system, or of --strategy: rounds with the strategy's trees, planned again around links that are
-    found broken. Raises OverlayError, and as strategies do."""
+    """Return the policy of --system, or that of --strategy: rounds with the strategy's trees, replanned around links
+    that are found broken. Raise OverlayError, and as strategies do.
+    """
     if arguments.system is not None:
         if arguments.switches is not None or arguments.detours:
             raise OverlayError("--switches and --detours go with a --strategy, not with a --system")
@@ -158,7 +164,7 @@ def policy_of(arguments: argparse.Namespace, topology: Topology, job: Job) -> Po
 
 
 def coordinate(arguments: argparse.Namespace) -> None:
-    """`overlay coordinator`: runs until a signal ends it."""
+    """Run `overlay coordinator` until a signal ends it."""
     topology = parse_topology(arguments.topology)
     job = parse_job(arguments.job, topology)
     switches = None if arguments.switches is None else replication(topology, arguments.switches)
@@ -187,7 +193,7 @@ def coordinate(arguments: argparse.Namespace) -> None:
 
 
 def add_agent(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The options of `overlay agent`."""
+    """Add `overlay agent` and its options."""
     agent = verbs.add_parser("agent", help="submit values, check the sums, say how long it took")
     agent.add_argument(
         "--coordinator", type=address, required=True, metavar="HOST:PORT", help="where the coordinator listens"
@@ -217,7 +223,7 @@ def add_agent(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def add_coordinator(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The options of `overlay coordinator`."""
+    """Add `overlay coordinator` and its options."""
     coordinator = verbs.add_parser("coordinator", help="plan, and tell the agents what to do")
     coordinator.add_argument("--topology", required=True, help="a file, or as for `inart plan`")
     coordinator.add_argument("--job", required=True, help="a file, or as for `inart plan`")

@@ -1,4 +1,4 @@
-"""Keeps memory for chunks that arrive and uses it again, since new memory costs a page fault for each 4 KB of it."""
+"""Memory for chunks that arrive, which is used again and again: new memory costs a page fault for each 4 KB of it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ import numpy as np
 from overlay.core.message import Values
 
 LEAST_VALUES = 8192
-"""Smaller arrays come from memory that the C library uses again by itself."""
+"""Fewest values of an array that is kept: the C library itself uses the memory of smaller ones again."""
 
 MOST_BYTES = 1 << 26
-"""An agent keeps at most this much memory, and one array that is larger than half of that, for what a round has to
-remember of the trainer's tensor. What is needed beside that is given back to the system."""
+"""Most bytes of memory that an agent keeps for chunks, and, counted by themselves, most bytes of the two copies of the
+trainer's tensor that a round may need (one array larger than half of this is kept). Memory beyond that goes back to the
+system.
+"""
 
 TRIED = 4
-"""Number of arrays that are looked at for a free one, those first that were taken longest ago."""
+"""Number of arrays that are examined for a free one, beginning with those that were taken longest ago."""
 
 _FREE, _FREE_LARGE = 2, 3
-"""`sys.getrefcount` of an array of which nobody has a view. A local variable and the call that counts refer to it; to
-the large one, the attribute does, too."""
+"""The count that `sys.getrefcount` returns for an array of which nobody holds a view: a local variable and the counting
+call itself refer to it, and to the large array also the attribute that keeps it.
+"""
 
 
 class Buffers:
-    """Arrays of one agent, by their number of values. Not thread-safe."""
+    """Arrays of float32 values that one agent uses again, sorted by their number of values. Not thread-safe."""
 
     def __init__(self) -> None:
         self._kept: dict[int, deque[Values]] = {}  # the one that was taken longest ago first
@@ -33,8 +36,9 @@ class Buffers:
         self._large: Values | None = None
 
     def take(self, values: int) -> Values:
-        """Return an array of so many values, with any content. It belongs to whoever has it or a view of it: when all
-        these are gone, it may be taken again."""
+        """Return an array of this many float32 values, with any content. It belongs to whoever holds it or a view of
+        it; when all of these are gone, it may be handed out again.
+        """
         if values < LEAST_VALUES:
             return np.empty(values, np.float32)
         if 4 * values > MOST_BYTES // 2:

@@ -6,17 +6,20 @@ class OverlayError(Exception):
 
 
 class Late(OverlayError, TimeoutError):
-    """A synchronisation did not end within the trainer's timeout. The message names the agents that are missing."""
+    """A synchronisation did not end within the trainer's timeout. The message names the agents whose values are
+    missing.
+    """
 
 
 class PeerLost(OverlayError):
-    """An agent, or the connection to an agent, that the synchronisation needed is gone."""
+    """An agent that the synchronisation needs, or the connection to it, is lost."""
 
 
 class Behind(OverlayError):
-    """Other sites have done the round that this site submitted values for: it needs their state before it goes on.
+    """The other sites have done the round that this site submitted values for: the site needs their state to go on.
 
-    round: the one that the others have reached.
+    Attributes:
+        round: the round that the other sites have reached.
     """
 
     def __init__(self, message: str, round_: int) -> None:

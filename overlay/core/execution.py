@@ -1,7 +1,7 @@
-"""One agent's part of one task: what it adds, passes on and waits for. No sockets, no threads.
+"""Carries out one agent's part of one task, without sockets and threads: what it adds, passes on and waits for.
 
 Exactly once: a partial sum says whose values are in it, and an agent takes from each child exactly the sum of all
-agents below that child, once. Anything else is counted and dropped. A result is taken once a chunk.
+agents below that child, once. It counts and drops everything else. It takes each chunk's result once.
 
 Bounded: a contributor without children sends chunk c of a tree only when all results up to c - window have arrived, and
 an inner agent holds one sum a chunk. So nobody holds more than `window` chunks of a tree, and no agent has to stop
@@ -29,7 +29,7 @@ from overlay.core.tree_state import PartialSum, TreeState, combine_of
 
 @dataclass(frozen=True)
 class SendRequest:
-    """A chunk to send along `edge`. edge None: the chunk leaves once, and switches copy it to all receivers."""
+    """A chunk to send along `edge`; where `edge` is None it leaves once, and switches copy it to all receivers."""
 
     kind: Kind
     tree: int
@@ -41,11 +41,16 @@ class SendRequest:
 
 @dataclass(frozen=True)
 class Environment:
-    """Environment of an execution: the network, the clock and the trainer.
+    """The surroundings of an execution: the network, the clock and the trainer.
 
-    send(request): sends a chunk. finished(): this agent has every result that it is to get. clock(): seconds.
-    later(seconds, callback): calls back then. progress(receiver, part): this part (0 to 1) of a copy is still to be
-    sent to that receiver. buffers: memory for chunks.
+    Attributes:
+        send: sends a chunk.
+        finished: called when this agent has every result of the task that it is to get.
+        clock: returns the time in seconds.
+        later: called as later(seconds, callback); calls back after so many seconds.
+        progress: called as progress(receiver, part) when this part (0 to 1) of a copy is still to be sent to the
+            receiver.
+        buffers: memory for chunks.
     """
 
     send: Callable[[SendRequest], None]
@@ -57,10 +62,19 @@ class Environment:
 
 
 class Execution:
-    """velocity: what this agent kept as a root of the last task with momentum, over the whole tensor (momentum.py).
-    skip: (tree, chunk) that this agent has sent eagerly, before the task was announced (scatter.py).
+    """One agent's part of one task.
 
-    complete: this agent has every result that it is to get. closed: nothing more is sent or taken.
+    Args:
+        task: the task.
+        node: name of this agent.
+        environment: sends, tells the time and hears of the end.
+        velocity: values over the whole tensor that this agent kept as a root of the last task with momentum
+            (momentum.py).
+        skip: (tree, chunk) of each chunk that this agent sent eagerly, before the task was announced (scatter.py).
+
+    Attributes:
+        complete: this agent has every result that it is to get.
+        closed: the execution sends and takes nothing any more.
     """
 
     def __init__(
@@ -90,8 +104,9 @@ class Execution:
     # --- events ---
 
     def start(self, tensor: Values) -> None:
-        """The trainer's values are there; results will be written over them. tensor: float32, one dimension,
-        contiguous. Raises ValueError for another size than the task's."""
+        """Begin with the trainer's values, over which results will be written: float32, one dimension, contiguous.
+        Raise ValueError for another type, or for another size than the task's.
+        """
         if tensor.dtype != np.float32 or tensor.shape != (self.task.values,):
             raise ValueError(f"task {self.task.number} needs {self.task.values} float32 values, got {tensor.shape}")
         self._tensor.submit(tensor, copied=_outlasts_results(self.task, self.node))
@@ -117,7 +132,14 @@ class Execution:
                     self._send_if_complete(index, chunk)
 
     def partial(self, index: int, chunk: int, contributors: int, values: Values) -> None:
-        """A child's partial sum has arrived; `values` belong to this execution from now on."""
+        """Take a child's partial sum of a chunk; `values` belong to this execution from now on.
+
+        Args:
+            index: number of the tree.
+            chunk: number of the chunk in the tree.
+            contributors: a bit for each contributor of the tree whose values are in the sum.
+            values: the sum.
+        """
         tree = self.trees[index]
         if self.closed or chunk in tree.results:
             self.counters["late"] += 1
@@ -133,7 +155,9 @@ class Execution:
         self._send_if_complete(index, chunk)
 
     def result(self, index: int, chunk: int, values: Values) -> None:
-        """A chunk's result has arrived, or has been computed here, at the root."""
+        """Take a chunk's result, which has arrived or, at the root, has been computed here: pass it on and give it to
+        the trainer.
+        """
         tree = self.trees[index]
         if self.closed or chunk in tree.results:
             self.counters["duplicate"] += 1
@@ -150,7 +174,7 @@ class Execution:
             self._send_leaf(index)
 
     def velocity_arrived(self, index: int, chunk: int, velocity: Values) -> None:
-        """The velocity of a chunk has arrived from the last root of a task with momentum."""
+        """Take the velocity of a chunk from the agent that was the root in the last task with momentum."""
         if self.closed or not self.velocity.expects(index, chunk):
             self.counters["duplicate"] += 1
             return
@@ -159,7 +183,7 @@ class Execution:
             self._send_up(index, chunk, total, divided=True)
 
     def sent(self, request: SendRequest) -> None:
-        """A connection has taken the chunk."""
+        """Take note that a connection has taken the chunk."""
         if self.task.op != "copy" or self.closed:
             return
         tree = self.trees[request.tree]
@@ -173,8 +197,9 @@ class Execution:
     # --- orders ---
 
     def mend(self, task: Task) -> None:
-        """Trees have been replaced by others at the end of the task's list (`Task.with_root`). What has arrived of the
-        replaced trees is ignored: an agent that gets a result has all of it from one root."""
+        """Go on with a task in which trees have been replaced by others at the end of the list (`Task.with_root`).
+        Results of the replaced trees are forgotten: an agent that gets a result has all of it from one root.
+        """
         self.task = task
         for index, tree in enumerate(self.trees):
             if tree.chunks and not task.trees[index].count:
@@ -194,7 +219,7 @@ class Execution:
                 self._send_leaf(index)
 
     def resend(self, index: int, chunks: Collection[int], receiver: str) -> None:
-        """A receiver of a tree that switches copy lacks these chunks: they are sent to it alone."""
+        """Send these chunks again, to one receiver alone: it lacks them of a tree that switches copy."""
         tree = self.trees[index]
         if self.closed or self._tensor.source is None or not (tree.own_bit and self.task.trees[index].routes):
             return
@@ -206,13 +231,13 @@ class Execution:
                     self._send(SendRequest(Kind.DOWN, index, chunk, 0, edge, self._tensor.source[start:end]))
 
     def drop(self, nodes: Collection[str]) -> None:
-        """Send these receivers no more of a copy."""
+        """Send no more of a copy to these receivers."""
         self.task = self.task.without(nodes)
         for tree in self.trees:
             tree.down = tuple(edge for edge in tree.down if edge.receiver not in nodes)
 
     def pace(self, mbps: float) -> None:
-        """Trees that switches copy are sent at this rate (Mbit/s of values) from now on."""
+        """Send the trees that switches copy at this rate (Mbit/s of values) from now on."""
         self.task = self.task.at_rate(mbps)
         for index, tree in enumerate(self.trees):
             if tree.is_leaf and self._tensor.source is not None:
@@ -220,8 +245,9 @@ class Execution:
                 self._send_leaf(index)
 
     def restore(self) -> None:
-        """The task is given up: the trainer's tensor is again as it was submitted, so that no sums stay in a part of
-        it. A complete tensor belongs to the trainer again and is not touched."""
+        """Give the task up: give the trainer's tensor the submitted values again, so that no sums stay in a part of it.
+        A complete tensor belongs to the trainer already and is not touched.
+        """
         if not self.complete:
             self._tensor.restore()
 
@@ -239,15 +265,16 @@ class Execution:
         return self._tensor.values
 
     def has_chunk(self, index: int, chunk: int, values: int) -> bool:
-        """Return whether the task has such a chunk, of this many values."""
+        """Return whether the task has a chunk of this number in this tree, with this many values."""
         if not (index < len(self.trees) and chunk < self.trees[index].chunks):
             return False
         start, end = self.task.chunk(index, chunk)
         return values == end - start
 
     def buffer_for(self, kind: Kind, index: int, chunk: int) -> Values:
-        """Memory into which the chunk of a message may be received: of the trainer's tensor for a result that replaces
-        values there, else new memory."""
+        """Return memory into which a message's chunk may be received: the trainer's tensor itself for a result that
+        replaces values there, else other memory.
+        """
         start, end = self.task.chunk(index, chunk)
         tree = self.trees[index]
         in_place = kind == Kind.DOWN and tree.is_receiver and chunk not in tree.results and self.task.op != "mix"
@@ -255,7 +282,7 @@ class Execution:
         return self._environment.buffers.take(end - start) if buffer is None else buffer
 
     def sends_to(self, node: str) -> bool:
-        """Return whether chunks that wait for this receiver are still to be sent."""
+        """Return whether chunks that wait in the queue for this receiver are still to be sent."""
         return not self.closed and (
             self.task.op != "copy" or any(edge.receiver == node for tree in self.trees for edge in tree.down)
         )
@@ -263,7 +290,7 @@ class Execution:
     # --- results ---
 
     def _take(self, index: int, chunk: int, values: Values) -> None:
-        """A result goes into the trainer's tensor."""
+        """Write a result into the trainer's tensor, or keep it until the trainer has submitted its values."""
         if self.tensor is None:
             self._early_results.append((index, chunk, values))
             return
@@ -286,7 +313,7 @@ class Execution:
     # --- sums ---
 
     def _send_if_complete(self, index: int, chunk: int) -> None:
-        """Sends the chunk's sum up when everything that this agent is to add is in it."""
+        """Send the chunk's sum to the parent if it has everything that this agent is to add."""
         tree, known = self.trees[index], self.trees[index].sums[chunk]
         if known.sent or known.contributors | tree.own_bit != tree.expected or known.total is None:
             return
@@ -298,7 +325,7 @@ class Execution:
         self._send_up(index, chunk, known.taken())
 
     def _send_up(self, index: int, chunk: int, values: Values, *, divided: bool = False) -> None:
-        """Sends a sum to the parent; at the root it becomes the result. divided: it is the mean already."""
+        """Send a sum to the parent; at the root, make it the result. `divided`: the values are the mean already."""
         tree = self.trees[index]
         if tree.up is not None:
             self._send(SendRequest(Kind.UP, index, chunk, tree.expected, tree.up, values))
@@ -314,7 +341,7 @@ class Execution:
         self.result(index, chunk, values)
 
     def _send_leaf(self, index: int) -> None:
-        """Sends as many chunks as window and rate allow, of a tree whose sums begin at this agent."""
+        """Send as many chunks as window and rate allow, of a tree in which this agent is a leaf."""
         tree, source = self.trees[index], self._tensor.source
         if source is None:
             return
@@ -336,7 +363,7 @@ class Execution:
         self._leaves.send(Leaf(tree, window, seconds, post, again=partial(self._send_leaf, index)))
 
     def _send_copy(self, edge: Edge) -> None:
-        """Sends chunks of a copy to a receiver, as many as its connection takes soon."""
+        """Send chunks of a copy to a receiver, as many as its connection takes soon."""
 
         def post(chunk: int) -> bool:
             if self._tensor.source is None or not self.sends_to(edge.receiver):
@@ -349,8 +376,9 @@ class Execution:
 
 
 def _outlasts_results(task: Task, node: str) -> bool:
-    """Return whether an agent needs its submitted values when results have replaced them, or its trainer has
-    continued."""
+    """Return whether this agent still needs the submitted values when results have replaced them in the trainer's
+    tensor, or when its trainer has gone on.
+    """
     if task.op == "copy":  # the sender's trainer continues before all of the copy has left
         return node == task.trees[0].root
     adds_only = any(node in tree.contributors and node not in tree.receivers for tree in task.trees)

@@ -1,4 +1,4 @@
-"""The bytes that messages over TCP take beside their values: plans that fill links to the last part count them."""
+"""Counts the bytes that messages over TCP take beside their values, for plans that fill a link to the last byte."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ SEGMENTS_AN_ACKNOWLEDGEMENT = 2  # a receiver waits for the second full segment 
 
 
 def segment_bytes(mtu: int = MTU) -> int:
-    """Bytes of a connection's stream in a full frame; mtu: bytes of an IP packet."""
+    """Return the bytes of a connection's stream that fit into a full frame, whose IP packet has `mtu` bytes."""
     return mtu - IPV4 - TCP
 
 
 def tcp_framing(chunk_values: int, mtu: int = MTU) -> Framing:
-    """The framing of connections that carry chunks of `chunk_values` float32 values in one direction."""
+    """Return the framing of connections that carry chunks of `chunk_values` float32 values in one direction, in packets
+    of `mtu` bytes.
+    """
     values, segment = 4 * chunk_values, segment_bytes(mtu)
     stream = (values + HEADER_BYTES) / values
     frame = segment + FRAME_HEADERS

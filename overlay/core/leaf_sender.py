@@ -1,4 +1,4 @@
-"""Sends the chunks of trees whose sums begin at this agent, in order, as fast as the tree's window and rate allow."""
+"""Sends the chunks of trees in which an agent is a leaf, in order, as fast as the tree's window and rate allow."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from overlay.core.tree_state import TreeState
 
 @dataclass(frozen=True)
 class Leaf:
-    """A tree whose sums begin at this agent, as the task has it now.
+    """A tree in which this agent is a leaf, so that sums begin here, as the task has it at present.
 
-    window: how many chunks may be without a result. seconds(chunk): how long the chunk takes at the tree's rate; 0: it
-    is not paced. post(chunk): sends the chunk; returns whether the task still goes on. again(): sends more of the tree,
-    when its rate allows it.
+    Attributes:
+        tree: the tree's state at this agent.
+        window: number of chunks that may be without a result.
+        seconds: called as seconds(chunk); returns how long the chunk takes at the tree's rate, or 0 where it is not
+            paced.
+        post: called as post(chunk); sends the chunk and returns whether the task still goes on.
+        again: sends more of the tree; called when its rate allows that.
     """
 
     tree: TreeState
@@ -26,13 +30,18 @@ class Leaf:
 
 
 class LeafSender:
-    """clock(): seconds. later(seconds, callback): calls back then."""
+    """Sends the chunks of one agent's leaves.
+
+    Args:
+        clock: returns the time in seconds.
+        later: called as later(seconds, callback); calls back after so many seconds.
+    """
 
     def __init__(self, clock: Callable[[], float], later: Callable[[float, Callable[[], None]], object]) -> None:
         self._clock, self._later = clock, later
 
     def send(self, leaf: Leaf) -> None:
-        """Posts as many chunks as window and rate allow."""
+        """Post as many chunks as window and rate allow."""
         if leaf.tree.sending:
             return  # this agent is the root, too, and sending gave a result: the loop further up the stack continues
         leaf.tree.sending = True

@@ -6,24 +6,25 @@ import math
 from collections import deque
 
 PROBE_CHUNKS = 4
-"""A throughput is that of this many chunks (PROBE_CHUNK_NUM in NetStorm's Table II)."""
+"""Least number of chunks of which a throughput is taken (PROBE_CHUNK_NUM in NetStorm's Table II)."""
 
 PAUSE_SECONDS = 0.1
-"""Least seconds that the chunks of a measurement take together: an agent that the scheduler did not let run for a while
-finds several chunks at once, and the last of these alone would measure how fast it reads its memory."""
+"""Least seconds that the chunks of a measurement take together. An agent that the scheduler did not let run for a while
+finds several chunks at once, and the last of these alone would measure how fast the agent reads its memory.
+"""
 
 EXCHANGES = 16
-"""The clock offset is taken from the quickest of this many latest exchanges with the coordinator."""
+"""Number of latest exchanges with the coordinator of which the quickest gives the clock offset."""
 
 
 class ThroughputEstimator:
-    """The throughput from one other agent to this one, by Eq. (17): the sizes of the last `chunks` chunks over the
-    times from their stamps to their arrival.
+    """Estimates the throughput from one other agent to this one by Eq. (17) of the NetStorm paper: the sizes of the
+    last `chunks` chunks, divided by the times from their stamps to their arrival.
 
     A chunk that was stamped before the previous one arrived has waited behind that one, in a buffer of the kernel or a
     queue of the network; its time counts from that arrival on, or it would measure the wait. The equation takes the
-    mean of the chunks' own throughputs; here their sizes are divided together, since where two chunks are read at once,
-    the second one took no time at all.
+    mean of the chunks' own throughputs. Here the sum of their sizes is divided by the sum of their times, since where
+    two chunks are read at once, the second one took no time at all.
     """
 
     def __init__(self, chunks: int = PROBE_CHUNKS) -> None:
@@ -33,10 +34,16 @@ class ThroughputEstimator:
         self._size = self._seconds = 0.0  # of all of them together
 
     def arrived(self, stamp: float, now: float, size: float, *, counts: bool = True) -> float | None:
-        """A chunk has arrived. stamp, now: when its sender began to send it and when it arrived, in seconds of one
-        clock. counts: it is large enough to measure by (PROBE_CHUNK_SIZE); others wait, and are waited for, only.
-        Returns the throughput in units of `size` per second; None while too few chunks have come, or for one that does
-        not count."""
+        """Take note of a chunk that has arrived. Return the throughput in units of `size` per second; None while too
+        few chunks have come, or for a chunk that does not count.
+
+        Args:
+            stamp: when the sender began to send the chunk, in seconds.
+            now: when it arrived, by the same clock.
+            size: size of the chunk.
+            counts: whether the chunk is large enough to measure by (PROBE_CHUNK_SIZE in NetStorm's Table II). Others
+                only move the time of the last arrival.
+        """
         seconds, self._last = max(0.0, now - max(stamp, self._last)), now
         if not counts:
             return None
@@ -49,14 +56,21 @@ class ThroughputEstimator:
 
 
 class ClockOffset:
-    """The difference between the coordinator's clock and this agent's, as NTP estimates it: the answer to a question
-    counts as written in the middle of the exchange. The error is at most half of the exchange's duration."""
+    """Estimates the difference between the coordinator's clock and this agent's as NTP does: the answer to a question
+    counts as written in the middle of the exchange. The error is at most half of the exchange's duration.
+    """
 
     def __init__(self) -> None:
         self._exchanges: deque[tuple[float, float]] = deque(maxlen=EXCHANGES)
 
     def answered(self, asked: float, there: float, now: float) -> None:
-        """asked, now: by this agent's clock, in seconds; there: by the coordinator's clock when it answered."""
+        """Take note of the coordinator's answer to a question.
+
+        Args:
+            asked: when this agent asked, by its own clock, in seconds.
+            there: when the coordinator answered, by the coordinator's clock.
+            now: when the answer arrived, by this agent's clock.
+        """
         self._exchanges.append((now - asked, there - (asked + now) / 2))
 
     @property

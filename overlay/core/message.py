@@ -4,9 +4,9 @@
     hop 1 | hops 1 | path 9 x 2
 
 `contributors` has a bit for each contributor of the tree whose values are in the sum. `stamp` is when the sender began
-to send the message, in seconds of the coordinator's clock (nan where its offset is not known yet). `path` lists the
-agents from the sender to the receiver, by number, and `hop` is the position in it of the agent to which the message is
-going now: an agent that is not the last one passes the message on.
+to send the message, in seconds of the coordinator's clock (nan where the sender does not know that clock's offset yet).
+`path` lists the agents from the sender to the receiver, by number, and `hop` is the position in it of the agent to
+which the message is going now: an agent that is not the last one passes the message on.
 """
 
 from __future__ import annotations
@@ -49,7 +49,12 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Header:
-    """A message without its values. path: numbers of agents; hop: the position in it of the agent addressed now."""
+    """A message without its values.
+
+    Attributes:
+        path: numbers of the agents from the sender to the final receiver.
+        hop: position in `path` of the agent to which the message is going now.
+    """
 
     kind: Kind
     epoch: int
@@ -64,19 +69,19 @@ class Header:
 
     @property
     def last(self) -> bool:
-        """Whether the agent addressed now is the final receiver."""
+        """Whether the agent to which the message is going now is the final receiver."""
         return self.hop == len(self.path) - 1
 
     def onward(self) -> Header:
-        """The header for the next agent of the path."""
+        """Return the header for the next agent of the path."""
         return replace(self, hop=self.hop + 1)
 
     def stamped(self, stamp: float) -> Header:
-        """The same header with this stamp, in seconds."""
+        """Return the same header with this stamp, in seconds."""
         return replace(self, stamp=stamp)
 
     def pack(self) -> bytes:
-        """The HEADER_BYTES bytes that go over the connection."""
+        """Return the HEADER_BYTES bytes that go over the connection."""
         padded = (*self.path, *(0,) * (_PATH - len(self.path)))
         return _FORMAT.pack(
             MAGIC,
@@ -96,8 +101,9 @@ class Header:
 
 
 def unpack(data: bytes | bytearray | memoryview) -> Header:
-    """The header in HEADER_BYTES bytes. Raises MessageError when they are of another protocol or version, or a
-    field is out of range."""
+    """Return the header in these HEADER_BYTES bytes. Raise MessageError when they are of another protocol or version,
+    or a field is out of range.
+    """
     magic, version, kind, tree, epoch, task, chunk, values, contributors, stamp, hop, hops, *path = _FORMAT.unpack(data)
     if magic != MAGIC:
         raise MessageError(f"it does not speak the overlay's protocol: its first bytes are {bytes(magic)!r}")

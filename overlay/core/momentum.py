@@ -1,7 +1,8 @@
 """The velocity that roots keep in a task with momentum: v = momentum v + sum or mean, and v is the result.
 
-A root is a parameter server with a momentum optimiser (APSP). When the root moves, the last root sends its velocity to
-the next one, chunk by chunk, before the round's sums can be finished there.
+Such a root is a parameter server with a momentum optimiser (APSP). When the root moves, the last root sends its
+velocity to the next one, chunk by chunk, and the next root finishes a chunk's sum only when it has the chunk's
+velocity.
 """
 
 from __future__ import annotations
@@ -13,8 +14,17 @@ from overlay.core.message import Values
 
 
 class Velocity:
-    """The velocity at one agent, in one task. before: this agent's, over the whole tensor, from the task before; None:
-    it has none, which counts as zeros. after: what it keeps when the task is done; None: it is no root of the task."""
+    """The velocity at one agent, in one task.
+
+    Args:
+        task: the task.
+        node: name of the agent.
+        before: this agent's velocity over the whole tensor, from the task before; None where it has none, which
+            counts as zeros.
+
+    Attributes:
+        after: the velocity that the agent keeps when the task is done; None where it is no root of the task.
+    """
 
     def __init__(self, task: Task, node: str, before: Values | None) -> None:
         self._task, self._before = task, before
@@ -30,17 +40,20 @@ class Velocity:
         return np.zeros(end - start, np.float32) if self._before is None else self._before[start:end]
 
     def expects(self, tree: int, chunk: int) -> bool:
-        """Return whether the last root's velocity of this chunk is wanted here and has not arrived."""
+        """Return whether this agent needs the last root's velocity of this chunk and does not have it yet."""
         return self.after is not None and (tree, chunk) not in self._arrived
 
     def arrived(self, tree: int, chunk: int, velocity: Values) -> Values | None:
-        """The last root's velocity of a chunk has arrived. Returns the chunk's sum when that has waited for it."""
+        """Take the last root's velocity of a chunk. Return the chunk's sum where that has waited for the velocity, else
+        None.
+        """
         self._arrived[tree, chunk] = velocity
         return self._waiting_sums.pop((tree, chunk), None)
 
     def applied(self, tree: int, chunk: int, total: Values) -> Values | None:
-        """The chunk's result: momentum times the old velocity plus `total`. It is the new velocity, too. None: the old
-        velocity has not arrived yet; `arrived` will return the sum."""
+        """Return the chunk's result, which is the new velocity, too: momentum times the old velocity plus `total`.
+        Return None where the old velocity has not arrived yet; `arrived` will return the sum.
+        """
         assert self.after is not None, "only roots of a task with momentum have a velocity"
         start, end = self._task.chunk(tree, chunk)
         old: Values | None
@@ -57,6 +70,6 @@ class Velocity:
         return self.after[start:end]
 
     def clear(self) -> None:
-        """The task is over: nothing waits any more."""
+        """Forget the velocities and sums that wait for each other: the task is over."""
         self._arrived.clear()
         self._waiting_sums.clear()

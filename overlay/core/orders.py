@@ -1,7 +1,7 @@
 """Carries out a policy's orders, and keeps the table of running tasks, for the coordinator and the simulator alike.
 
-What an order means for the table is here. What it causes is in `Effects`: the coordinator sends messages to agents
-(net/policy_driver.py), the simulator changes the executions of its agents (sim/simulation.py).
+Here is what an order does to the table. Its consequences for agents are in `Effects`: the coordinator sends them
+messages (net/policy_driver.py), the simulator changes its agents' executions (sim/simulation.py).
 """
 
 from __future__ import annotations
@@ -29,8 +29,12 @@ from overlay.core.errors import OverlayError
 
 @dataclass
 class RunningTask:
-    """waiting: the agents that have not yet got everything that they get of the task. seconds: how long the slowest of
-    the others took."""
+    """A task that runs, in the table of tasks.
+
+    Attributes:
+        waiting: the agents that have not yet got every result that they are to get of the task.
+        seconds: how long the slowest of the other agents took.
+    """
 
     task: Task
     waiting: set[str]
@@ -38,44 +42,51 @@ class RunningTask:
 
 
 class Effects(Protocol):
-    """Effects of orders. The table has changed already when a method is called, except for `prepare` and `paced`."""
+    """Consequences of orders. The table has changed already when a method is called, except for `prepare` and for
+    `paced`, which are called before.
+    """
 
     def prepare(self, task: Task) -> Task:
-        """The task as it will be started, with everything that it needs outside of agents. Raises OverlayError."""
+        """Return the task as it will be started, with everything that it needs outside of agents. Raise OverlayError
+        where that cannot be had.
+        """
 
     def refused(self, task: Task, error: OverlayError) -> None:
-        """`prepare` has failed: the task is not started."""
+        """Handle that `prepare` has failed: the task is not started."""
 
     def started(self, task: Task) -> None:
-        """The task is to be started at its agents."""
+        """Start the task at its agents."""
 
     def mended(self, before: Task, task: Task) -> None:
-        """A running task has other trees now."""
+        """Tell the agents that a running task has other trees now."""
 
     def dropped(self, before: Task, task: Task, order: Drop) -> None:
-        """A copy has lost receivers: `task` is without them. Afterwards nobody waits for these any more."""
+        """Handle that a copy has lost receivers: `task` is `before` without them. Afterwards nobody waits for these any
+        more.
+        """
 
     def paced(self, task: Task, mbps: float) -> None:
-        """The sender of a copy sends at another rate from now on."""
+        """Have the sender of a copy send at another rate from now on."""
 
     def aborted(self, run: RunningTask, order: Abort) -> None:
-        """A task is given up."""
+        """Have the agents give a task up."""
 
     def done(self, run: RunningTask) -> None:
-        """No agent waits for the task any more."""
+        """Handle that no agent waits for the task any more."""
 
     def released(self, order: Release | LetGo) -> None:
-        """The trainer that sends a copy continues; or a trainer waits no longer for a task that goes on, which then is
-        not kept for it."""
+        """Let a trainer go on: the one that sends a copy, or one that no longer waits for a task which goes on without
+        keeping the result for it.
+        """
 
     def left_alone(self, order: ContinueAlone) -> None:
-        """A trainer continues with its own values."""
+        """Let a trainer continue with its own values."""
 
     def rejected(self, order: Reject) -> None:
-        """Trainers get their oldest submissions back."""
+        """Give trainers their oldest submissions back."""
 
     def default_split_set(self, order: DefaultSplit) -> None:
-        """Agents that are ready begin to send by this split."""
+        """Tell agents the split of the tensor by which they begin to send as soon as they are ready."""
 
 
 class OrderExecutor:
@@ -86,7 +97,7 @@ class OrderExecutor:
         self.running: dict[int, RunningTask] = {}
 
     def carry_out(self, orders: Iterable[Order]) -> None:
-        """Carries the orders out, one after the other."""
+        """Carry the orders out, one after the other."""
         for order in orders:
             match order:
                 case Start(task):
@@ -135,15 +146,18 @@ class OrderExecutor:
                 self._effects.aborted(run, order)
 
     def finished(self, number: int, node: str, seconds: float) -> None:
-        """An agent has everything that it gets of the task, `seconds` after it began. Unknown tasks are ignored."""
+        """Take note that an agent has every result that it is to get of the task, `seconds` after it began. Unknown
+        tasks are ignored.
+        """
         if number in self.running:
             run = self.running[number]
             run.seconds = max(run.seconds, seconds)
             self.stop_waiting(number, (node,))
 
     def stop_waiting(self, number: int, nodes: Iterable[str]) -> None:
-        """Note that these agents have, or will not get, what they wanted of a running task, which is done when none
-        waits."""
+        """Take note that these agents have their results of a running task, or will not get them; the task is done when
+        no agent waits.
+        """
         run = self.running[number]
         run.waiting.difference_update(nodes)
         if not run.waiting:

@@ -14,7 +14,9 @@ from typing import TypeVar
 from controlplane.planner.plan.task import Edge, Task
 
 Send = Callable[[Edge, Callable[[], None]], None]
-"""Sends a chunk along an edge, and calls its second argument exactly once: when the chunk has left, or will never."""
+"""Sends a chunk along an edge, and calls its second argument exactly once: when the chunk has left, or when it is
+certain that it never will.
+"""
 
 
 P = TypeVar("P")
@@ -23,9 +25,17 @@ P = TypeVar("P")
 def free_path(
     chunks_on: Mapping[P, int], direct: P, detours: Iterable[P], *, busy_bound: int, detour_length: int, lazy: bool
 ) -> P | None:
-    """The path of a chunk by NetStorm's section VI-A: the direct one while fewer than `busy_bound` chunks are on it
-    (PRIMARY_BUSY_BOUND), else the first detour with fewer than `detour_length` (AUXILIARY_QUEUE_LENGTH), else the
-    direct one again. lazy: then none instead (None), until one has room. chunks_on: of each path."""
+    """Return the path of a chunk by section VI-A of the NetStorm paper: the direct path while few chunks are on it,
+    else the first detour with room, else the direct path again.
+
+    Args:
+        chunks_on: number of chunks that have not left yet, of each path.
+        direct: the direct path.
+        detours: the detours, the preferred one first.
+        busy_bound: the direct path is taken while fewer chunks are on it (PRIMARY_BUSY_BOUND).
+        detour_length: a detour is taken while fewer chunks are on it (AUXILIARY_QUEUE_LENGTH).
+        lazy: return None where no path has room, instead of the direct path.
+    """
     if chunks_on.get(direct, 0) < busy_bound:
         return direct
     found = next((path for path in detours if chunks_on.get(path, 0) < detour_length), None)
@@ -33,8 +43,12 @@ def free_path(
 
 
 class PathSelector:
-    """The paths of one agent's chunks. chunks_on: by path, how many have not left it yet. waiting: by receiver, the
-    chunks that have found no path, oldest first."""
+    """Chooses the paths of one agent's chunks.
+
+    Attributes:
+        chunks_on: number of chunks that have not left yet, by path.
+        waiting: chunks that have found no path, oldest first, by receiver.
+    """
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -43,7 +57,7 @@ class PathSelector:
         self._assigning: set[str] = set()  # receivers for whose chunks `_assign` is running
 
     def send(self, task: Task, edge: Edge, send_over: Send) -> None:
-        """Sends a chunk along the edge, or along one of the task's detours between the same two agents."""
+        """Send a chunk along the edge, or along one of the task's detours between the same two agents."""
         detours = task.detours and any(d.receiver == edge.receiver for d in task.detours if d.sender == self._node)
         if not detours:
             send_over(edge, lambda: None)
@@ -52,7 +66,7 @@ class PathSelector:
         self._assign(edge.receiver)
 
     def _assign(self, receiver: str) -> None:
-        """Sends as many of the chunks that wait for this receiver as find a path."""
+        """Send as many of the chunks that wait for this receiver as find a path."""
         if receiver in self._assigning:
             return  # a chunk that left at once called back: the loop further up the stack continues
         self._assigning.add(receiver)
@@ -63,7 +77,9 @@ class PathSelector:
             self._assigning.discard(receiver)
 
     def _assign_first(self, receiver: str) -> bool:
-        """Sends the chunk that has waited longest; returns whether there was a chunk and a path for it."""
+        """Send the chunk that has waited longest for this receiver. Return whether a chunk and a path for it were
+        found.
+        """
         waiting = self.waiting[receiver]
         if not waiting:
             return False
@@ -81,6 +97,6 @@ class PathSelector:
         return True
 
     def _left(self, path: Edge, receiver: str) -> None:
-        """A chunk has left this path, or will never."""
+        """Take note that a chunk has left this path, or never will, and send one that waits."""
         self.chunks_on[path] -= 1
         self._assign(receiver)

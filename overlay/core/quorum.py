@@ -18,9 +18,14 @@ from typing import Any
 class Quorum:
     """The majority rule and the term of one coordinator.
 
-    agents: the number of agents of the job. contested: whether other coordinators may exist, as far as this one was
-    told at its start or by an agent since. term: that of this coordinator's latest time as the acting one; 0 means
-    that it has never acted.
+    Args:
+        agents: number of agents of the job.
+        contested: see the attribute.
+
+    Attributes:
+        contested: whether other coordinators may exist, as far as this one was told at its start or by an agent
+            since.
+        term: number of this coordinator's latest time as the acting one; 0 where it has never acted.
     """
 
     def __init__(self, agents: int, *, contested: bool) -> None:
@@ -30,15 +35,18 @@ class Quorum:
         self._highest_known = 0
 
     def observe(self, message: Mapping[str, Any]) -> bool:
-        """Takes note of what an agent says when it joins; returns whether another coordinator has begun to act since
-        this one did. Raises ValueError or TypeError when the message's term is not a number."""
+        """Take note of an agent's message to join. Return whether another coordinator has begun to act since this one
+        did. Raise ValueError or TypeError when the message's term is not a number.
+        """
         if message.get("others"):
             self.contested = True
         self._highest_known = max(self._highest_known, int(message.get("term", 0)))
         return self._highest_known > self.term
 
     def admits(self, agent: str) -> bool:
-        """Return whether this coordinator would act for this agent at all; others are to look for another one."""
+        """Return whether this coordinator would act for this agent at all. An agent that it does not admit has to look
+        for another coordinator.
+        """
         return True
 
     def reached_by(self, agents: Collection[str]) -> bool:
@@ -47,13 +55,15 @@ class Quorum:
 
     @property
     def fresh(self) -> bool:
-        """Return whether nothing has been done yet that a second coordinator could do differently."""
+        """Whether this coordinator has done nothing yet that a second coordinator could do differently."""
         return False
 
     def all_here(self, agents: Collection[str]) -> bool:
-        """Return whether nobody else is to be waited for before this coordinator acts."""
+        """Return whether this coordinator, to which these agents are connected, need not wait for others before it
+        acts, because they are all that it expects.
+        """
         return len(agents) == self._agents
 
     def start_term(self) -> None:
-        """Let this coordinator begin to act, with a term above all that it knows of."""
+        """Begin a term of acting, with a number above all terms that this coordinator knows of."""
         self.term = self._highest_known = max(self.term, self._highest_known) + 1

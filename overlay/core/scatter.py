@@ -16,26 +16,28 @@ from controlplane.planner.plan.task import Task
 
 Held = TypeVar("Held")
 EAGER_PRIORITY = 1
-"""The priority of eager chunks in a connection's queue: after the chunks of tasks (0)."""
+"""The priority of eager chunks in a connection's queue: they leave after the chunks of tasks, whose priority is 0."""
 
 TURNS = 2
-"""A receiver keeps the chunks of at most this many turns of one sender."""
+"""Most turns (submissions) of one sender whose eager chunks a receiver keeps."""
 
 OVER = 64
-"""A receiver remembers this many turns of one sender whose tasks have begun: chunks that arrive later are dropped."""
+"""Number of turns of one sender that a receiver remembers after their tasks have begun: eager chunks of them that
+arrive later are dropped.
+"""
 
 Blocks = tuple[tuple[str, int, int], ...]
 
 
 def place(task: Task, tree: int, chunk: int) -> int:
-    """The number, in the whole tensor, of a chunk of a tree."""
+    """Return the number, in the whole tensor, of a chunk of a tree."""
     return task.trees[tree].first // task.chunk_values + chunk
 
 
 class Scatter(Generic[Held]):
     """The eager scatter of one agent, as a sender and as a receiver, without sockets.
 
-    A turn is the sender's own number of a submission. Held: whatever stands for a chunk's values.
+    A turn is the sender's own number of a submission. The type `Held` is whatever stands for a chunk's values.
     """
 
     def __init__(self, node: str) -> None:
@@ -48,7 +50,13 @@ class Scatter(Generic[Held]):
     # --- as a sender ---
 
     def begin(self, turn: int, blocks: Blocks, chunk_values: int) -> list[tuple[str, int]]:
-        """(owner, chunk) to send for this turn, in this order. blocks: (owner, first value, number of values)."""
+        """Return the (owner, chunk) pairs to send for this turn, in the order in which to send them.
+
+        Args:
+            turn: the submission.
+            blocks: (owner, first value, number of values) of each block of the default split.
+            chunk_values: values of a chunk.
+        """
         self._turn, self._with = turn, {}
         found = []
         for owner, first, count in blocks:
@@ -61,15 +69,18 @@ class Scatter(Generic[Held]):
         return turn == self._turn
 
     def sent(self, turn: int, owner: str, chunk: int, by: object = None) -> None:
-        """The chunk has left for its owner. by: the connections to the owner that took it."""
+        """Take note that the chunk has left for its owner, over the connections `by`."""
         if turn == self._turn:
             self._with[chunk] = owner, by
 
     def settle(self, task: Task, now: Mapping[str, object] | None = None) -> frozenset[tuple[int, int]]:
-        """The task that contains this turn has been announced: the (tree, chunk) that need not be sent again.
+        """Return the (tree, chunk) pairs of a task that this agent need not send any more, and end the eager scatter of
+        the turn that the task contains.
 
-        now: the present connections to each owner. A chunk that left by other connections may never have arrived (they
-        broke, or the owner's process ended), and is sent again. None: connections do not break.
+        Args:
+            task: the task, which has just been announced.
+            now: the present connections to each owner. A chunk that left over other connections may never have arrived
+                (they broke, or the owner's process ended), and is sent again. None where connections do not break.
         """
         own = self.turns(task).get(self._node)
         if own is None or own != self._turn:
@@ -83,21 +94,23 @@ class Scatter(Generic[Held]):
         )
 
     def stop(self) -> None:
-        """No task will contain this turn: chunks that have not left are not sent."""
+        """End the eager scatter: no task will contain its turn, and chunks that have not left are not sent."""
         self._turn = None
 
     # --- as a receiver ---
 
     @staticmethod
     def turns(task: Task) -> Mapping[str, int]:
-        """The turn of each participant that the task contains."""
+        """Return the turn of each participant that the task contains."""
         return dict(zip(task.participants, task.turns, strict=True)) if task.turns else {}
 
     def came(
         self, sender: str, turn: int, chunk: int, values: Held, tasks: Iterable[Task]
     ) -> tuple[Task, int, int] | None:
-        """An eager chunk has arrived: the (task, tree, chunk) of `tasks` to which it belongs. None: it is kept until
-        its task begins, or dropped because no task wants it."""
+        """Return the (task, tree, chunk) among `tasks` to which an eager chunk that has arrived belongs. Return None
+        where it belongs to none: the chunk is kept until its task begins, or dropped because its task does not want it
+        here.
+        """
         for task in tasks:
             if self.turns(task).get(sender) == turn:
                 for k, tree in enumerate(task.trees):
@@ -113,7 +126,9 @@ class Scatter(Generic[Held]):
         return None
 
     def collect(self, task: Task) -> list[tuple[int, int, int, Held]]:
-        """A task begins: (tree, chunk, bit of the contributor, values) of its chunks that have arrived already."""
+        """Return (tree, chunk, bit of the contributor, values) of each chunk of a task that arrived before the task
+        began.
+        """
         found = []
         for sender, turn in self.turns(task).items():
             self._over.setdefault(sender, deque(maxlen=OVER)).append(turn)

@@ -1,8 +1,9 @@
-"""Network of the sites as they have measured it, and the topology that plans are made on.
+"""The network of the sites as they have measured it, and the topology that plans are made on.
 
-Rates are measured between pairs of sites, first alone and then all at once, because pairs often share what they use: a
-site's uplink carries all that the site sends. Where the round trip of a pair is what a way over a third site takes
-(within VIA_PART), packets most likely take that way: the pair is no link of its own, and is left to the other two.
+Rates are measured between pairs of sites, first alone and then all at once, because pairs often share links: a site's
+uplink carries all that the site sends. Where the round trip of a pair is that of a way over a third site (within
+VIA_PART), packets most likely take that way: plans then use the two pairs of that way, and the pair itself is no link
+of the topology.
 """
 
 from __future__ import annotations
@@ -24,21 +25,26 @@ Pair = tuple[str, str]
 
 VIA_PART = 0.05
 VIA_LEAST_SECONDS = 0.002
-"""Round trips below this say nothing of the way: inside one building all pairs look alike."""
+"""Least round trip, in seconds, by which a way over a third site is recognised: inside one building all pairs look
+alike.
+"""
 
 SHARED_PART = 0.85
-"""A site whose pairs carry less than this part together of the sum of what they carry alone has a limit of its own."""
+"""A site whose pairs together carry less than this part of the sum of their rates alone has a limit of its own."""
 
 UNKNOWN_MBPS = 1000.0
-"""Mbit/s between sites that have measured nothing at all; only ratios matter to a plan whose rates are not kept."""
+"""Rate, in Mbit/s, that is assumed between sites of which nothing has been measured; only ratios matter to a plan whose
+rates agents do not keep.
+"""
 
 LOSS_LEAST, LOSS_GROWN = 0.02, 2.0
-"""The network is measured again when a pair loses at least this part of its packets, and so many times what it lost
-when it was measured."""
+"""The network is measured again when a pair loses at least the part LOSS_LEAST of its packets, and LOSS_GROWN times the
+part that it lost when it was measured.
+"""
 
 PLAN_WORK = 20_000
-"""Most work to improve a plan, in rounds of new trees times sites times links: the coordinator says nothing while
-it plans. Where all pairs are links, ten sites get within 0.1 % of the best plan, and 20 within 1 %, in about a second.
+"""Most work to improve a plan, in rounds of new trees times sites times links: the coordinator says nothing while it
+plans. Where all pairs are links, ten sites get within 0.1 % of the best plan, and 20 within 1 %, in about a second.
 """
 
 BROKEN_MBPS = 1e-3
@@ -47,19 +53,26 @@ CHUNK_SECONDS = 0.005
 MOST_CHUNK_VALUES = 262_144
 CHUNK_PART = 256
 """A chunk has as many values as the fastest tree carries in CHUNK_SECONDS, up to MOST_CHUNK_VALUES (1 MB), and at most
-a CHUNK_PARTth of the round's, so that the last chunk's way from site to site costs the round little. Large chunks take
-a site less processor time, since much of what a chunk costs it is the same for each size."""
+a CHUNK_PARTth of the round's values, so that the way of the last chunk from site to site costs the round little. Large
+chunks take a site less processor time, since much of a chunk's cost is the same for each size.
+"""
 
 LEAST_WINDOW, LEAST_LARGE = 32, 8
-"""Least numbers of chunks of a tree that a site sends ahead of their results: where a chunk has `chunk_values` values,
-and where it has many more."""
+"""Least numbers of chunks of a tree that a site sends ahead of their results: LEAST_WINDOW where a chunk has
+`chunk_values` values, LEAST_LARGE where it has many more.
+"""
 
 WAYS_A_TREE = 4.0
-"""A chunk's way up a tree and down again takes this many of the longest round trip, at most, as plans usually are."""
+"""Number of longest round trips that a chunk takes up a tree and its result down again, at most, as plans usually are.
+"""
 
 
 def direct_pairs(round_trips: Mapping[Pair, float]) -> list[Pair]:
-    """The pairs that are links of their own, by all round trips in seconds; both directions of a pair, sorted."""
+    """Return the pairs of sites that are links of their own, sorted, in both directions.
+
+    Args:
+        round_trips: seconds, of all pairs.
+    """
     trips: dict[frozenset[str], float] = {}
     for pair, seconds in round_trips.items():
         key = frozenset(pair)
@@ -82,8 +95,10 @@ def direct_pairs(round_trips: Mapping[Pair, float]) -> list[Pair]:
 
 
 def slots(pairs: Iterable[Pair]) -> list[list[Pair]]:
-    """Divides the pairs into slots: in each, a site sends to at most one other and receives from at most one. Pairs are
-    taken by how far apart their sites are in a circle of all, so that the pairs of n sites fit into n - 1 slots."""
+    """Divide the pairs into slots, in each of which a site sends to at most one other and receives from at most one.
+    The pairs are taken by the distance of their sites in a circle of all sites, so that the pairs of n sites fit into n
+    - 1 slots.
+    """
     given = list(pairs)
     place = {site: k for k, site in enumerate(sorted({site for pair in given for site in pair}))}
 
@@ -104,12 +119,19 @@ def slots(pairs: Iterable[Pair]) -> list[list[Pair]]:
 class SiteNetwork:
     """Rates and round trips between sites, by name, and plans for any set of them. Not thread-safe.
 
-    chunk_values: the least of a task's (`chunks`). mtu: bytes of the network's packets. version: changes whenever
-    plans would.
+    Args:
+        chunk_values: least number of values in a task's chunks (`chunks`).
+        mtu: bytes of the network's packets.
 
-    pairs: Mbit/s of payload of each measured pair alone. out, into: Mbit/s of all that a site sends, or receives, where
-    that is less than its pairs carry. round_trips: seconds. hidden: sites that others do not reach, so that two of them
-    have no link between them. losses: of each pair's packets, as sites have told last.
+    Attributes:
+        version: number that changes whenever plans would.
+        pairs: rate of each measured pair alone, in Mbit/s of payload.
+        out, into: Mbit/s of all that a site sends, or receives, where that is less than the sum of its pairs'
+            rates.
+        round_trips: seconds, of each pair.
+        hidden: sites to which others cannot connect, so that two of them have no link between them.
+        losses: part of each pair's packets that is lost, in the sites' latest reports.
+        known: pairs whose rates a file has declared; they are never measured.
     """
 
     def __init__(self, chunk_values: int, mtu: int = MTU) -> None:
@@ -128,8 +150,9 @@ class SiteNetwork:
     def surveyed(
         self, alone: Mapping[Pair, float], together: Mapping[Pair, float], trips: Mapping[Pair, float]
     ) -> None:
-        """Pairs have been measured, alone and then all at once (Mbit/s of payload), and their round trips (seconds).
-        What was known of other pairs stays."""
+        """Take the rates of pairs (Mbit/s of payload), measured alone and then all at once, and their round trips
+        (seconds). Older values of other pairs stay.
+        """
         self.version += 1
         self._losses_then = dict(self.losses)
         self.pairs |= alone
@@ -140,7 +163,9 @@ class SiteNetwork:
                 limits.pop(site, None)
 
         def shared(end: int, site: str) -> tuple[float, float]:
-            """(part of what the site's pairs carry alone that they carry together, that in Mbit/s); 1: it has one."""
+            """Return the part of the sum of their rates alone that the site's pairs carry together, and that in Mbit/s.
+            The part is 1 for a site with one pair.
+            """
             own = [pair for pair in both if pair[end] == site]
             now, before = sum(together[pair] for pair in own), sum(alone[pair] for pair in own)
             return (now / before if len(own) > 1 else 1.0), now
@@ -156,14 +181,15 @@ class SiteNetwork:
             both = {pair for pair in both if pair[end] != site}
 
     def lost(self, sender: str, receiver: str, part: float) -> bool:
-        """Take note of the part of a pair's packets that is lost now. Returns whether that is much more than when rates
-        were measured, which have what TCP carried at the loss of that time."""
+        """Take note of the part of a pair's packets that is lost now. Return whether that is much more than when rates
+        were measured: these are the rates of TCP at the loss of that time.
+        """
         self.losses[sender, receiver] = part
         before = self._losses_then.setdefault((sender, receiver), part)
         return part > max(LOSS_LEAST, LOSS_GROWN * before)
 
     def told(self, sender: str, receiver: str, mbps: float) -> None:
-        """The rate of a pair is known from elsewhere (a file), or the pair was found broken."""
+        """Set the rate of a pair (Mbit/s), which a file declares or which is that of a broken pair."""
         self.version += 1
         self.pairs[sender, receiver] = mbps
 
@@ -174,13 +200,13 @@ class SiteNetwork:
                 self.told(*pair, min(self.pairs[pair], BROKEN_MBPS))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what has been measured, as an object of JSON, for a coordinator that backs up this one."""
+        """Return the measured rates and round trips as an object of JSON, for a coordinator that backs up this one."""
         pairs = [[*pair, mbps] for pair, mbps in self.pairs.items()]
         trips = [[*pair, seconds] for pair, seconds in self.round_trips.items()]
         return {"pairs": pairs, "round_trips": trips, "out": self.out, "into": self.into}
 
     def status(self) -> dict[str, Any]:
-        """Return what is known, for people."""
+        """Return rates, round trips and losses for people, as an object of JSON."""
         links = [
             {"from": a, "to": b, "mbps": mbps, "round_trip_ms": 1000 * self.round_trips.get((a, b), 0.0),
              "loss": self.losses.get((a, b), 0.0)}
@@ -189,7 +215,7 @@ class SiteNetwork:
         return {"links": links, "sends_at_most_mbps": dict(self.out), "receives_at_most_mbps": dict(self.into)}
 
     def adopt(self, given: Mapping[str, Any]) -> None:
-        """Another coordinator has measured this (`to_json`). Rates that a file told to this one stay."""
+        """Take what another coordinator has measured (`to_json`). Rates that a file has declared here stay."""
         self.version += 1
         for sender, receiver, mbps in given["pairs"]:
             if (sender, receiver) not in self.known:
@@ -199,14 +225,16 @@ class SiteNetwork:
         self.into |= {str(site): float(mbps) for site, mbps in given["into"].items()}
 
     def linked(self, site: str, other: str) -> bool:
-        """Return whether one of these two reaches the other."""
+        """Return whether at least one of these two sites can connect to the other one."""
         return not {site, other} <= self.hidden
 
     def links(self, sites: Sequence[str]) -> dict[Pair, float]:
-        """The rate of each link that a plan for these sites has, Mbit/s of payload. A site of which nothing is known
-        gets links to all others, with the median of what is known. What a site's own limit allows is divided among its
-        links as their rates are: a plan may then use all of them at once. (In a full mesh of sites with equal limits
-        this is optimal: every link is used, and each site sends n / 2 (n - 1) of the limit, as in a ring.)"""
+        """Return the rate of each link of the topology for these sites, in Mbit/s of payload. A site of which nothing
+        is known gets links to all others, with the median of the known rates. A limit on all that a site sends or
+        receives is divided among its links in the ratio of their rates: a plan may then use all of them at once. (In a
+        full mesh of sites with equal limits this is optimal: every link is used, and each site sends n / 2 (n - 1) of
+        the limit, as in a ring.)
+        """
         known = {
             pair: mbps for pair, mbps in self.pairs.items()
             if pair[0] in sites and pair[1] in sites and self.linked(*pair)
@@ -226,7 +254,9 @@ class SiteNetwork:
         return {(a, b): mbps * min(parts[0].get(a, 1.0), parts[1].get(b, 1.0)) for (a, b), mbps in known.items()}
 
     def topology(self, sites: Sequence[str]) -> Topology:
-        """Each site a switch with a worker (under the site's name) and a parameter server."""
+        """Return the topology for these sites: each is a switch with a worker, under the site's name, and a parameter
+        server.
+        """
         raw = 1 + tcp_framing(self.chunk_values, self.mtu).headers  # links carry headers beside the payload
         nodes: dict[str, dict[str, str]] = {}
         links: list[tuple[str, str, dict[str, float]]] = []
@@ -244,7 +274,9 @@ class SiteNetwork:
         return Topology(nodes, links, "sites")
 
     def plan(self, sites: Sequence[str]) -> tuple[Plan, Topology]:
-        """The plan of `wan` for these sites (two or more), and what it was made on. Raises as the strategy does."""
+        """Return the plan of the strategy `wan` for these sites (two or more), and the topology that it is for. Raise
+        as the strategy does.
+        """
         key = tuple(sites)
         known = self._plans.get(key)
         if known is not None and known[0] == self.version:
@@ -258,9 +290,10 @@ class SiteNetwork:
         return plan, topology
 
     def chunks(self, sites: Sequence[str], values: int) -> tuple[int, int]:
-        """Return the values of a chunk in a round of `values` values (see CHUNK_SECONDS; `chunk_values` at least), and
-        the chunks of a tree that a site sends ahead of their results, so that long links are full: what the fastest
-        tree carries while a chunk climbs it and its result comes back."""
+        """Return the values of a chunk in a round of `values` values (see CHUNK_PART; at least `chunk_values`), and the
+        number of chunks of a tree that a site sends ahead of their results: so many as the fastest tree carries while a
+        chunk climbs it and its result comes back, so that long links are full.
+        """
         plan, _ = self.plan(sites)
         trips = [seconds for (a, b), seconds in self.round_trips.items() if a in sites and b in sites]
         fastest = plan.rate_mbps * max(tree.share for tree in plan.trees)

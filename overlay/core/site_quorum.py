@@ -1,32 +1,34 @@
-"""Quorum of sites: those that must be connected to a coordinator which may not be the only one (docs/sites.md).
+"""The quorum of sites: which of them must be connected to a coordinator that may not be the only one (docs/sites.md).
 
-Sites come and go, so there is no fixed number of which to have more than half. What counts is the *history*: the sites
-of each of the last two rounds. A round may be done by sites among which are more than half of each of these (exactly
-half, if the first name is among them). Each site gets the history with the state that it goes on from, and tells it
-to every coordinator that it joins; the one with the highest round counts, and of two that say different things of the
-same round the one that was done under the coordinator with the higher term.
+Sites come and go, so a majority of a fixed number has no meaning. The rule uses the *history*: the sites of each of the
+last two rounds. A round may be done by sites among which are more than half of each of these (exactly half, if the
+first name is among them). Each site gets the history with the state that it goes on from, and tells it to every
+coordinator that it joins. The history with the highest round counts; of two that differ about the same round, the one
+that was done under the coordinator with the higher term.
 
-So two coordinators that cannot reach each other never do rounds side by side. Suppose one has done round r + 1 with
-the sites Q, among which are more than half of the sites P of round r. Before all of Q know of that, the other one may
-gather more than half of P; it goes on from round r, and the first one, which needs more than half of P and of Q for
-its next round, cannot. Once it has done the next round, more than half of P know of Q, so at least one of those that
-the other one gathers does, and it needs more than half of Q.
+So two coordinators that cannot reach each other never do rounds side by side. Suppose one has done round r + 1 with the
+sites Q, among which are more than half of the sites P of round r. Before all of Q know of that, the other one may
+gather more than half of P; it goes on from round r, and the first one, which needs more than half of P and of Q for its
+next round, cannot. Once it has done the next round, more than half of P know of Q, so at least one of those that the
+other one gathers does, and it needs more than half of Q.
 
 A site whose process was restarted has forgotten the history, and does not count until it has a state again, unless all
 sites of the last two rounds are connected.
 
-**While no coordinator is there** the sites of the last round go on by themselves: one of them coordinates in its place
+**While no coordinator answers** the sites of the last round go on by themselves: one of them coordinates in its place
 (its *deputy*, overlay/net/deputy.py), and only rounds of exactly all of these sites. So a coordinator that reaches one
 of them knows that they are not going on elsewhere. From that follow the rules of a coordinator that is the only one:
 
-- As long as its process lives it knows every round but those of deputies. It goes on with whoever is there, if among
-  them is one site at least of each round of the history, which has been connected since that round or still knows it.
-- After a restart it knows only what sites tell, and needs more than half of each round of the history, as two do.
-- It may go on with fewer than half of the sites of a round. Then those that are left out could be more than half for a
-  coordinator that is restarted, and the others must not go on without one: that round stays in the history until more
+- As long as its process lives it knows every round but those of deputies. It goes on with the sites that are
+  connected, if among them is at least one site of each round of the history, which has been connected since that round
+  or still knows it.
+- After a restart it knows only what sites tell, and needs more than half of each round of the history, as one of two
+  coordinators does.
+- It may go on with fewer than half of the sites of a round. Then the other sites could be more than half for a
+  coordinator that is restarted, and must not go on without one: that round stays in the history until more
   than half of its sites are in a round again, and sites whose last round has not more than half of the sites of *each*
-  round of their history wait for a coordinator. Where that is so, a coordinator that was restarted needs nobody in
-  particular: nobody goes on elsewhere.
+  round of their history wait for a coordinator. In that case a coordinator that was restarted needs no particular
+  site: nobody goes on elsewhere.
 """
 
 from __future__ import annotations
@@ -37,23 +39,24 @@ from typing import Any
 from overlay.core.quorum import Quorum
 
 History = tuple[tuple[int, int, tuple[str, ...]], ...]
-"""(round, the coordinator's term, the round's sites) of the last two rounds, or of as many as there were, after earlier
-ones of which no later round has had more than half of the sites."""
+"""(round, the coordinator's term, the round's sites) of the last two rounds, or of as many as there were. Before them
+stand earlier rounds of which no later round has had more than half of the sites.
+"""
 
 
 def history_of(given: Iterable[Sequence[Any]]) -> History:
-    """Return the history in a message. Raises ValueError or TypeError for one that is not well formed."""
+    """Return the history in a message. Raise ValueError or TypeError for one that is not well formed."""
     return tuple((int(round_), int(term), tuple(str(site) for site in sites)) for round_, term, sites in given)
 
 
 def after(history: History, round_: int, term: int, sites: Sequence[str]) -> History:
-    """The history after one more round, which was done by these sites."""
+    """Return the history after one more round, which these sites did in this term."""
     earlier = tuple(each for each in history[:-1] if not _most(each[2], sites))
     return (*earlier, *history[-1:], (round_, term, tuple(sites)))
 
 
 def alone_among(history: History) -> tuple[str, ...]:
-    """The sites that may go on, all together, without a coordinator; none: they wait for one."""
+    """Return the sites that may go on, all together, without a coordinator; none where they have to wait for one."""
     if not history:
         return ()
     sites = history[-1][2]
@@ -61,12 +64,16 @@ def alone_among(history: History) -> tuple[str, ...]:
 
 
 def newer(one: History, other: History) -> History:
-    """The one with the higher round and term; `one` where both are equal."""
+    """Return the history with the higher round and term; `one` where both are equal."""
     return other if other and (not one or other[-1][:2] > one[-1][:2]) else one
 
 
 class SiteQuorum(Quorum):
-    """history: as far as this coordinator knows."""
+    """The quorum of a coordinator of sites that come and go.
+
+    Attributes:
+        history: the history, as far as this coordinator knows it.
+    """
 
     def __init__(self, *, contested: bool) -> None:
         self._others = self._lived = False  # there are other coordinators; this process has done a round
@@ -77,7 +84,7 @@ class SiteQuorum(Quorum):
 
     @property
     def contested(self) -> bool:
-        """Whether rounds may have been done, or be done now, of which this coordinator does not know."""
+        """Whether rounds may have been done, or are being done now, of which this coordinator does not know."""
         return self._others or (not self._lived and bool(alone_among(self.history)))
 
     @contested.setter
@@ -86,7 +93,7 @@ class SiteQuorum(Quorum):
 
     @property
     def fresh(self) -> bool:
-        """No round has been done yet, as far as is known here."""
+        """Whether no round has been done yet, as far as this coordinator knows."""
         return not self.history
 
     def observe(self, message: Mapping[str, Any]) -> bool:
@@ -99,20 +106,20 @@ class SiteQuorum(Quorum):
         return super().observe(message)
 
     def learn(self, site: str, history: History) -> None:
-        """A site has told its history."""
+        """Take note of the history that a site has told."""
         if history:
             self._terms[site] = history[-1][1]
             self.history = newer(self.history, history)
 
     def did(self, round_: int, sites: Sequence[str]) -> None:
-        """A round was done by these sites."""
+        """Take note of a round that these sites have done under this coordinator."""
         self.history = after(self.history, round_, self.term, sites)
         self._terms.update(dict.fromkeys(sites, self.term))
         self._vouching.update(sites)
         self._lived = True
 
     def term_of(self, site: str) -> int:
-        """The term in which a site's last round was done; 0: it has told none."""
+        """Return the term in which a site's last round was done; 0 where the site has told none."""
         return self._terms.get(site, 0)
 
     def allows(self, sites: Collection[str]) -> bool:
@@ -143,7 +150,11 @@ class SiteQuorum(Quorum):
 
 
 class DeputyQuorum(SiteQuorum):
-    """Quorum of a site that coordinates while no coordinator is there. history: the site's own."""
+    """The quorum of a site that coordinates while no coordinator answers.
+
+    Args:
+        history: the site's own history.
+    """
 
     def __init__(self, history: History) -> None:
         super().__init__(contested=True)
@@ -151,7 +162,7 @@ class DeputyQuorum(SiteQuorum):
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The sites that are all needed; none: they are not to go on without a coordinator."""
+        """The sites all of which are needed; none where they must not go on without a coordinator."""
         return alone_among(self.history)
 
     def admits(self, agent: str) -> bool:

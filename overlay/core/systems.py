@@ -53,13 +53,15 @@ SELECTABLE = (
     "orpheus", "selmcast",
 )  # fmt: skip
 """The systems of `overlay coordinator --system`. They adapt to what agents measure and to which agents are ready, on
-any network with one agent a site. netstorm-pro is NetStorm with auxiliary paths, as its paper has it; netstorm is
-without them (the paper's "std")."""
+any network with one agent a site. netstorm-pro is NetStorm with auxiliary paths, as its paper has it; netstorm is the
+variant without them (the paper's "std").
+"""
 
 BSP = ("orpheus-bsp", "selmcast-bsp", "orpheus-bsp-l3", "selmcast-bsp-l3")
 COPIED_HEADROOM = 0.12
 """The part of the plan's rate that multicasts copied by switches leave unused: headers take 6 %, and queues drain only
-when links are not quite full."""
+when links are not quite full.
+"""
 
 COPIES = ("selmcast", "orpheus", "selmcast-l3", "orpheus-l3")
 """Systems whose trainers send copies to some others and continue (stale synchronisation, SSP). With all other systems
@@ -68,8 +70,12 @@ trainers get a mean in place of their values."""
 
 @dataclass(frozen=True)
 class LinkQuality:
-    """Quality of the links between sites. loss: the part of the packets that each loses. delay_ms: how long
-    it takes."""
+    """Quality of the links between sites.
+
+    Attributes:
+        loss: the part of the packets that each link loses.
+        delay_ms: delay of each link, in milliseconds.
+    """
 
     loss: float = 0.0
     delay_ms: float = 0.0
@@ -79,18 +85,20 @@ PERFECT = LinkQuality()
 
 
 def _agent(node: int | str) -> str:
-    """The name of a site's agent: h and the site's number; a site with a name has its agent's name already."""
+    """Return the name of a site's agent: h and the site's number, or the site's name where it has one."""
     return node if isinstance(node, str) else f"h{node}"
 
 
 def links_of(graph: nx.DiGraph) -> Links:
-    """The links between sites, under the names of their agents, and the links that each connection uses."""
+    """Return the links between sites, under the names of their agents, and the links that each connection uses."""
     rates = {(_agent(u), _agent(v)): data["mbps"] for u, v, data in graph.edges(data=True)}
     return Links([_agent(node) for node in graph], _routes(graph), rates)
 
 
 def _routes(graph: nx.DiGraph) -> dict[tuple[str, str], list[str]]:
-    """The route of each connection over the sites, under the names of their agents, as switches are told it."""
+    """Return the route of each connection over the sites, under the names of their agents, as the switches' routes have
+    it.
+    """
     agents = {f"h{node}": _agent(node) for node in graph}
     sites = {f"dc{node}": _agent(node) for node in graph}
     return {
@@ -101,9 +109,10 @@ def _routes(graph: nx.DiGraph) -> dict[tuple[str, str], list[str]]:
 
 
 def between_sites(topology: Topology, job: Job) -> nx.DiGraph:
-    """The links between the sites of a job's workers (attribute "mbps"), under the workers' names. A path over switches
-    without a worker counts as one link, with the least of its rates. Raises OverlayError when two workers are at one
-    site."""
+    """Return the graph of the links between the sites of a job's workers, under the workers' names, with the rate in
+    Mbit/s as the attribute "mbps". A path over switches without a worker counts as one link, with the least of its
+    rates. Raise OverlayError when two workers are at one site.
+    """
     at: dict[str, str] = {}
     for worker in job.workers:
         switch = topology.access_switch(worker)
@@ -134,9 +143,21 @@ def planned(
     loss: float = 0.0,
     connections: Connections = ONE_OR_MORE,
 ) -> Plan:
-    """A plan for agents over TCP. Agents keep to the rates of `wan` only, so only `wan` leaves room for headers and
-    acknowledgements, for chunks of `chunk` values in packets of `mtu` bytes. Where links lose the part `loss` of all
-    packets, `wan` plans with what the agents' TCP connections carry of each link. Raises as the strategy does."""
+    """Return a plan for agents over TCP.
+
+    Agents keep the planned rates only with `wan`, so only `wan` leaves room for headers and acknowledgements. Where
+    links lose packets, `wan` plans with the rates that the agents' TCP connections reach. Raise as the strategy does.
+
+    Args:
+        strategy: name of the strategy.
+        topology: the network.
+        job: the job.
+        seed: the strategy's seed.
+        chunk: values of a chunk.
+        mtu: bytes of a packet.
+        loss: part of the packets that each link loses.
+        connections: how many TCP connections an agent has to each other agent.
+    """
     if strategy == "wan":
         left = with_tcp_rates(topology, loss, connections, mtu=mtu)
         return wan(left, job, seed=seed, framing=tcp_framing(chunk, mtu))
@@ -154,12 +175,18 @@ def make(
     update: float = 5.0,
     links: LinkQuality = PERFECT,
 ) -> Policy:
-    """A new policy of the system `name`.
+    """Return a new policy of a system. Raise as strategies do for an unknown name.
 
-    graph: sites 0, 1, .. (agents h0, h1, ..) or the agents' names (`between_sites`); edges have "mbps". values: float32
-    values of the model. p: agents of a group (CREW and its baselines), or a multicast's receivers and its sender
-    (SelMcast, Orpheus). chunk: values of a chunk. update: NetStorm's UPDATE_TIME, seconds. links: `wan` plans with
-    them. Raises as strategies do for other names.
+    Args:
+        name: the system.
+        graph: sites 0, 1, .. (agents h0, h1, ..) or the agents' names (`between_sites`); edges have "mbps".
+        values: float32 values of the model.
+        p: agents of a group (CREW and its baselines), or a multicast's receivers and its sender (SelMcast,
+            Orpheus).
+        chunk: values of a chunk.
+        seed: seed of all random choices.
+        update: NetStorm's UPDATE_TIME, in seconds.
+        links: quality of the links, which `wan` plans with.
     """
     named = nx.relabel_nodes(graph, {node: _agent(node) for node in graph})
     nodes = tuple(named.nodes)
@@ -211,5 +238,7 @@ def _link(sender: str, receiver: str) -> tuple[str, str]:
 
 
 def maker(name: str, graph: nx.DiGraph, values: int, **options: Any) -> Callable[[], Policy]:
-    """Makes a new policy at each call, since a policy remembers its run; arguments as for `make`."""
+    """Return a function that makes a new policy at each call, since a policy remembers its run. The arguments are those
+    of `make`.
+    """
     return partial(make, name, graph, values, **options)

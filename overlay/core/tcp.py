@@ -1,4 +1,4 @@
-"""Model of TCP over links that lose packets at random: how much it carries.
+"""A model of TCP over links that lose packets at random: how much a connection carries.
 
 The model is Reno with selective acknowledgements. A window grows by one segment a round trip. After a lost segment, the
 next round trip carries half of the window and does not let it grow (fast recovery, RFC 6582). Losses are found by the
@@ -28,32 +28,37 @@ if TYPE_CHECKING:
 
 INITIAL_SEGMENTS = 10  # RFC 6928
 LEAST_SEGMENTS = 2
-"""A window has at least this many segments after a loss (RFC 5681)."""
+"""Least number of segments in a window after a loss (RFC 5681)."""
 
 FAR, MOST_SEGMENTS = 6.0, 4096
 """The distribution ends at FAR times the mean window, since larger ones are rare, and at MOST_SEGMENTS, since receivers
-hold at most six megabytes (Linux's `tcp_rmem`)."""
+hold at most six megabytes (Linux's `tcp_rmem`).
+"""
 
 TARGET_UTILISATION = 0.95
-"""Agents open enough connections to use this part of a link's rate."""
+"""Part of a link's rate for which agents open enough connections."""
 
 MOST_CONNECTIONS = 4
 """The default limit of connections to one neighbour: more of them would take a larger part of links that others use."""
 
 BITS = 8e-6  # Mbit in a byte
 LEAST_RTT = 1e-3
-"""The round trip, in seconds, where a topology has no delays."""
+"""Round trip, in seconds, that is assumed where a topology has no delays."""
 
 
 def mathis_mbps(rtt_seconds: float, loss: float, segment: int = segment_bytes()) -> float:
-    """The rate of a TCP connection at this round trip and loss: MSS / RTT sqrt(3 / 2 p) (Mathis et al., 1997)."""
+    """Return the rate of a TCP connection at this round trip and loss, in Mbit/s: MSS / RTT sqrt(3 / 2 p) (Mathis et
+    al., 1997).
+    """
     return segment * BITS / rtt_seconds * math.sqrt(1.5 / loss)
 
 
 @lru_cache(maxsize=64)
 def window_distribution(loss: float) -> NDArray[np.float64]:
-    """Element w is the part of the round trips in which a connection's window has w segments, when each segment is lost
-    with the probability `loss`. Raises ValueError for a loss that is not between 0 and 1."""
+    """Return the distribution of a connection's window when each segment is lost with the probability `loss`: element w
+    is the part of the round trips in which the window has w segments. Raise ValueError for a loss that is not between 0
+    and 1.
+    """
     from scipy.sparse import coo_matrix, eye  # agents that lose nothing need none of this
     from scipy.sparse.linalg import spsolve
 
@@ -87,16 +92,23 @@ def window_distribution(loss: float) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=256)
 def _together(loss: float, connections: int) -> NDArray[np.float64]:
-    """The distribution of the sum of this many connections' windows."""
+    """Return the distribution of the sum of this many connections' windows."""
     own = window_distribution(loss)
     return own if connections == 1 else np.convolve(_together(loss, connections - 1), own)
 
 
 def utilisation(mbps: float, rtt_seconds: float, loss: float, connections: int = 1, *, mtu: int = MTU) -> float:
-    """The part of a link's rate that this many TCP connections use when they always have something to send.
+    """Return the part of a link's rate that TCP connections use when they always have something to send.
 
-    rtt_seconds: the round trip without the time of frames on the link. A round takes a round trip, or the time that the
-    link needs for all windows where that is longer; a receiver acknowledges every second segment.
+    A round takes a round trip, or the time that the link needs for all windows where that is longer; a receiver
+    acknowledges every second segment.
+
+    Args:
+        mbps: rate of the link.
+        rtt_seconds: round trip without the time of frames on the link.
+        loss: part of the packets that is lost.
+        connections: number of connections.
+        mtu: bytes of a packet.
     """
     if not loss:
         return 1.0
@@ -108,7 +120,7 @@ def utilisation(mbps: float, rtt_seconds: float, loss: float, connections: int =
 
 
 def connections_for(mbps: float, rtt_seconds: float, loss: float, part: float, most: int, *, mtu: int = MTU) -> int:
-    """The least number of connections that use this part of a link's rate, but at most `most`."""
+    """Return the least number of connections that use the given part of a link's rate, but at most `most`."""
     enough = (k for k in range(1, most) if utilisation(mbps, rtt_seconds, loss, k, mtu=mtu) >= part)
     return next(enough, most)
 
@@ -117,10 +129,19 @@ class Window:
     """A TCP connection on the simulator. Messages leave two segments at a time, within the window; each segment is lost
     with the probability `loss`.
 
-    links: the simulator's resources on the route. rtt_seconds: the round trip without the time of frames on links.
-    most: segments of the receiver's window. queue(): seconds that a frame would wait now at the narrowest link.
-    flying: segments that are past the links and not acknowledged. held: what leaves is not delivered before this time,
-    since something before it was lost and is still to come.
+    Args:
+        sim: the simulator.
+        links: the simulator's resources on the route.
+        rtt_seconds: round trip without the time of frames on links.
+        loss: probability that a segment is lost.
+        random: source of the random losses.
+        most: segments of the receiver's window.
+        queue: returns the seconds that a frame would wait now at the narrowest link.
+
+    Attributes:
+        flying: number of segments that are past the links and not acknowledged.
+        held: earliest time at which what leaves now is delivered, since an earlier segment was lost and is still to
+            come.
     """
 
     def __init__(
@@ -148,8 +169,14 @@ class Window:
         self._sent: Callable[[], None] = lambda: None
 
     def send(self, mbit: float, frames: int, behind: Callable[[], float], sent: Callable[[], None]) -> None:
-        """Sends a message in this many frames. behind(): frames of messages that wait. sent(): the last frame is past
-        the links."""
+        """Send a message.
+
+        Args:
+            mbit: size of the message.
+            frames: number of frames of the message.
+            behind: returns the number of frames of messages that wait for this one.
+            sent: called when the last frame is past the links.
+        """
         self._left, self._bits, self._behind, self._sent = frames, mbit / frames, behind, sent
         self._go()
 
@@ -184,8 +211,9 @@ class Window:
         return self._bits * min(self._left + self._behind(), max(0.0, self.window - self.flying))
 
     def _lose(self, *, last: bool) -> None:
-        """A segment is lost. The sender knows that from the segments that follow, or, where none does (`last`), after
-        two round trips (RFC 8985). The retransmission waits in the narrowest link's queue."""
+        """Handle the loss of a segment. The sender learns of it by the segments that follow, or, where none follows
+        (`last`), after two round trips (RFC 8985). The retransmission waits in the narrowest link's queue.
+        """
         queue = self._queue()
         known = self._rtt * (2 if last else 1)
         again = known + queue
@@ -218,7 +246,7 @@ class Connections:
     most: int = MOST_CONNECTIONS
 
     def over(self, mbps: float, rtt_seconds: float, loss: float, *, mtu: int = MTU) -> int:
-        """The number over a link of this rate, round trip and loss."""
+        """Return the number of connections over a link of this rate, round trip and loss."""
         if not loss or self.most <= self.least:
             return self.least
         return max(self.least, connections_for(mbps, rtt_seconds, loss, TARGET_UTILISATION, self.most, mtu=mtu))
@@ -230,8 +258,9 @@ ONE_OR_MORE = Connections()
 def with_tcp_rates(
     topology: Topology, loss: float, connections: Connections = ONE_OR_MORE, *, mtu: int = MTU
 ) -> Topology:
-    """The topology with the rate that TCP connections reach on each link between switches, when each link loses the
-    part `loss` of all packets. Round trips are those of connections over one link."""
+    """Return the topology with the rate that TCP connections reach on each link between switches, when each link loses
+    the part `loss` of all packets. Round trips are those of connections over one link.
+    """
     if not loss:
         return topology
     links = []

@@ -10,10 +10,17 @@ from overlay.core.message import Values
 
 
 class TrainerTensor:
-    """A trainer's tensor while a task replaces its values. values: the tensor, float32 and of one dimension; None
-    before it is submitted and after `clear`. source: the values to send: the same memory, or a copy where they must
-    outlast the results. restorable: whether the submitted values may have to be restored; not so for memory that no
-    trainer has submitted. memory(n): an array of n values."""
+    """A trainer's tensor while a task replaces its values.
+
+    Args:
+        memory: called as memory(n); returns an array of n values.
+        restorable: whether the submitted values may have to be restored; memory that no trainer has submitted need
+            not be.
+
+    Attributes:
+        values: the tensor, float32 and of one dimension; None before it is submitted and after `clear`.
+        source: the values to send: the same memory, or a copy where they must outlast the results.
+    """
 
     def __init__(self, memory: Callable[[int], Values], *, restorable: bool) -> None:
         self._memory, self._restorable = memory, restorable
@@ -23,7 +30,7 @@ class TrainerTensor:
         self._kept: Values | None = None  # as large as the tensor
 
     def submit(self, values: Values, *, copied: bool) -> None:
-        """The trainer's values are there. copied: they are sent from a copy."""
+        """Take the trainer's values; with `copied`, keep a copy of them to send from."""
         self.values = values
         self.source = values
         if copied:
@@ -31,14 +38,16 @@ class TrainerTensor:
             self.source[:] = values
 
     def buffer(self, start: int, end: int) -> Values | None:
-        """The memory of this part of the tensor, into which a result may be received; None: there is no tensor yet."""
+        """Return the memory of this part of the tensor, into which a result may be received; None before the tensor is
+        submitted.
+        """
         if self.values is None:
             return None
         self._keep(start, end)
         return self.values[start:end]
 
     def write(self, start: int, end: int, result: Values) -> None:
-        """A result replaces this part of the tensor, unless it was received into it (`buffer`)."""
+        """Replace this part of the tensor by a result, unless the result was received into it (`buffer`)."""
         assert self.values is not None, "results are written after the trainer has submitted its values"
         part = self.values[start:end]
         if part.ctypes.data != result.ctypes.data:
@@ -46,22 +55,22 @@ class TrainerTensor:
             part[:] = result
 
     def add(self, start: int, end: int, values: Values) -> None:
-        """Adds to this part of the tensor."""
+        """Add the values to this part of the tensor."""
         assert self.values is not None, "values are added after the trainer has submitted its own"
         part = self.values[start:end]
         part += values
 
     def scale(self, factor: float) -> None:
-        """Multiplies the whole tensor; nothing when there is none."""
+        """Multiply the whole tensor by a factor; do nothing where no tensor is submitted."""
         if self.values is not None:
             np.multiply(self.values, np.float32(factor), out=self.values)
 
     def commit(self) -> None:
-        """The tensor has all results: the submitted values are not needed any more."""
+        """Forget the submitted values: the tensor has all results."""
         self._forget_kept()
 
     def restore(self) -> None:
-        """The tensor has the submitted values again, so that no sums stay in a part of it."""
+        """Give the tensor the submitted values again, so that no sums stay in a part of it."""
         if self.values is None or self.source is None:
             return
         if self.source is not self.values:
@@ -72,12 +81,12 @@ class TrainerTensor:
         self._forget_kept()
 
     def clear(self) -> None:
-        """The tensor is the trainer's again."""
+        """Let go of the tensor, which is the trainer's again."""
         self.values = self.source = None
         self._forget_kept()
 
     def _keep(self, start: int, end: int) -> None:
-        """Keeps the submitted values of a part that a result is going to replace, where there is no other copy."""
+        """Keep the submitted values of a part that a result is going to replace, where there is no other copy."""
         if self._restorable and self.values is not None and self.source is self.values:
             if (start, end) in self._overwritten:
                 return

@@ -1,4 +1,4 @@
-"""State of one tree of a task at one agent: its place in the tree, the sums it holds, the results it has."""
+"""The state of one tree of a task at one agent: its place in the tree, the sums it holds, the results it has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from controlplane.planner.plan.task import Edge, Op, Task
 from overlay.core.message import Values
 
 TIMER_SECONDS = 0.0005
-"""A chunk that may be sent within this time is sent at once, because timers are no finer."""
+"""Longest wait, in seconds, that is skipped: a chunk that may be sent so soon is sent at once, because timers are no
+finer.
+"""
 
 
 Combine = Callable[[Values, Values], None]
@@ -38,14 +40,18 @@ def combine_of(op: Op) -> Combine:
 
 @dataclass
 class PartialSum:
-    """The sum of one chunk's values, as far as they have arrived. contributors: a bit for each agent in it."""
+    """The sum of one chunk's values, as far as they have arrived.
+
+    Attributes:
+        contributors: a bit for each agent whose values are in the sum.
+    """
 
     contributors: int = 0
     total: Values | None = None
     sent: bool = False
 
     def add(self, values: Values, contributors: int, combine: Combine = _add) -> None:
-        """Adds values; the first ones become the memory of the sum."""
+        """Add values; the first ones become the memory of the sum."""
         if self.total is None:
             self.total = values
         else:
@@ -53,7 +59,7 @@ class PartialSum:
         self.contributors |= contributors
 
     def taken(self) -> Values:
-        """The sum, which is complete and belongs to the caller from now on."""
+        """Return the sum, which is complete and belongs to the caller from now on."""
         assert self.total is not None, "a sum is sent once, and not before it has values"
         self.sent, total, self.total = True, self.total, None
         return total
@@ -61,33 +67,50 @@ class PartialSum:
 
 @dataclass
 class Pace:
-    """Pace of a tree: when its next chunk may be sent, in seconds of the execution's clock."""
+    """Pace of a tree.
+
+    Attributes:
+        next_at: when the tree's next chunk may be sent, in seconds of the execution's clock.
+    """
 
     next_at: float = 0.0
 
     def wait(self, now: float, seconds: float) -> float:
-        """Return the seconds to wait before a chunk may be sent that takes so many seconds at the tree's rate. 0: it is
-        sent now, and the next one waits for its end. Unused time is lost, except for one chunk's: a late timer must not
-        slow the tree down."""
+        """Return the seconds to wait before a chunk may be sent that takes `seconds` at the tree's rate. Where that is
+        0, the chunk counts as sent now, and the next one waits for its end. Unused time is lost, except for one
+        chunk's: a late timer must not slow the tree down.
+        """
         if self.next_at > now + TIMER_SECONDS:
             return self.next_at - now
         self.next_at = max(self.next_at, now - seconds) + seconds
         return 0.0
 
     def hasten(self, at: float) -> None:
-        """The next chunk may be sent at this time, or earlier."""
+        """Allow the next chunk to be sent at this time, or earlier."""
         self.next_at = min(self.next_at, at)
 
 
 @dataclass
 class TreeState:
-    """One tree of a task, as one agent has it. Sets of contributors are bits, by position in the tree's list.
+    """One tree of a task, as one agent has it. Sets of contributors are bits, by position in the tree's list of
+    contributors.
 
-    own_bit: this agent's bit; 0: it contributes nothing. expected: all bits that pass this agent on the way up; 0: it
-    adds nothing. child_bits: the bits below each child, which is what each child's partial sums must contain.
-    first_missing: the lowest chunk without a result. next_chunk, pace, timers (how many have been set: only the last
-    one counts) and sending (the send loop is on the stack): for an agent without children, which begins the tree's
-    sums.
+    Attributes:
+        chunks: number of chunks of the tree.
+        own_bit: this agent's bit; 0 where it contributes nothing.
+        expected: all bits that pass this agent on the way up; 0 where it adds nothing.
+        child_bits: for each child the bits below it, which each of its partial sums must contain.
+        is_leaf: the tree's sums begin at this agent, which contributes and has no children.
+        up: edge to the parent; None at the root.
+        down: edges on which this agent passes results on.
+        is_receiver: the agent's trainer gets the results.
+        sums: partial sums by chunk.
+        results: chunks whose results are known.
+        first_missing: the lowest chunk without a result.
+        next_chunk: at a leaf, the next chunk to send.
+        pace: at a leaf, when that chunk may be sent.
+        timers: at a leaf, how many timers have been set; only the last one counts.
+        sending: at a leaf, whether the loop that sends is on the stack.
     """
 
     chunks: int
@@ -108,7 +131,7 @@ class TreeState:
 
     @classmethod
     def of(cls, task: Task, index: int, node: str) -> TreeState:
-        """The tree with this index in the task, before anything has been sent."""
+        """Return the tree with this index in the task, before anything has been sent."""
         tree = task.trees[index]
         own_bit = 1 << tree.contributors.index(node) if node in tree.contributors else 0
         child_bits = tuple(tree.bits(child) for child in tree.children(node))
@@ -124,12 +147,12 @@ class TreeState:
         )
 
     def add_result(self, chunk: int) -> None:
-        """The chunk's result is known: its partial sum is needed no more."""
+        """Take note that the chunk's result is known: its partial sum is needed no more."""
         self.results.add(chunk)
         self.sums.pop(chunk, None)
         while self.first_missing in self.results:
             self.first_missing += 1
 
     def missing(self) -> list[int]:
-        """The chunks of which this agent has no result."""
+        """Return the chunks of which this agent has no result."""
         return [chunk for chunk in range(self.first_missing, self.chunks) if chunk not in self.results]

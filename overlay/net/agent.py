@@ -41,13 +41,14 @@ from overlay.net.withdrawals import ANSWER_SECONDS, Withdrawals
 __all__ = ["Agent", "Copy", "Done"]
 
 NOWHERE = "", 0
-"""Told as an agent's address: other agents do not reach it, so it opens all connections itself."""
+"""Value of `advertise` for an agent that others cannot reach, so that it opens all connections itself."""
 
 JOIN_SECONDS = 30.0
 
 UNANSWERED_SECONDS = ANSWER_SECONDS + 1.0
-"""A trainer whose timeout has passed, and that needs its values no more, waits so long for its agent to say who is
-missing. The agent of a busy machine, or one that plans as a deputy, may not come to that for longer."""
+"""Longest wait of a trainer, after its timeout has passed, for its agent to say which agents are missing. The agent of
+a busy machine, or one that plans as a deputy, may not come to that for longer.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -64,16 +65,25 @@ class Copy:
 class Agent:
     """One agent, in a thread of its own. Methods may be called from any thread.
 
-    coordinator: (host, port). node: the agent's name, a worker of the job. listen: where other agents reach this one;
-    port 0: any free one; host 0.0.0.0: all addresses, and others are told the address that the coordinator sees.
-    advertise: where others are told to reach it instead (behind address translation); port 0: the one of `listen`;
-    NOWHERE: they do not.
-    connections: to each neighbour. backups: coordinators that may take the coordinator's place, tried in turn.
-    security: TLS (tls.py); None: plaintext. clock: seconds since any time; the clocks of agents need not agree. log:
-    gets each line; None: the module's logger.
+    Args:
+        coordinator: (host, port) of the coordinator.
+        node: the agent's name, a worker of the job.
+        listen: (host, port) at which other agents connect to this one. Port 0 is any free one. With the host
+            0.0.0.0 the agent listens at all addresses, and others are told the address that the coordinator sees.
+        advertise: (host, port) that others are told instead (behind address translation), with port 0 for the one
+            of `listen`; NOWHERE where they cannot connect to this agent.
+        connections: number of TCP connections to each neighbour.
+        backups: coordinators that may take the coordinator's place, tried in turn.
+        security: TLS (tls.py); None for plaintext.
+        clock: returns seconds since any time; the clocks of agents need not agree.
+        log: gets each line of log; None for the module's logger.
 
-    Its parts tell how far it is: membership (of a coordinator), neighbours (connections to other agents), submissions
-    (values without a result), tasks (that run). They are changed in its thread only, whose event loop is `loop`.
+    Attributes:
+        membership: the connection to a coordinator.
+        neighbours: the connections to other agents.
+        submissions: values that have no result yet.
+        tasks: the tasks that run.
+        loop: the event loop of the agent's thread, the only thread in which these are changed.
     """
 
     def __init__(
@@ -104,7 +114,7 @@ class Agent:
         self._thread.start()
 
     def _compose(self, coordinators: Sequence[tuple[str, int]], clock: Callable[[], float]) -> None:
-        """Makes the agent's parts. Each part is given those above it that it uses."""
+        """Make the agent's parts, each of which is given the ones before it that it uses."""
         node, counters = self.node, self.counters
         self._pending_messages = PendingMessages(counters)
 
@@ -148,8 +158,9 @@ class Agent:
     # --- for trainers ---
 
     def wait_joined(self, timeout: float = JOIN_SECONDS) -> None:
-        """Returns when the coordinator has accepted this agent. timeout: seconds. Raises OverlayError when the
-        coordinator refuses the agent or does not answer in time."""
+        """Return when the coordinator has accepted this agent. Raise OverlayError when the coordinator refuses the
+        agent, or does not answer within `timeout` seconds.
+        """
         if not self._joined.wait(timeout):
             host, port = self.coordinator
             raise OverlayError(f"{self.node}: the coordinator at {host}:{port} did not answer within {timeout:.0f} s")
@@ -157,11 +168,15 @@ class Agent:
             raise OverlayError(f"{self.node}: the coordinator refused this agent: {self._refusal}")
 
     def synchronise_async(self, tensor: Values, about: About | None = None) -> concurrent.futures.Future[Done]:
-        """Submits these values; the future ends when the result has replaced them.
+        """Submit these values, and return a future that ends when the result has replaced them. It raises PeerLost or
+        OverlayError; the tensor then has the submitted values again.
 
-        tensor: float32, one dimension, contiguous; not to be touched before the future ends. about: what the values
-        are, for policies whose members come and go. The future raises PeerLost or OverlayError; the tensor then has the
-        submitted values again. Raises ValueError for another kind of tensor.
+        Args:
+            tensor: float32, one dimension, contiguous; not to be touched before the future ends.
+            about: description of the values, for policies whose members come and go.
+
+        Raises:
+            ValueError: the tensor is of another kind.
         """
         return self._submit(tensor, about).future
 
@@ -176,11 +191,17 @@ class Agent:
         return submission
 
     def synchronise(self, tensor: Values, timeout: float | None = None, *, about: About | None = None) -> Done:
-        """Submits these values and waits until the result has replaced them (`synchronise_async`).
+        """Submit these values and wait until the result has replaced them (`synchronise_async`).
 
-        timeout: seconds after which the round is given up for all agents in it, or, where members come and go, goes on
-        without this trainer, and the tensor is not to be touched any more; then raises Late, a TimeoutError that names
-        the agents that are missing.
+        Args:
+            tensor: float32, one dimension, contiguous.
+            timeout: seconds after which the round is given up for all its agents. Where members come and go, the round
+                then goes on without this trainer, and the tensor is not to be touched any more.
+            about: description of the values, for policies whose members come and go.
+
+        Raises:
+            Late: the timeout has passed; a TimeoutError that names the agents whose values are missing.
+            ValueError, PeerLost, OverlayError: as for `synchronise_async`.
         """
         submission = self._submit(tensor, about, timeout)
         try:
@@ -198,25 +219,28 @@ class Agent:
             raise Late(busy) from None
 
     def copies(self) -> list[Copy]:
-        """The copies that other agents have sent since the last call, in the order in which they were complete."""
+        """Return the copies that other agents have sent since the last call, in the order of their completion."""
         found = []
         while self._inbox:
             found.append(self._inbox.popleft())
         return found
 
     def statistics(self) -> dict[str, Any]:
-        """Bytes sent to each neighbour, bytes of multicasts on each link of the network, and the agent's counters."""
+        """Return the bytes sent to each neighbour, the bytes of multicasts on each link of the network, and the agent's
+        counters.
+        """
         sent, copied = self.neighbours.bytes_sent(), dict(self._multicast.copied)
         return {"node": self.node, "bytes_sent": sent, "bytes_copied": copied, **self.counters}
 
     def leave(self, timeout: float = 30.0) -> None:
-        """Closes the agent when no task needs it any more (it may pass on chunks for others), or after `timeout`
-        seconds."""
+        """Close the agent when no task needs it any more (it may pass on chunks for others), or after `timeout`
+        seconds.
+        """
         self.tasks.idle.wait(timeout)
         self.close()
 
     def close(self) -> None:
-        """Closes the agent at once. Synchronisations that have not ended raise OverlayError."""
+        """Close the agent at once. Synchronisations that have not ended raise OverlayError."""
         if self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # it ends already, and its loop is closed
                 self.loop.call_soon_threadsafe(self._end)
@@ -274,8 +298,7 @@ class Agent:
     # --- the coordinator ---
 
     def _hello(self) -> dict[str, Any]:
-        """Return the message with which the agent joins: its address, and what a coordinator that takes over needs
-        (AgentState)."""
+        """Return the message with which the agent joins: its address, and its tasks (AgentState)."""
         self.submissions.forget_announcements()
         host, port = self.listen
         if self.advertise is not None and self.advertise != NOWHERE:
@@ -292,7 +315,7 @@ class Agent:
         self.tasks.coordinator_left()
 
     def _on_message(self, message: dict[str, Any]) -> None:
-        """The coordinator has said this."""
+        """Do what the coordinator's message demands."""
         kind = message["type"]
         if kind == "members":
             self._set_members(message)
@@ -342,7 +365,7 @@ class Agent:
             self._dispatcher.begun(execution)
 
     def _set_members(self, message: dict[str, Any]) -> None:
-        """The coordinator acts, and says who the members are and how messages are to be sent."""
+        """Take the members' names and addresses, and the form of messages, from a coordinator that has begun to act."""
         if message["epoch"] != self.neighbours.epoch:  # another coordinator, or the first one
             self.tasks.new_epoch()
             self._pending_messages.forget_before(message["epoch"])

@@ -3,8 +3,8 @@
 A link on the way may carry only packets that are smaller than those of this host's network, and drop larger ones
 without a word (a tunnel whose ICMP messages a firewall drops: RFC 2923, "PMTU black holes"). Then a connection opens,
 since the first packets are small, and nothing that is sent over it arrives. So after a connection to a host was open
-and nothing was acknowledged, the next ones send segments that fit through every link; and full ones again after those
-had the same end, since then it was not their size.
+and the host acknowledged nothing, the next connections to it send segments that fit through every link. If those end in
+the same way, the size was not the reason, and the ones after them send full segments again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ _log = logging.getLogger(__name__)
 
 
 class Connector:
-    """Connector of one agent, in its loop. security: TLS; None: plaintext."""
+    """Opens the connections of one agent, in the agent's loop.
+
+    Args:
+        security: TLS; None for plaintext.
+    """
 
     def __init__(self, security: Security | None) -> None:
         self.security = security
@@ -36,8 +40,18 @@ class Connector:
     async def open(
         self, protocol: asyncio.BaseProtocol, address: Address, *, seconds: float, small: bool = False
     ) -> asyncio.Transport:
-        """Opens a connection with this protocol. small: both ends send small segments, whatever has
-        been seen. Raises TimeoutError after so many seconds, and OSError."""
+        """Open a connection with this protocol.
+
+        Args:
+            protocol: gets what arrives.
+            address: (host, port) of the other end.
+            seconds: longest time to try.
+            small: have both ends send small segments, whatever earlier connections have shown.
+
+        Raises:
+            TimeoutError: the connection was not open in time.
+            OSError: the other end cannot be reached.
+        """
         connected = False
         try:
             async with asyncio.timeout(seconds):
@@ -54,14 +68,15 @@ class Connector:
     async def open_stream(
         self, address: Address, *, seconds: float, limit: int
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The same as a stream of lines of at most `limit` bytes, with small segments in both directions: for the
-        coordinator, whose connection carries little."""
+        """Open a connection as a stream of lines of at most `limit` bytes, with small segments in both directions: for
+        the coordinator, whose connection carries little. Raise as `open` does.
+        """
         async with asyncio.timeout(seconds):
             own = await self._connected(address, small=True)
             return await asyncio.open_connection(sock=own, limit=limit, **self._tls(address))
 
     def unanswered(self, address: Address) -> None:
-        """A connection to this address was open, and nothing was acknowledged until it was given up."""
+        """Take note that a connection to this address was open, and was given up because nothing was acknowledged."""
         host = address[0]
         if host in self._small:
             self._small.remove(host)
@@ -78,7 +93,7 @@ class Connector:
         return {"ssl": self.security.connect, "server_hostname": address[0]}
 
     async def _connected(self, address: Address, small: bool) -> socket.socket:
-        """A connected socket. Raises OSError when no address of the host takes the connection."""
+        """Return a connected socket. Raise OSError when no address of the host takes the connection."""
         loop = asyncio.get_running_loop()
         failed: OSError | None = None
         for family, kind, protocol, _, at in await loop.getaddrinfo(*address, type=socket.SOCK_STREAM):

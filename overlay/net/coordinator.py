@@ -31,68 +31,85 @@ if TYPE_CHECKING:
     from overlay.net.replication import Replication
 
 REMIND_SECONDS = 10.0
-"""Agents whose submissions have waited this long are told which agents are missing, for their logs."""
+"""Time, in seconds, after which agents whose submissions wait are told which agents are missing, for their logs."""
 
 ANYWHERE = ("", "0.0.0.0", "::")
 """Hosts of agents that listen at all addresses: others reach such an agent at the address that it connects from."""
 
 
 class Desk(Protocol):
-    """Desk of a coordinator, for its members' wishes beside tasks, in its loop (site_desk.py)."""
+    """The work of a coordinator for its members beside tasks (site_desk.py). All methods are called in the
+    coordinator's loop.
+    """
 
     def attach(self, loop: asyncio.AbstractEventLoop, members: Members, driver: PolicyDriver) -> None:
-        """The coordinator's parts, before anybody joins."""
+        """Take the coordinator's parts, before any agent joins."""
         ...
 
     def joined(self, node: str) -> None:
-        """A member has joined, and has been introduced."""
+        """Handle that a member has joined and has been introduced to the others."""
         ...
 
     def left(self, node: str) -> None:
-        """A member is lost."""
+        """Handle that a member is lost."""
         ...
 
     def said(self, node: str, message: dict[str, Any]) -> None:
-        """A member has sent a message of the type "site"."""
+        """Handle a member's message of the type "site"."""
         ...
 
     def ended(self) -> None:
-        """End the desk's work: this coordinator acts no more, and all members are let go."""
+        """End the desk's work: this coordinator acts no more, and has disconnected all members."""
         ...
 
     def shared(self, version: object) -> dict[str, Any] | None:
-        """Return what a coordinator that backs this one up is to know, with its version; None: it has this version."""
+        """Return what a coordinator that backs up this one has to know, with its version; None where it has this
+        version.
+        """
         ...
 
     def told(self, shared: dict[str, Any]) -> None:
-        """The coordinator that this one backs up shares this."""
+        """Take what the coordinator that this one backs up shares."""
         ...
 
     def status(self) -> dict[str, Any]:
-        """Return what there is to know, for people."""
+        """Return the desk's state for people, as an object of JSON."""
         ...
 
 
 class Coordinator:
-    """A server in a thread of its own; a context manager.
+    """A coordinator: a server in a thread of its own, and a context manager.
 
-    policy: decides on tasks. host, port: where agents join; port 0: any free one. backs_up: another coordinator, whose
-    place this one takes when that cannot be reached any more; until then agents that want to join are sent away. Of
-    several coordinators that one acts to which more than half of all agents are connected (quorum.py). A coordinator
-    that takes over learns from the agents which tasks are running. When the policy can continue with those, nobody
-    notices; when it cannot, or agents report different epochs, the tasks are given up.
+    Of several coordinators that one acts to which more than half of all agents are connected (quorum.py). A coordinator
+    that takes over learns from the agents which tasks are running. When the policy can continue with those, trainers
+    notice nothing; when it cannot, or agents report different epochs, the tasks are given up. A policy with a method
+    `admit` lets agents of any name join to which that method does not object.
 
-    probe_values: agents report the throughput of chunks of at least this many values; None: of none. replication: the
-    switches that copy multicasts (L3), closed with the coordinator; None: there are none, and no task may need them.
-    desk: what members say beside what policies hear (site_desk.py); None: nothing. quorum: of sites that come and go
-    (site_quorum.py); None: more than half of the policy's agents. A policy with a method `admit` lets
-    any name join that it does not object to.
-    security: TLS; None: plaintext. log: gets each line. finished(task, seconds): all participants have what a task had
-    for them; seconds: of the slowest of them.
+    Args:
+        policy: decides on tasks.
+        host, port: where agents join; port 0 is any free one.
+        backs_up: (host, port) of another coordinator, whose place this one takes when that one cannot be reached
+            any more. Until then this one sends agents away that want to join.
+        probe_values: agents report the throughput of chunks of at least this many values; None for no reports.
+        security: TLS; None for plaintext.
+        replication: the switches that copy multicasts (L3), closed with the coordinator; None where no switch
+            copies, and no task may need that.
+        desk: handles the members' messages that are not about tasks (site_desk.py).
+        quorum: the rule for sites that come and go (site_quorum.py); None for more than half of the policy's
+            agents.
+        log: gets each line of log.
+        finished: called as finished(task, seconds) when all agents have their results of a task; the slowest of
+            them took so many seconds.
 
-    address: where it listens. members: the agents that are connected, by name. leadership: whether this coordinator
-    acts, and what it waits for before it does. driver: the tasks that run. loop: of its thread, in which alone these
-    are changed. Raises OSError when it cannot listen.
+    Attributes:
+        address: (host, port) at which it listens.
+        members: the agents that are connected, by name.
+        leadership: whether this coordinator acts, and what it waits for before it does.
+        driver: the tasks that run.
+        loop: the event loop of the coordinator's thread, the only thread in which these are changed.
+
+    Raises:
+        OSError: it cannot listen.
     """
 
     def __init__(
@@ -140,15 +157,15 @@ class Coordinator:
 
     @property
     def active(self) -> bool:
-        """Whether this coordinator acts: begins tasks."""
+        """Whether this coordinator acts, that is, begins tasks."""
         return self.leadership.active
 
     def tell(self, event: Event) -> None:
-        """Gives the policy an event from outside (bandwidths that the network tells). From any thread."""
+        """Give the policy an event from outside (bandwidths that the network tells). May be called from any thread."""
         self.loop.call_soon_threadsafe(self.driver.handle, event)
 
     def close(self) -> None:
-        """Ends the coordinator; agents go on with their tasks, and look for another one."""
+        """End the coordinator; agents go on with their tasks, and look for another coordinator."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(10)
@@ -193,7 +210,7 @@ class Coordinator:
         await end_all()
 
     async def _watch(self) -> None:
-        """Every second: finds members that are silent, and reminds those that wait."""
+        """Find members that are silent, and remind agents that wait, every second."""
         while True:
             await asyncio.sleep(ALIVE_SECONDS)
             for member in list(self.members.values()):
@@ -209,7 +226,7 @@ class Coordinator:
                 self.driver.handle(Tick(frozenset(quiet)))
 
     def _remind(self) -> None:
-        """Agents whose submissions have waited for a while are told which agents are missing, once for each change."""
+        """Tell agents whose submissions have waited for a while which agents are missing, once for each change."""
         late = self.driver.pending.waiting(time.monotonic() - REMIND_SECONDS)
         reason = self.driver.pending.missing(self.members) if late else ""
         if reason and reason != self._reminded:
@@ -218,7 +235,7 @@ class Coordinator:
         self._reminded = reason
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, of an agent or of a coordinator that backs this one up, until it ends."""
+        """Serve one connection, of an agent or of a coordinator that backs up this one, until it ends."""
         member: Member | None = None
         ended = "has left"
         try:
@@ -259,7 +276,7 @@ class Coordinator:
     # --- members ---
 
     def _join(self, message: dict[str, Any], writer: asyncio.StreamWriter) -> Member | None:
-        """An agent wants to join: the new member, or None where it is refused, which it has been told."""
+        """Let an agent join, and return the new member; return None where the agent is refused, and tell it so."""
         node, host = str(message["node"]), str(message["host"])
         if not self.leadership.accepts(node):
             writer.write(STANDBY)
@@ -312,7 +329,7 @@ class Coordinator:
     def _objection(
         self, message: dict[str, Any], node: str, address: tuple[str, int], writer: asyncio.StreamWriter
     ) -> str | None:
-        """Return why this agent may not join; None: it may."""
+        """Return why this agent may not join; None where it may."""
         before = self.members.get(node)
         if message.get("type") != "join":
             return "the first message must be of the type join"
@@ -331,7 +348,7 @@ class Coordinator:
     # --- messages ---
 
     def introduce(self) -> None:
-        """Tells all members who the members are."""
+        """Tell all members who the members are."""
         self.members.tell(
             self.members,
             type="members",
@@ -352,7 +369,7 @@ class Coordinator:
         return {"job": carrier.job, "program_values": carrier.program_values, "key": self._key.hex()}
 
     def _gone(self, member: Member, reason: str) -> None:
-        """A member is lost."""
+        """Handle that a member is lost."""
         del self.members[member.node]
         member.writer.close()
         self._log(reason)
@@ -364,7 +381,7 @@ class Coordinator:
                 self.desk.left(member.node)
 
     def said(self, node: str, message: dict[str, Any]) -> None:
-        """A member has said this; the policy hears of it when this coordinator acts."""
+        """Handle a member's message; the policy hears of it when this coordinator acts."""
         if message["type"] == "alive":
             self.members[node].tell(alive(message))
         elif not self.active:

@@ -1,10 +1,11 @@
-"""Sites go on while no coordinator is there: one of the last round's sites coordinates in its place, in its own agent.
+"""Lets sites go on while no coordinator answers: one of the last round's sites coordinates in its place, in its own
+agent.
 
-All sites of the last round know the same history (core/site_quorum.py), so all of them know who that is: the first
-name among those that others reach. When no coordinator has answered for GONE_SECONDS they join that site's agent, at
-the port at which it listens for values. It acts as soon as all of these sites are there, and only for rounds of all of
-them; it plans with what the coordinator had measured. As soon as a coordinator answers again it lets them go. They join
-the coordinator, which learns from them which rounds have been done.
+All sites of the last round know the same history (core/site_quorum.py), so all of them know which site that is: the
+first name among those that others can reach. When no coordinator has answered for GONE_SECONDS they join that site's
+agent, at the port at which it listens for values. It acts as soon as all of these sites have joined it, and only for
+rounds of all of them; it plans with what the coordinator had measured. As soon as a coordinator answers again it lets
+them go. They join the coordinator, which learns from them which rounds have been done.
 """
 
 from __future__ import annotations
@@ -27,14 +28,22 @@ if TYPE_CHECKING:
     from overlay.net.deputy_coordinator import Deputy
 
 GONE_SECONDS = 3.0
-"""Sites go on without a coordinator when none has said anything for so long: one that is restarted needs less."""
+"""Silence of all coordinators, in seconds, after which sites go on without one; a coordinator that is restarted needs
+less.
+"""
 
 
 class Deputies:
-    """Deputies of one agent, in its loop: who takes the coordinators' place, and this agent itself when that is its
-    part.
+    """Says which site's agent takes the coordinators' place, and runs the deputy where that is this agent; in its loop.
 
-    coordinators: all that may come back. listens(): where this agent listens. log: gets each line.
+    Args:
+        node: this agent's site.
+        coordinators: addresses of all coordinators that may come back.
+        site: this agent's services beside tasks, which know the history and the network.
+        neighbours: the other sites.
+        listens: returns where this agent listens.
+        security: TLS; None for plaintext.
+        log: gets each line of log.
     """
 
     def __init__(
@@ -55,7 +64,9 @@ class Deputies:
         self._watching: list[asyncio.Task[None]] = []
 
     def found(self, membership: Membership) -> Substitute | None:
-        """Whom to join now, when no coordinator answers; None: there is nobody, or it is too early."""
+        """Return whom to join now that no coordinator answers; None where no site can take its place, or it is too
+        early.
+        """
         sites, members = alone_among(self._site.history), self._neighbours.members
         gone = asyncio.get_running_loop().time() > membership.heard + GONE_SECONDS
         if self._node not in sites or not gone or not members.keys() >= set(sites) or self._site.network is None:
@@ -80,7 +91,7 @@ class Deputies:
         return Substitute(first, ("::1" if ":" in host else "127.0.0.1" if host in ANYWHERE else host, port), own)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Another agent wants to join this one as its coordinator."""
+        """Serve the connection of another agent that wants to join this one as its coordinator."""
         if self._own is not None:
             await self._own.serve(reader, writer)
         else:

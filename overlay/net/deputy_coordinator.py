@@ -1,5 +1,6 @@
-"""The coordinator in an agent, while no other one is there (deputy.py). It makes plans, for which it needs much more
-than an agent does: an agent imports this file when it becomes a deputy."""
+"""The coordinator that runs in an agent while no other one answers (deputy.py). It makes plans, for which it needs much
+more than an agent does: an agent imports this file when it becomes a deputy.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from overlay.net.tls import Security
 
 
 class Deputy(Coordinator):
-    """A coordinator in an agent's loop, which gets its connections from the agent."""
+    """A coordinator in an agent's loop, to which the agent passes its connections."""
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
@@ -27,7 +28,7 @@ class Deputy(Coordinator):
         self._watching = asyncio.ensure_future(self._watch())
 
     def resign(self) -> None:
-        """Acts no more; the members look for another coordinator."""
+        """Act no more; the members look for another coordinator."""
         self._watching.cancel()
         self.leadership.resign()
 
@@ -35,7 +36,15 @@ class Deputy(Coordinator):
 def make(
     at: Address, history: History, known: dict[str, Any], security: Security | None, log: Callable[[str], None]
 ) -> Deputy:
-    """known: what the coordinator has told of the network (`SiteDesk`)."""
+    """Return a deputy for the sites of this history.
+
+    Args:
+        at: address at which the agent listens.
+        history: the site's own history of rounds.
+        known: what the coordinator has told of the network (`SiteDesk`).
+        security: TLS; None for plaintext.
+        log: gets each line of log.
+    """
     network = SiteNetwork(int(known["chunk_values"]), int(known["mtu"]))
     quorum = DeputyQuorum(history)
     policy = SiteRounds(

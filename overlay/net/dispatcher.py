@@ -1,4 +1,4 @@
-"""Hands everything that arrives from other agents to the execution, or to the part of the agent, that it is for."""
+"""Hands each message from other agents to the execution, or to the part of the agent, for which it is meant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from overlay.net.tasks import AgentParts, Tasks
 class Dispatcher:
     """The receiver (transport.Receiver) of one agent's connections, in the agent's loop.
 
-    probe_values: chunks of at least this many values report their throughput to the coordinator; None: none does.
+    Attributes:
+        probe_values: chunks of at least this many values report their throughput to the coordinator; None where no
+            chunk does.
     """
 
     def __init__(
@@ -37,34 +39,38 @@ class Dispatcher:
     # --- messages that arrived before their task was announced ---
 
     def begun(self, execution: Execution) -> None:
-        """A task has begun: its execution gets what has arrived for it."""
+        """Give the execution of a task that has begun what has arrived for it already."""
         self._eager_scatter.collect(execution)
         for packet in self._pending_messages.take_packets(self._neighbours.epoch, execution.task.number):
             self.packet_received(packet)
         self.mended(execution)
 
     def mended(self, execution: Execution) -> None:
-        """A task has new trees: its execution gets the messages that have arrived for them."""
+        """Give the execution of a task that has new trees the messages that have arrived for them already."""
         for header, values in self._pending_messages.take(self._neighbours.epoch, execution.task.number):
             self._deliver(execution, header, values)
 
     # --- over TCP ---
 
     def connected(self, header: Header, transport: asyncio.BaseTransport) -> None:
-        """The first message of a connection says which agent opened it. Raises MessageError when that is not true."""
+        """Check the first message of a connection, which says which agent opened it. Raise MessageError where that is
+        not true.
+        """
         self._neighbours.check(header, transport)
 
     def reversed(self, header: Header, transport: asyncio.BaseTransport) -> None:
-        """A connection on which the agent that opened it is to be sent to. Raises MessageError."""
+        """Take a connection over which this agent is to send to the agent that opened it. Raise MessageError where it
+        is refused.
+        """
         self._neighbours.take(header, transport)
 
     def rejected(self, peer: str, error: MessageError) -> None:
-        """A connection was closed for what arrived over it."""
+        """Take note that a connection was closed because of what arrived over it."""
         self._counters["malformed"] += 1
         self._log(f"closed the connection from {peer}: {error}")
 
     def buffer_for(self, header: Header) -> Values:
-        """Memory for the values of the message that begins with this header."""
+        """Return memory for the values of the message that begins with this header."""
         of_no_task = (Kind.EAGER, Kind.MISSING, Kind.PROBE, Kind.PIECE)
         known = header.epoch == self._neighbours.epoch and header.kind not in of_no_task
         execution = self._tasks.running.get(header.task) if known else None
@@ -73,7 +79,7 @@ class Dispatcher:
         return self._buffers.take(header.values)
 
     def received(self, header: Header, values: Values) -> None:
-        """A whole message has arrived."""
+        """Hand on a whole message that has arrived."""
         current = header.epoch == self._neighbours.epoch
         if header.kind in (Kind.PROBE, Kind.FETCH, Kind.PIECE):
             sender = self._neighbours.name(header.path[0])
@@ -94,7 +100,7 @@ class Dispatcher:
             self._counters["old task"] += 1
 
     def _deliver(self, execution: Execution, header: Header, values: Values) -> None:
-        """A message of a running task."""
+        """Hand a message to the execution of its task, or pass it on to the next agent of its path."""
         if header.kind == Kind.DISCARD:
             self._tasks.discard(execution.task.number, "another agent has given it up", pass_on=False)
         elif not header.last:
@@ -120,7 +126,7 @@ class Dispatcher:
             execution.result(header.tree, header.chunk, values)
 
     def _measure(self, header: Header, megabits: float, probe_values: int) -> None:
-        """Reports the throughput from the agent that sent this message here, the last or the one before on the path."""
+        """Report the throughput of the last hop of this message, from the agent before this one on its path."""
         now, sender = self._membership.now(), self._neighbours.name(header.path[header.hop - 1])
         if math.isnan(now) or math.isnan(header.stamp) or sender is None:
             return
@@ -132,7 +138,7 @@ class Dispatcher:
     # --- copied by switches ---
 
     def packet_received(self, packet: Packet) -> None:
-        """A packet has arrived that switches have copied."""
+        """Hand on a packet that switches have copied."""
         execution = self._tasks.running.get(packet.task) if packet.epoch == self._neighbours.epoch else None
         if execution is not None:
             self._multicast.packet_arrived(execution, packet)

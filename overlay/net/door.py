@@ -1,12 +1,12 @@
-"""The door of a coordinator that takes tokens: who has no certificate gets one here, and nothing else.
+"""The door of a coordinator that takes tokens: an agent without a certificate gets one here, and nothing else.
 
-Connections over TLS may come without a certificate then. What they say is heard here first, a line of JSON at a time:
+Connections over TLS may then come without a certificate. Their messages are read here first, a line of JSON at a time:
 
     {"type": "authority"}                                the authority's certificate, to compare with the token's digest
     {"type": "enrol", "token", "site", "request"}        a certificate for the key of the request
     {"type": "renew", "request"}                         the next one, of a site that shows its present one
 
-Who shows a certificate that was bought with a token is let in as long as that token is not revoked.
+A certificate that was bought with a token opens the door as long as that token is not revoked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Serve = Callable[[Any, asyncio.StreamWriter], Awaitable[None]]
 
 
 def guarded(serve: Serve, security: Security | None) -> Serve:
-    """`serve` behind the door, where the coordinator takes tokens."""
+    """Return `serve` behind the door, where the coordinator takes tokens; else `serve` itself."""
     if security is None or security.joining is None:
         return serve
     joining = security.joining
@@ -36,7 +36,7 @@ def guarded(serve: Serve, security: Security | None) -> Serve:
 
 
 class Door:
-    """The lines of one connection, as a coordinator reads them, less those that are answered here."""
+    """The lines of one connection, as a coordinator reads them, without those that the door answers itself."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, joining: Joining) -> None:
         self._reader, self._writer, self._joining = reader, writer, joining
@@ -44,7 +44,7 @@ class Door:
         self._web = False  # lines are those of a request of a browser, of which the first was let in
 
     async def readline(self) -> bytes:
-        """The next line for the coordinator; empty at the end, which is also when the other end is refused."""
+        """Return the next line for the coordinator; an empty one at the end, or when the other end is refused."""
         while line := await self._reader.readline():
             if self._web:
                 return line
@@ -63,8 +63,9 @@ class Door:
         self._writer.write(json.dumps(message).encode() + b"\n")
 
     def _answer(self, line: bytes) -> dict[str, str] | None:
-        """Return the answer to this line; None: it is for the coordinator. Raises OverlayError with the reason for
-        which the other end is refused."""
+        """Return the answer to this line; None where the line is for the coordinator. Raise OverlayError with the
+        reason for which the other end is refused.
+        """
         message = {} if line.startswith(b"GET ") else json.loads(line)
         kind = message.get("type") if isinstance(message, dict) else None
         if kind == "authority":
@@ -85,7 +86,7 @@ class Door:
         return self._certified(self._joining.renew(number, callers[0].name, str(message["request"]).encode()))
 
     def _token(self) -> str | None:
-        """The ID of the token with which the other end's certificate was bought; None: with none."""
+        """Return the ID of the token with which the other end's certificate was bought; None where no token was."""
         for part in self._certificate.get("subject", ()):
             for key, value in part:
                 if key == "organizationalUnitName" and value.startswith(UNIT):

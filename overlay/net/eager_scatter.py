@@ -13,7 +13,7 @@ from overlay.core.scatter import EAGER_PRIORITY, Blocks, Scatter
 from overlay.net.neighbours import Neighbours
 
 FUTURE_CHUNKS = 4096
-"""Most chunks that are kept whose sender has heard of a coordinator that this agent has not heard of yet."""
+"""Most chunks that are kept of senders that follow a coordinator of which this agent has not heard yet."""
 
 
 class EagerScatter:
@@ -26,13 +26,19 @@ class EagerScatter:
         self._future: deque[tuple[Header, Values]] = deque(maxlen=FUTURE_CHUNKS)
 
     def set_default_split(self, values: int, chunk_values: int, blocks: Blocks) -> None:
-        """The coordinator tells how tensors of this many values are split before their task is known."""
+        """Take the split by which tensors of this many values are sent before their task is known.
+
+        Args:
+            values: number of values of a tensor.
+            chunk_values: values of a chunk.
+            blocks: (owner, first value, number of values) of each block.
+        """
         self._splits[values] = chunk_values, blocks
 
     # --- as a sender ---
 
     def send(self, turn: int, tensor: Values) -> None:
-        """Sends the submission's chunks by the default split; nothing where there is none for tensors of its size."""
+        """Send the submission's chunks by the default split; nothing where there is none for tensors of this size."""
         chunk_values, blocks = self._splits.get(tensor.size, (1, ()))
         for owner, chunk in self._scatter.begin(turn, blocks, chunk_values):
             if owner in self._neighbours.members:
@@ -47,20 +53,22 @@ class EagerScatter:
                 )
 
     def settle(self, task: Task) -> frozenset[tuple[int, int]]:
-        """The task has been announced: the (tree, chunk) that the right aggregators have already."""
+        """Return the (tree, chunk) pairs of a task, which has just been announced, that the right aggregators have
+        already.
+        """
         return self._scatter.settle(task, self._neighbours.peers)
 
     def _sent(self, turn: int, owner: str, chunk: int) -> None:
         self._scatter.sent(turn, owner, chunk, self._neighbours.peers.get(owner))
 
     def stop(self) -> None:
-        """No task will contain the submission: chunks that have not left are not sent."""
+        """End the eager scatter: no task will contain the submission, and chunks that have not left are not sent."""
         self._scatter.stop()
 
     # --- as a receiver ---
 
     def received(self, header: Header, values: Values, running: Mapping[int, Execution]) -> None:
-        """An eager chunk has arrived: its task adds it if it is running, else the chunk is kept until it begins."""
+        """Give an eager chunk that has arrived to its task if that is running; else keep it until the task begins."""
         if header.epoch > self._neighbours.epoch:  # its sender has heard of a coordinator that this agent has not
             self._future.append((header, values))
             return
@@ -78,14 +86,14 @@ class EagerScatter:
                 execution.partial(tree, chunk, 1 << task.trees[tree].contributors.index(sender), values)
 
     def introduced(self, running: Mapping[int, Execution]) -> None:
-        """The coordinator has said who the members are: chunks of its epoch that arrived before can be assigned."""
+        """Assign the chunks that arrived before the coordinator of their epoch said who the members are."""
         future = list(self._future)
         self._future.clear()
         for header, values in future:
             self.received(header, values, running)
 
     def collect(self, execution: Execution) -> None:
-        """A task begins: the chunks that have arrived for it are added."""
+        """Add the eager chunks that arrived before a task began to its sums."""
         for tree, chunk, bit, values in self._scatter.collect(execution.task):
             self._counters["early"] += 1
             execution.partial(tree, chunk, bit, values)

@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable
 LINE_BYTES = 1 << 20
 
 LINES = b"{", b"G"
-"""First bytes of lines: an object, or a GET. All else has to be messages, which say what is wrong with it."""
+"""First bytes of lines: of an object of JSON, or of a GET. A connection that begins otherwise has to carry messages,
+whose protocol says what is wrong with it.
+"""
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -16,7 +18,9 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 class Front(asyncio.Protocol):
     """A connection of which nothing is known yet: its first byte says which protocol it gets.
 
-    accept(): the protocol for messages between agents. serve: for lines.
+    Args:
+        accept: returns a new protocol for messages between agents.
+        serve: serves a connection that carries lines.
     """
 
     def __init__(self, accept: Callable[[], asyncio.BufferedProtocol], serve: Serve) -> None:
@@ -42,7 +46,7 @@ class Front(asyncio.Protocol):
 
 
 def _feed(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
-    """Pass what has arrived already to where the protocol wants it."""
+    """Pass bytes that have arrived already to the protocol, into the buffers that it gives."""
     left = memoryview(data)
     while left:
         room = memoryview(protocol.get_buffer(len(left)))[: len(left)]

@@ -26,8 +26,9 @@ class HookState:
 
 
 def overlay_hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Replaces the bucket by its mean over all ranks; the future ends in the agent's thread. Raises TypeError for a
-    tensor that is not float32 on the CPU."""
+    """Replace the bucket by its mean over all ranks; the future ends in the agent's thread. Raise TypeError for a
+    tensor that is not float32 on the CPU.
+    """
     tensor = bucket.buffer()
     if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
         raise TypeError(f"the overlay's hook takes float32 gradients on the CPU, got {tensor.dtype} on {tensor.device}")
@@ -46,8 +47,9 @@ def overlay_hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[t
 
 @torch.no_grad()
 def average(model: nn.Module, agent: Agent, timeout: float | None = None) -> Done:
-    """Submits the model's parameters (float32, CPU), waits, and copies the result into them. timeout: seconds. Raises
-    OverlayError, and Late (a TimeoutError) when the timeout passes."""
+    """Submit the model's parameters (float32, CPU), wait, and copy the result into them. Raise OverlayError where the
+    synchronisation fails, and Late (a TimeoutError) when `timeout` seconds have passed.
+    """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
     done = agent.synchronise(flat.numpy(), timeout)

@@ -1,4 +1,4 @@
-"""Sites join with a token: the coordinator gives whoever has one a certificate of a day, and renews that.
+"""Lets sites join with a token: the coordinator gives the holder of a token a certificate of a day, and renews it.
 
 A token is one string, ID.SECRET.DIGEST: the token's name, what proves that its holder may join, and the SHA-256 of the
 authority's certificate, by which the holder knows the coordinator (as in kubeadm's tokens for joining). The folder of
@@ -29,15 +29,21 @@ from overlay.core.errors import OverlayError
 
 FILE, LOCK = "joining.json", ".joining.lock"
 UNIT = "token "
-"""The organisational unit in a certificate that was bought with a token begins so; the token's ID follows."""
+"""Beginning of the organisational unit in a certificate that was bought with a token; the token's ID follows."""
 
 LIFETIME = timedelta(days=1)
-"""Lifetime of a certificate. A site renews its certificate when half of this is over."""
+"""Lifetime of a certificate. A site renews its certificate when half of it is over."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """One string that lets a site join. digest: the SHA-256 of the authority's certificate (DER), hexadecimal."""
+    """One string that lets a site join.
+
+    Attributes:
+        number: the token's ID.
+        secret: proof that the holder may join.
+        digest: SHA-256 of the authority's certificate (DER), in hexadecimal digits.
+    """
 
     number: str
     secret: str
@@ -48,7 +54,7 @@ class Token:
 
     @classmethod
     def of(cls, text: str) -> Token:
-        """Reads a token. Raises ValueError."""
+        """Return the token in this text. Raise ValueError where the text is none."""
         parts = text.strip().split(".")
         if len(parts) != 3 or not all(parts) or len(parts[2]) != 64:
             raise ValueError("this is no token for joining: `inart site token` makes one, ID.SECRET.DIGEST")
@@ -60,10 +66,15 @@ def _hidden(secret: str) -> str:
 
 
 class Joining:
-    """The tokens of a folder of `inart certificates`, which has the authority's key. lifetime: of certificates."""
+    """The tokens of a folder of `inart certificates`, which has the authority's key.
+
+    Args:
+        folder: the folder.
+        lifetime: lifetime of the certificates that are given out.
+    """
 
     def __init__(self, folder: Path, lifetime: timedelta = LIFETIME) -> None:
-        """Raises OverlayError when the folder has no authority that can sign."""
+        """Open the folder. Raise OverlayError when it has no authority that can sign."""
         place = folder / "authority"
         if not all((place / FOLDER_FILES[part]).is_file() for part in ("certificate", "key")):
             raise OverlayError(f"{folder} has no authority with its key: give the folder of `inart certificates`")
@@ -83,8 +94,13 @@ class Joining:
     # --- for operators ---
 
     def make(self, name: str | None, life: timedelta, *, once: bool) -> Token:
-        """A new token. name: the only site that may join with it; None: any that has no certificate yet. life: how long
-        it can be used. once: by one site only. Raises ValueError for a name that no site can have."""
+        """Return a new token. Raise ValueError for a name that no site can have.
+
+        Args:
+            name: the only site that may join with the token; None for any site that has no certificate yet.
+            life: how long the token can be used.
+            once: whether only one site may use the token.
+        """
         if name is not None:
             _check(name)
         token = Token(secrets.token_hex(4), secrets.token_urlsafe(24), self.digest)
@@ -94,15 +110,16 @@ class Joining:
         return token
 
     def revoke(self, number: str) -> None:
-        """Let nobody join with this token from now on, nor with a certificate that was bought with it. Raises
-        OverlayError."""
+        """Let no site join with this token from now on, nor with a certificate that was bought with it. Raise
+        OverlayError where no token has this ID.
+        """
         with self._changing() as tokens:
             if number not in tokens:
                 raise OverlayError(f"there is no token {number} (there are: {', '.join(tokens) or 'none'})")
             tokens[number]["revoked"] = True
 
     def tokens(self) -> dict[str, dict[str, Any]]:
-        """Return what is kept of each token, by its ID. Raises OverlayError when the file cannot be read."""
+        """Return what is kept of each token, by its ID. Raise OverlayError when the file cannot be read."""
         file = self._folder / FILE
         try:
             found: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.is_file() else {}
@@ -113,8 +130,9 @@ class Joining:
     # --- for the coordinator ---
 
     def buy(self, text: str, site: str, request: bytes) -> bytes:
-        """The certificate (PEM) of a site that has this token, for the key of its request. Raises OverlayError with the
-        reason for which it gets none."""
+        """Return a certificate (PEM) for a site that has this token, for the key of its request. Raise OverlayError
+        with the reason where the site gets none.
+        """
         try:
             _check(site)
             token = Token.of(text)
@@ -132,15 +150,18 @@ class Joining:
         return made
 
     def renew(self, number: str, site: str, request: bytes) -> bytes:
-        """The next certificate of a site whose present one was bought with this token. Raises OverlayError."""
+        """Return the next certificate (PEM) of a site whose present one was bought with the token of this ID. Raise
+        OverlayError where the token was revoked.
+        """
         reason = self.refusal(number)
         if reason is not None:
             raise OverlayError(reason)
         return self._signed(number, site, request)
 
     def refusal(self, number: str) -> str | None:
-        """Return why a certificate that was bought with this token does not hold any more; None: it does. The file is
-        read only when it has changed: this is asked for each message of a site."""
+        """Return why a certificate that was bought with this token does not hold any more; None where it does. The file
+        is read only when it has changed: this is called for each message of a site.
+        """
         try:
             status = (self._folder / FILE).stat()
             if (status.st_mtime_ns, status.st_size) != self._seen:
@@ -155,7 +176,7 @@ class Joining:
     def _why_not(
         self, number: str, known: Mapping[str, Any], site: str, tokens: Mapping[str, Mapping[str, Any]]
     ) -> str | None:
-        """Return why a site may not use a token that is the right one; None: it may."""
+        """Return why a site may not use a token whose secret it has; None where it may."""
         if known["revoked"]:
             return f"token {number} was revoked"
         if datetime.fromisoformat(known["until"]) < now():
@@ -177,8 +198,9 @@ class Joining:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, dict[str, Any]]]:
-        """Yield all tokens to be changed; they are written when nothing is raised. Nobody else changes them
-        meanwhile."""
+        """Yield all tokens to be changed, and write them when nothing is raised. No other process changes them
+        meanwhile.
+        """
         with (self._folder / LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             tokens = self.tokens()
@@ -187,7 +209,7 @@ class Joining:
 
 
 def digest_of(pem: str) -> str:
-    """The SHA-256 of a certificate, as tokens have it. Raises ValueError for what is none."""
+    """Return the SHA-256 of a certificate (PEM), as tokens have it. Raise ValueError where it is no certificate."""
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
 
 

@@ -16,28 +16,35 @@ from overlay.net.policy_driver import PolicyDriver
 from overlay.net.takeover import AgentState, RecoveredTasks, Standby, first_number, recover_tasks
 
 GATHER_SECONDS = 5.0
-"""A coordinator that takes over from another one, or may not be the only one, waits this long for all agents. When too
-few have come it lets them go, since another coordinator may need them. The wait differs each time (from LEAST_GATHER of
-it on), or two coordinators could go on taking half of the agents each."""
+"""Longest wait, in seconds, of a coordinator for all agents, when it takes over from another one or may not be the only
+one. When too few have come it lets them go, since another coordinator may need them. The wait differs each time (from
+LEAST_GATHER of it on), or two coordinators could go on taking half of the agents each.
+"""
 
 MOST_WAITS = 8
-"""Most GATHER_SECONDS of a wait, which is twice as long after each time in vain: agents that try a coordinator whose
-network is cut off are away for longer than one, and would never be here at the same time."""
+"""Most GATHER_SECONDS of a wait, which is twice as long after each time in vain: agents that also try a coordinator
+whose network is cut off stay away for longer than one, and would never be connected here at the same time.
+"""
 
 LEAST_GATHER = 0.6
 
 STANDBY = b'{"type": "standby"}\n'
-"""Tells an agent that another coordinator acts, or may: it is to look for that one."""
+"""Message to an agent that another coordinator acts, or may act: the agent has to look for that one."""
 
 GATHERING = b'{"type": "gathering"}\n'
-"""Tells an agent that it has joined, and that it is not decided yet which coordinator acts."""
+"""Message to an agent that it has joined, and that it is not decided yet which coordinator acts."""
 
 
 @dataclass(frozen=True)
 class Office:
-    """Work of a coordinator when it begins to act and when it ends. introduce(): tells all members who the members are.
-    began(): they have been introduced. said(node, message): a member has said this, and hears an answer. ended(): this
-    coordinator acts no more, and its members are let go."""
+    """Work of a coordinator when it begins to act and when it ends.
+
+    Attributes:
+        introduce: tells all members who the members are.
+        began: called when the members have been introduced.
+        said: called as said(node, message); handles a member's message.
+        ended: called when this coordinator acts no more and has disconnected its members.
+    """
 
     introduce: Callable[[], None]
     began: Callable[[], None]
@@ -48,9 +55,19 @@ class Office:
 class Leadership:
     """Leadership of one coordinator, in its loop.
 
-    quorum: says when enough agents are connected. backs_up: the other coordinator, whose place this one may take; None:
-    it knows of none. told: gets what that one lets its backup know. active: whether this coordinator acts. epoch: of
-    its task numbers.
+    Args:
+        loop: the coordinator's event loop.
+        members: the agents that are connected.
+        driver: the tasks that run.
+        quorum: says when enough agents are connected.
+        office: the coordinator's work when it begins to act and when it ends.
+        standby: watches the coordinator whose place this one may take; None where it knows of no other.
+        log: gets each line of log.
+
+    Attributes:
+        active: whether this coordinator acts.
+        epoch: distinguishes the task numbers of this coordinator from those of others.
+        gathering: the timer of the wait for agents; None while the coordinator does not gather.
     """
 
     def __init__(
@@ -76,24 +93,27 @@ class Leadership:
         self._held_back: list[tuple[float, str, dict[str, Any]]] = []  # (time, agent, message) before this one acts
 
     def accepts(self, agent: str) -> bool:
-        """Return whether an agent may join: this coordinator acts for it, or none that acts is known to this one."""
+        """Return whether an agent may join: this coordinator acts for it, or knows of no other one that acts."""
         return self.quorum.admits(agent) and (self.active or self.standby is None or self.standby.over)
 
     def resign(self) -> None:
-        """Acts no more; agents go on with their tasks, and look for another coordinator."""
+        """Act no more; agents go on with their tasks, and look for another coordinator."""
         self.active = False
         self._let_go()
 
     def observe(self, node: str, message: Mapping[str, Any]) -> None:
-        """An agent joins with this message; when it has followed a later coordinator, this one steps down. Raises
-        ValueError or TypeError for a message that is not well formed."""
+        """Take note of an agent's message to join, and step down when the agent has followed a later coordinator. Raise
+        ValueError or TypeError for a message that is not well formed.
+        """
         if self.quorum.observe(message) and self.active:
             self._step_down(f"{node} has followed a coordinator that began to act later")
         elif self.active and not self.quorum.reached_by({*self._members, node}):
             self._step_down(self._too_few())  # the agent knows of others that have gone on elsewhere
 
     def gather(self, member: Member) -> None:
-        """An agent has joined while this coordinator does not act."""
+        """Handle that an agent has joined while this coordinator does not act: take over when enough agents are
+        connected.
+        """
         takes_over = member.state.epoch != 0 and isinstance(self._policy, TakeoverPolicy)
         if self.gathering is None and not self.quorum.contested and not takes_over:
             self.take_over()
@@ -117,17 +137,17 @@ class Leadership:
             self.take_over()
 
     def member_gone(self) -> bool:
-        """A member is lost; returns whether this coordinator still acts."""
+        """Step down if the loss of a member leaves too few. Return whether this coordinator still acts."""
         if self.active and not self.quorum.reached_by(self._members):
             self._step_down(self._too_few())
         return self.active
 
     def hold_back(self, node: str, message: dict[str, Any]) -> None:
-        """An agent has said this while this coordinator does not act: the policy hears of it when it does."""
+        """Keep an agent's message until this coordinator acts, and the policy can hear of it."""
         self._held_back.append((time.monotonic(), node, message))
 
     def take_over(self) -> None:
-        """Begins to act with the members that have joined, when they are enough; else lets them go."""
+        """Begin to act with the members that have joined, when they are enough; else let them go."""
         if not self.quorum.reached_by(self._members):
             self._log(self._too_few())
             self._let_go()
@@ -151,7 +171,7 @@ class Leadership:
         self._begin(states, recovered)
 
     def _begin(self, states: dict[str, AgentState], recovered: RecoveredTasks | None) -> None:
-        """Introduces the members to each other and to the policy, and continues with the recovered tasks."""
+        """Introduce the members to each other and to the policy, and continue with the recovered tasks."""
         self._office.introduce()
         for node in list(self._members):
             self._driver.handle(Back(node))
@@ -185,7 +205,7 @@ class Leadership:
             self.gathering, self._waited = None, 0
 
     def _let_go(self) -> None:
-        """Disconnects all members: they are to look for another coordinator."""
+        """Disconnect all members, and have them look for another coordinator."""
         self._stop_gathering()
         members = dict(self._members)
         self._members.clear()
@@ -196,7 +216,7 @@ class Leadership:
             member.writer.close()
 
     def _step_down(self, reason: str) -> None:
-        """Acts no more, until more than half of the agents join again. The agents have the running tasks."""
+        """Act no more, until more than half of the agents join again. The agents keep the running tasks."""
         self._log(f"steps down: {reason}")
         self.active = False
         self._driver.forget()
@@ -209,8 +229,10 @@ class Leadership:
         self._office.ended()
 
     def _make_way(self) -> bool:
-        """The coordinator that this one backs up acts again; returns whether this one lets its agents go. While this
-        one acts it keeps them: the other one has fewer, and will notice; unless nothing has been done here yet."""
+        """Make way for the coordinator that this one backs up, which acts again; return whether this one does. While
+        this one acts it keeps its agents: the other one has fewer, and will notice. The exception is a coordinator that
+        has done nothing yet.
+        """
         if self.active and self.quorum.fresh:
             self._step_down("another coordinator acts, and nothing has been done here yet")
         elif not self.active:

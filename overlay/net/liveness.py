@@ -3,7 +3,7 @@
 An agent lives in its trainer's process. While that process holds Python's interpreter lock (imports, compilers, a busy
 machine), the agent says nothing for seconds although nothing is wrong. But its kernel still acknowledges what arrives,
 and resets the connection when the process ends. So a host that is dead or cut off is detected by its kernel's silence,
-a process that has ended by the reset, and a process that lives and says nothing has a minute.
+and a process that has ended by the reset. A process that lives and says nothing has a minute.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ import contextlib
 import socket
 
 ALIVE_SECONDS = 1.0
-"""Agents and coordinators say this often that they live."""
+"""Seconds between two messages of an agent or coordinator that it lives."""
 
 UNREACHED_SECONDS = 5.0
-"""A connection between agent and coordinator ends when nothing is acknowledged for this long."""
+"""Seconds without an acknowledgement after which the connection between agent and coordinator ends."""
 
 QUIET_SECONDS = 5.0
-"""A policy whose time is short is told of agents that have said nothing for this long."""
+"""Seconds of an agent's silence after which a policy whose time is short is told of it."""
 
 FROZEN_SECONDS = 60.0
-"""An agent whose host answers and that says nothing for this long counts as lost."""
+"""Seconds of silence after which an agent whose host answers counts as lost."""
 
 
 def end_when_unreached(transport: asyncio.BaseTransport, seconds: float) -> None:
     """Have the kernel end the connection, with an OSError, when the other end's kernel answers nothing for this long,
-    also while nothing is sent (TCP keepalive and TCP_USER_TIMEOUT)."""
+    also while nothing is sent (TCP keepalive and TCP_USER_TIMEOUT).
+    """
     own: socket.socket | None = transport.get_extra_info("socket")
     if own is None:
         return
@@ -51,9 +52,9 @@ class Silence:
         self.seconds = 0.0
 
     def heard(self) -> None:
-        """The other end has said something."""
+        """Take note that the other end has said something."""
         self.seconds = 0.0
 
     def tick(self) -> None:
-        """ALIVE_SECONDS of this process's own loop have passed, however long that took."""
+        """Take note that ALIVE_SECONDS of this process's own loop have passed, however long that took."""
         self.seconds += ALIVE_SECONDS

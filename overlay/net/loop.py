@@ -12,7 +12,7 @@ except ImportError:  # it is optional: pip install 'inart[overlay]'
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A new loop that does not run yet, for a thread of the caller's."""
+    """Return a new loop that does not run yet, for a thread of the caller's."""
     if uvloop is not None:
         return uvloop.new_event_loop()
     loop = asyncio.new_event_loop()
@@ -21,11 +21,11 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def report_unless_lost_twice(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Reports an exception in a callback as asyncio does by itself, but for one that is asyncio's own.
+    """Report an exception in a callback as asyncio does by itself, except for one that is asyncio's own fault.
 
     Its transport for sockets (Python 3.11, selector_events.py, _write_ready) ends a connection twice where the peer
-    resets it while TLS writes what had waited; the second time there is no socket left, which is an AttributeError.
-    Who uses the connection has been told by then.
+    resets it while TLS writes what had waited; the second time there is no socket left, which is an AttributeError. The
+    connection's protocol has been told by then.
     """
     twice = "_call_connection_lost" in repr(context.get("handle"))
     if not (twice and isinstance(context.get("exception"), AttributeError)):

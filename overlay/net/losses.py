@@ -1,4 +1,4 @@
-"""Losses: the part of the packets to each neighbour that is lost, as the kernel has seen it (Linux's TCP_INFO)."""
+"""Reports the part of the packets to each neighbour that is lost, as the kernel has seen it (Linux's TCP_INFO)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 LEAST_SEGMENTS = 200
-"""Least packets by which a part that is lost is told."""
+"""Least packets to a neighbour since the last report of it for a new report."""
 
 
 class Sender(Protocol):
@@ -25,8 +25,9 @@ class Losses:
         self._then: dict[str, tuple[int, int]] = {}
 
     def since(self) -> dict[str, float]:
-        """The part of the packets that was sent again since this was asked last, of neighbours to which LEAST_SEGMENTS
-        were sent since."""
+        """Return, for each neighbour to which LEAST_SEGMENTS were sent since its last report, the part of these packets
+        that was sent again.
+        """
         found = {}
         for name, peer in self._peers.items():
             again, segments = peer.sent_again()

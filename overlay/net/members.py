@@ -14,8 +14,18 @@ from overlay.net.takeover import AgentState
 
 
 class Member:
-    """One connected agent. address: where other agents reach it. state: what it said of itself when it joined. joined:
-    seconds of the monotonic clock. latest: the task that it was told last. inbound: other agents reach it."""
+    """One connected agent.
+
+    Attributes:
+        node: the agent's name.
+        address: (host, port) at which other agents reach it.
+        writer: its connection.
+        state: its tasks when it joined.
+        inbound: whether other agents can connect to it.
+        joined: when it joined, in seconds of the monotonic clock.
+        silence: how long it has said nothing.
+        latest: the task that it was told of last.
+    """
 
     def __init__(
         self, node: str, address: tuple[str, int], writer: asyncio.StreamWriter, state: AgentState, *,
@@ -28,7 +38,7 @@ class Member:
         self.latest: Task | None = None
 
     def tell(self, message: bytes) -> None:
-        """Sends a line of JSON; nothing when the connection is closing."""
+        """Send a line of JSON; do nothing when the connection is closing."""
         if not self.writer.is_closing():
             self.writer.write(message)
 
@@ -37,15 +47,16 @@ class Members(dict[str, Member]):
     """The connected agents by name."""
 
     def tell(self, nodes: Iterable[str], **message: object) -> None:
-        """Sends a message to those of these agents that are connected."""
+        """Send a message to those of these agents that are connected."""
         data = json.dumps(message).encode() + b"\n"
         for node in nodes:
             if node in self:
                 self[node].tell(data)
 
     def announce(self, task: Task, nodes: Iterable[str]) -> None:
-        """Tells these agents of a task. An agent whose last task differs only in number and round is told no more than
-        that: ninety trees are 100 kB to write and to read for everybody, while all wait for the last agent."""
+        """Tell these agents of a task. An agent whose last task differs only in number and round is told no more than
+        these: ninety trees are 100 kB to write, and to read for each agent, while all wait for the last agent.
+        """
         others: list[str] = []
         compared: list[tuple[Task | None, bool]] = [(None, False)]
         for node in nodes:

@@ -17,7 +17,7 @@ from overlay.net.connector import Connector
 from overlay.net.liveness import ALIVE_SECONDS, Silence
 
 SILENT_SECONDS = 10.0
-"""A coordinator that has said nothing for this long counts as gone. It may need some seconds to compute a plan."""
+"""Seconds of silence after which a coordinator counts as gone. It may need some seconds to compute a plan."""
 
 REJOIN_SECONDS = 0.5
 CONNECT_SECONDS = 5.0
@@ -28,8 +28,13 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True)
 class Substitute:
-    """Substitute of a coordinator, or a coordinator: for a substitute, name is the agent's, and own where the others
-    know this agent to be reached; else name is empty and own None."""
+    """Whom an agent joins: a coordinator, or an agent that substitutes for one (a deputy).
+
+    Attributes:
+        name: the deputy's name; empty for a coordinator.
+        address: (host, port) at which to join.
+        own: the address at which the others reach this agent, to be told to a deputy; None for a coordinator.
+    """
 
     name: str
     address: Address
@@ -39,14 +44,21 @@ class Substitute:
 class Membership:
     """Joins a coordinator and stays joined, from `run` until that is cancelled, in the agent's loop.
 
-    addresses: the coordinators, tried in turn. hello(): the first message to a coordinator. on_message(message): a
-    coordinator has said this. on_disconnected(): there is no coordinator any more, or none answered.
+    Args:
+        addresses: the coordinators, tried in turn.
+        hello: returns the first message to a coordinator.
+        on_message: called with each message of a coordinator.
+        on_disconnected: called when the connection to a coordinator has ended, or no coordinator has answered.
+        clock: returns this agent's time in seconds.
+        connector: opens connections.
+        log: gets each line of log.
+        deputy: returns the agent that coordinates while none of the addresses answers; None where there is none.
 
-    deputy(): who coordinates while none of the addresses answers; None: nobody.
-
-    heard: when a coordinator at one of the addresses has said something last, in seconds of the loop's clock.
-    term: the highest term of a coordinator that has acted (quorum.py). acting: whether the connected coordinator acts.
-    offset: between the coordinator's clock and this agent's.
+    Attributes:
+        heard: when a coordinator at one of the addresses said something last, in seconds of the loop's clock.
+        term: the highest term of a coordinator that has acted (quorum.py).
+        acting: whether the connected coordinator acts.
+        offset: the difference between the coordinator's clock and this agent's.
     """
 
     def __init__(
@@ -72,7 +84,7 @@ class Membership:
         self.offset = ClockOffset()
 
     def now(self) -> float:
-        """The coordinator's time in seconds; nan: the offset of its clock is not known yet."""
+        """Return the coordinator's time in seconds; nan while the offset of its clock is not known."""
         offset = self.offset.seconds
         return math.nan if offset is None else self._clock() + offset
 
@@ -87,12 +99,12 @@ class Membership:
         return self._writer is not None and not self._writer.is_closing()
 
     def tell(self, **message: object) -> None:
-        """Sends a message to the coordinator; does nothing where none is connected."""
+        """Send a message to the coordinator; do nothing where none is connected."""
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(json.dumps(message).encode() + b"\n")
 
     async def run(self) -> None:
-        """Joins one coordinator after the other, again and again."""
+        """Join one coordinator after the other, again and again."""
         for found in self._in_turn():
             address = found.address
             try:
@@ -116,14 +128,14 @@ class Membership:
                 yield deputy
 
     def close(self) -> None:
-        """Ends the connection to the coordinator."""
+        """End the connection to the coordinator."""
         self.acting = False
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
     async def _stay(self, at: Substitute) -> None:
-        """Joins a coordinator and returns when the connection ends."""
+        """Join a coordinator, and return when the connection ends."""
         reader, self._writer = await self._connector.open_stream(at.address, seconds=CONNECT_SECONDS, limit=LINE_BYTES)
         if self._connector.security:
             self._connector.security.check(self._writer.transport, *(("node", at.name) if at.name else ("controller",)))
@@ -155,13 +167,13 @@ class Membership:
             alive.cancel()
 
     def _accept_term(self, term: int) -> None:
-        """Raises OverlayError when another coordinator has begun to act after this one."""
+        """Check that no other coordinator has begun to act after this one; raise OverlayError otherwise."""
         if term < self.term:
             raise OverlayError(f"another coordinator has replaced it: its term is {term}, and {self.term} has begun")
         self.term, self.acting = term, True
 
     async def _stay_alive(self, writer: asyncio.StreamWriter, silence: Silence) -> None:
-        """Tells the coordinator every second that this agent lives, and ends the connection when no answer comes."""
+        """Tell the coordinator every second that this agent lives, and end the connection when no answer comes."""
         while silence.seconds <= SILENT_SECONDS:
             self.tell(type="alive", at=self._clock())
             await asyncio.sleep(ALIVE_SECONDS)

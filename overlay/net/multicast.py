@@ -1,4 +1,4 @@
-"""Packets that leave an agent once and that switches copy (L3), in the format of docs/protocol.md.
+"""Sends and receives packets that leave an agent once and that switches copy (L3), in the format of docs/protocol.md.
 
 A packet has one of the sizes of the switches' program. Its label tells switches where to copy it, and receivers to
 which tree it belongs. The field epoch has the task's number, the sequence the packet's number in the tree, and the
@@ -30,7 +30,7 @@ _HEADER = struct.Struct(">BBHIIIQ")
 assert _HEADER.size == HEADER_BYTES
 
 AT_ONCE_SECONDS = 0.001
-"""Packets that a tree's rate allows within this time leave together: timers are no finer."""
+"""Packets that a tree's rate allows within this time, in seconds, leave together: timers are no finer."""
 
 BUFFER_BYTES = 4 << 20
 MOST_READ = 64
@@ -44,24 +44,25 @@ _NONCE = struct.Struct(">III")
 
 
 class Seal:
-    """Seals packets with a key. No nonce is used twice: it has the label, which belongs to one sender in a task, and
-    the task's number, which is unique in an epoch; and each coordinator draws another key."""
+    """Seals packets with a key. No nonce is used twice: it contains the label, which belongs to one sender in a task,
+    and the task's number, which is unique in an epoch; and each coordinator draws another key.
+    """
 
     def __init__(self, key: bytes) -> None:
-        """key: 16 bytes."""
+        """Take the key, of 16 bytes."""
         self._cipher = AESGCM(key)
 
     @staticmethod
     def draw() -> bytes:
-        """A new key."""
+        """Return a new key."""
         return AESGCM.generate_key(128)
 
     def seal(self, header: bytes, values: bytes) -> bytes:
-        """The sealed values, TAG_BYTES longer than the values."""
+        """Return the sealed values, TAG_BYTES longer than the values."""
         return self._cipher.encrypt(_nonce(header), values, header)
 
     def open(self, header: bytes, sealed: bytes) -> bytes | None:
-        """The values; None: they or the header have been changed, or were sealed with another key."""
+        """Return the values; None where they or the header have been changed, or were sealed with another key."""
         try:
             return self._cipher.decrypt(_nonce(header), sealed, header)
         except InvalidTag:
@@ -75,8 +76,13 @@ def _nonce(header: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Carrier:
-    """The packets of a coordinator's multicasts: the job's number on the wire, how many float32 values the switches'
-    program has in a packet, and whether packets are sealed."""
+    """The form of the packets of a coordinator's multicasts.
+
+    Attributes:
+        job: the job's number on the wire.
+        program_values: how many float32 values the switches' program has in a packet.
+        sealed: whether packets are sealed.
+    """
 
     job: int
     program_values: int
@@ -84,7 +90,7 @@ class Carrier:
 
     @property
     def packet_values(self) -> int:
-        """Values of a tree in a packet: a seal takes the room of four."""
+        """Values of a tree in a packet; a seal takes the room of four."""
         return self.program_values - (TAG_BYTES // 4 if self.sealed else 0)
 
     @property
@@ -93,18 +99,22 @@ class Carrier:
         return udp_port(self.job, 0)
 
     def packets(self, values: int) -> int:
-        """The number of packets of a chunk with this many values."""
+        """Return the number of packets of a chunk with this many values."""
         return -(-values // self.packet_values)
 
     def bytes(self, values: int) -> int:
-        """The bytes of all frames of a chunk with this many values."""
+        """Return the bytes of all frames of a chunk with this many values."""
         return self.packets(values) * frame_bytes(self.program_values)
 
 
 @dataclass(frozen=True)
 class Packet:
-    """A packet that has arrived. values: `packet_values` of them; those past the chunk's end are padding. As an
-    argument of `Multicast.send`: a whole chunk, with the sequence of its first packet."""
+    """A packet that has arrived, or, as an argument of `Multicast.send`, a whole chunk with the sequence of its first
+    packet.
+
+    Attributes:
+        values: `packet_values` of them; those past the chunk's end are padding.
+    """
 
     label: int
     epoch: int
@@ -114,8 +124,12 @@ class Packet:
 
 
 class _Queue:
-    """The chunks that an agent has to send under one label. next_at: when the next packet may leave, in seconds of the
-    loop."""
+    """The chunks that an agent has to send under one label.
+
+    Attributes:
+        mbps: rate of the packets, in Mbit/s of values.
+        next_at: when the next packet may leave, in seconds of the loop.
+    """
 
     def __init__(self, mbps: float) -> None:
         self.mbps = mbps
@@ -127,13 +141,17 @@ class _Queue:
 class Multicast:
     """An agent's socket for packets that switches copy, in the agent's loop.
 
-    address: of the interface. received(packet): a packet has arrived; its values belong to the callee.
+    Args:
+        loop: the agent's event loop.
+        address: IPv4 address of the interface.
+        carrier: the form of the packets.
+        received: called with each packet that has arrived; the packet's values belong to the callee.
     """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, address: str, carrier: Carrier, received: Callable[[Packet], None]
     ) -> None:
-        """Raises OSError."""
+        """Open the socket. Raise OSError where that is not possible."""
         self.carrier, self._loop, self._received = carrier, loop, received
         self._seal: Seal | None = None
         self._bytes = HEADER_BYTES + 4 * carrier.program_values
@@ -159,15 +177,18 @@ class Multicast:
         loop.add_reader(own.fileno(), self._read)
 
     def sealed(self, seal: Seal) -> None:
-        """Packets are sealed in this way from now on, also those that wait. A packet with another seal counts as
-        lost, and is replaced over TCP."""
+        """Seal all packets that leave from now on in this way, also those that wait. A packet with another seal counts
+        as lost, and is replaced over TCP.
+        """
         self._seal = seal
 
     def send(self, chunk: Packet, mbps: float, sent: Callable[[], None]) -> None:
-        """Sends a chunk, given as one packet that is too large, whose sequence is that of its first packet.
+        """Send a chunk, given as one packet that is too large, whose sequence is that of its first packet.
 
-        mbps: the rate of all chunks with its label, of values without headers. sent(): the chunk has left; its values
-        may not change before.
+        Args:
+            chunk: the chunk.
+            mbps: rate of all chunks with its label, in Mbit/s of values without headers.
+            sent: called when the chunk has left; its values may not change before.
         """
         size, label = self.carrier.packet_values, chunk.label
         data = memoryview(chunk.values.data).cast("B")
@@ -183,13 +204,13 @@ class Multicast:
             self._pump(label, queue)
 
     def pace(self, label: int, mbps: float) -> None:
-        """Chunks with this label are sent at this rate from now on."""
+        """Send chunks with this label at this rate (Mbit/s of values) from now on."""
         queue = self._queues.get(label)
         if queue is not None:
             queue.mbps = mbps
 
     def forget(self, label: int) -> None:
-        """Chunks with this label that wait are not sent."""
+        """Drop the chunks with this label that wait."""
         queue = self._queues.pop(label, None)
         if queue is not None and queue.timer is not None:
             queue.timer.cancel()
@@ -218,7 +239,7 @@ class Multicast:
             sent()
 
     def _put(self, head: bytes, data: memoryview) -> bool:
-        """Sends a packet; returns whether the interface took it."""
+        """Send a packet. Return whether the interface took it."""
         parts: list[bytes | memoryview] = [head, data, self._padding[len(data) :]]
         if self.carrier.sealed:
             if self._seal is None:
@@ -259,7 +280,11 @@ class Multicast:
 
 
 class Assembly:
-    """The incomplete chunks of one tree that switches copy. heard: when its last packet arrived, in seconds."""
+    """The incomplete chunks of one tree that switches copy.
+
+    Attributes:
+        heard: when the tree's last packet arrived, in seconds of the loop.
+    """
 
     def __init__(self, carrier: Carrier, chunk_values: int) -> None:
         self._carrier, self._packets_per_chunk = carrier, carrier.packets(chunk_values)
@@ -267,11 +292,18 @@ class Assembly:
         self.heard = 0.0
 
     def place(self, sequence: int) -> tuple[int, int]:
-        """(chunk, packet within it) of the packet with this sequence."""
+        """Return (chunk, packet within it) of the packet with this sequence."""
         return divmod(sequence, self._packets_per_chunk)
 
     def add(self, chunk: int, part: int, values: Values, buffer: Callable[[], Values]) -> Values | None:
-        """Adds a packet to its chunk. Returns the chunk's values when they are complete. buffer(): memory for them."""
+        """Add a packet to its chunk. Return the chunk's values when they are complete, else None.
+
+        Args:
+            chunk: number of the chunk.
+            part: number of the packet in the chunk.
+            values: the packet's values.
+            buffer: returns memory for the chunk's values.
+        """
         if chunk not in self._chunks:
             whole = buffer()
             self._chunks[chunk] = whole, set(range(self._carrier.packets(len(whole))))
@@ -288,5 +320,5 @@ class Assembly:
         return whole
 
     def forget(self, chunk: int) -> None:
-        """The chunk has arrived over TCP."""
+        """Forget the packets of a chunk that has arrived over TCP."""
         self._chunks.pop(chunk, None)

@@ -15,20 +15,28 @@ from overlay.net.connector import Connector
 from overlay.net.transport import CONNECT_SECONDS, Inbound, Peer, Receiver, kept_open
 
 REVERSE_SECONDS = 0.2
-"""A hidden agent opens a connection again after so long, on which another one is to send."""
+"""Seconds after which a hidden agent opens a connection again over which another agent sends to it."""
 
 REOPEN_SECONDS = 1.0
-"""A connection that broke is opened again after this time, before a task needs it."""
+"""Seconds after which a connection that broke is opened again, before a task needs it."""
 
 
 class Neighbours:
     """The neighbours of one agent, in its loop.
 
-    connections: how many to each neighbour. connector: opens
-    connections. clock(): the time with which messages are stamped. lost(name, address, reason): an agent that a task
-    needed cannot be reached at this address (None: its address is not known).
+    Args:
+        node: the agent's name.
+        loop: its event loop.
+        connections: number of connections to each neighbour.
+        connector: opens connections.
+        clock: returns the time with which messages are stamped.
+        lost: called as lost(name, address, reason) when an agent that a task needs cannot be reached at this
+            address; None where its address is not known.
 
-    epoch: of the coordinator and its numbers; 0: none has been joined. members: where each member listens.
+    Attributes:
+        epoch: the epoch of the coordinator and its numbers; 0 where none has been joined.
+        members: address at which each member listens.
+        hidden: members to which others cannot connect.
     """
 
     def __init__(
@@ -62,9 +70,15 @@ class Neighbours:
         self, epoch: int, members: Mapping[str, tuple[str, int]], everyone: Sequence[str],
         hidden: Collection[str] = (),
     ) -> None:  # fmt: skip
-        """The coordinator has said who the members are. members: where each listens. everyone: all agents of the job,
-        members or not; their numbers are their positions in this list, which all agents are told alike. hidden: those
-        that others do not reach: they open connections in both directions."""
+        """Take the members that the coordinator has named.
+
+        Args:
+            epoch: the coordinator's epoch.
+            members: address at which each member listens.
+            everyone: all agents of the job, members or not. An agent's number is its position in this list, which is
+                the same at all agents.
+            hidden: members to which others cannot connect: they open connections in both directions.
+        """
         self.hidden = frozenset(hidden)
         for name, peer in list(self.peers.items()):
             if members.get(name) != peer.address:
@@ -78,23 +92,24 @@ class Neighbours:
         self._reverse()
 
     def name(self, number: int) -> str | None:
-        """The agent with this number; None: there is none."""
+        """Return the name of the agent with this number; None where there is none."""
         return self._names[number] if number < len(self._names) else None
 
     def path(self, *names: str) -> tuple[int, ...]:
-        """The numbers of these agents."""
+        """Return the numbers of these agents."""
         return tuple(self._numbers[name] for name in names)
 
     # --- connections that others open ---
 
     def accept(self, receiver: Receiver) -> Inbound:
-        """The protocol of a connection that another agent opens."""
+        """Return the protocol for a connection that another agent opens."""
         self.inbound.add(each := Inbound(receiver, secure=self.connector.security is not None))
         return each
 
     def check(self, hello: Header, transport: asyncio.BaseTransport) -> None:
-        """Raises MessageError when the certificate of a connection is not that of the agent that its first message
-        names."""
+        """Check that the certificate of a connection is that of the agent that its first message names; raise
+        MessageError otherwise.
+        """
         if self.connector.security is None:
             return
         # The numbers of another epoch are not known: the certificate must be some member's.
@@ -105,7 +120,9 @@ class Neighbours:
             raise MessageError(str(error)) from None
 
     def take(self, hello: Header, transport: asyncio.BaseTransport) -> None:
-        """A hidden agent has opened a connection on which it is to be sent to. Raises MessageError."""
+        """Take a connection that a hidden agent has opened, over which this agent is to send to it. Raise MessageError
+        where it is refused.
+        """
         self.check(hello, transport)
         name = self.name(hello.path[0]) if hello.epoch == self.epoch else None
         if name is None or name not in self.hidden or name == self._node or name not in self.members:
@@ -114,11 +131,11 @@ class Neighbours:
         self._loop.call_soon(self._peer(name).take, cast(asyncio.Transport, transport))
 
     def reverse_with(self, receiver: Receiver) -> None:
-        """receiver: of what comes over the connections that a hidden agent opens for others."""
+        """Set the receiver of what arrives over the connections that a hidden agent opens for others."""
         self._receiver = receiver
 
     def _reverse(self) -> None:
-        """A hidden agent keeps a connection to each agent that it reaches, over which that one sends."""
+        """Keep, at a hidden agent, a connection to each agent to which it can connect, over which that agent sends."""
         wanted = self.members.keys() - self.hidden if self._node in self.hidden else set()
         for name in self._reversing.keys() - wanted:
             self._reversing.pop(name).cancel()
@@ -140,8 +157,8 @@ class Neighbours:
             await asyncio.sleep(REVERSE_SECONDS)
 
     def divert(self, task: int, tensor: Values | None) -> None:
-        """The trainer of a task gets its tensor back: no message that is still arriving may be received into it, and
-        what is still to be sent of it is copied."""
+        """Have no message that is still arriving received into a task's tensor, which its trainer gets back, and copy
+        the parts of it that wait to be sent."""
         for each in list(self.inbound):
             each.divert(task)
         if tensor is not None:
@@ -160,7 +177,7 @@ class Neighbours:
         *,
         dropped: Callable[[], None] = lambda: None,
     ) -> None:
-        """Sends a message to the agent that its header addresses now (`Peer.send`)."""
+        """Send a message to the agent that its header addresses now (`Peer.send`)."""
         name = self._names[header.path[header.hop]]
         try:
             peer = self._peer(name)
@@ -171,28 +188,28 @@ class Neighbours:
             peer.send(priority, header, values, sent, wanted, dropped=dropped)
 
     def control(self, kind: Kind, task: Task, receiver: str, tree: int, values: Values) -> None:
-        """Sends a message about a task, without a chunk, directly to another agent."""
+        """Send a message about a task, without a chunk, directly to another agent."""
         path = self.path(self._node, receiver)
         self.send(task.priority, Header(kind, self.epoch, task.number, path, 1, tree, 0, len(values)), values)
 
     def connect_for(self, task: Task) -> None:
-        """Opens the connections that the task will need: later they would have to wait behind the task's own chunks."""
+        """Open the connections that the task will need: later they would have to wait behind the task's own chunks."""
         for name in self._receivers(task):
             if name in self.members:
                 self._peer(name).expect()
 
     def adapt(self, task: Task) -> None:
-        """Opens more connections to neighbours on whose links this task has lost packets (`Peer.adapt`)."""
+        """Open more connections to neighbours on whose links this task has lost packets (`Peer.adapt`)."""
         for name in self._receivers(task) if self._connections.most > self._connections.least else ():
             if name in self.peers:
                 self.peers[name].adapt(self._connections.most)
 
     def _receivers(self, task: Task) -> dict[str, None]:
-        """The neighbours to which this agent sends chunks of the task, each once (the keys, in order)."""
+        """Return the neighbours to which this agent sends chunks of the task, each once (the keys, in order)."""
         return dict.fromkeys(receiver for sender, receiver in task.hops() if sender == self._node)
 
     def round_trips(self) -> dict[str, float]:
-        """The least round trip to each neighbour that is connected, in seconds, as the kernel has seen it."""
+        """Return the least round trip to each neighbour that is connected, in seconds, as the kernel has seen it."""
         found = {}
         for name, peer in self.peers.items():
             trip = peer.round_trip()
@@ -201,16 +218,16 @@ class Neighbours:
         return found
 
     def adapt_to(self, name: str) -> None:
-        """Opens more connections to this neighbour, if it is one, where packets to it are lost."""
+        """Open more connections to this agent, if it is a neighbour, where packets to it are lost."""
         if name in self.peers:
             self.peers[name].adapt(self._connections.most)
 
     def bytes_sent(self) -> dict[str, int]:
-        """Bytes sent to each neighbour."""
+        """Return the bytes sent to each neighbour."""
         return {name: peer.bytes_sent for name, peer in list(self.peers.items()) if peer.bytes_sent}
 
     def close(self) -> None:
-        """Ends all connections, in both directions; none is opened again, and `lost` is not called any more."""
+        """End all connections, in both directions; none is opened again, and `lost` is not called any more."""
         self._closed = True
         self._reopen_nothing()
         for reversing in self._reversing.values():
@@ -250,8 +267,9 @@ class Neighbours:
             self._on_lost(name, address, reason)
 
     def _keep_open(self) -> None:
-        """Opens the connections to all members, in a job with few agents: which of them the next task needs is not
-        known, and a connection over several links or with TLS takes as long to open as a small task."""
+        """Open the connections to all members, in a job with few agents: which of them the next task needs is not
+        known, and a connection over several links or with TLS takes as long to open as a small task.
+        """
         if self._closed or not kept_open(len(self._names), self._connections.least):
             return
         for name in self.members:

@@ -1,4 +1,4 @@
-"""Messages for tasks that this agent has not been told of yet: another agent may have heard of the task before."""
+"""Keeps messages for tasks of which this agent has not been told yet: another agent may have heard of them before."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from overlay.core.message import Header, Values
 from overlay.net.multicast import Packet
 
 HELD_BYTES = 1 << 30
-"""An agent holds at most this many bytes of such messages, and drops what is beyond."""
+"""Most bytes of such messages that an agent keeps; it drops what is beyond."""
 
 
 class PendingMessages:
-    """The messages that one agent holds. Tasks are known by (epoch, number); what is taken is no longer held."""
+    """The messages that one agent keeps, by (epoch, number) of their task. Messages that are taken are kept no more."""
 
     def __init__(self, counters: Counter[str]) -> None:
         self._counters = counters
@@ -21,7 +21,7 @@ class PendingMessages:
         self._bytes = 0
 
     def hold(self, header: Header, values: Values) -> None:
-        """Keeps a message until its task begins."""
+        """Keep a message until its task begins."""
         if self._bytes + values.nbytes > HELD_BYTES:
             self._counters["held too much"] += 1
             return
@@ -29,26 +29,26 @@ class PendingMessages:
         self._bytes += values.nbytes
 
     def hold_packet(self, packet: Packet) -> None:
-        """Keeps a packet that switches have copied. Where it is dropped, its receiver asks for it like a lost one."""
+        """Keep a packet that switches have copied. Where it is dropped, its receiver asks for it like a lost one."""
         if self._bytes + packet.values.nbytes <= HELD_BYTES:
             self._packets.setdefault((packet.epoch, packet.task), []).append(packet)
             self._bytes += packet.values.nbytes
 
     def forget_before(self, epoch: int) -> None:
-        """Drops the messages for tasks of earlier epochs: no coordinator will announce those tasks any more."""
+        """Drop the messages for tasks of earlier epochs: no coordinator will announce those tasks any more."""
         for key in {*self._messages, *self._packets}:
             if key[0] < epoch:
                 self.take(*key)
                 self.take_packets(*key)
 
     def take(self, epoch: int, task: int) -> list[tuple[Header, Values]]:
-        """The task's messages, in the order in which they arrived."""
+        """Return the task's messages, in the order in which they arrived."""
         found = self._messages.pop((epoch, task), [])
         self._bytes -= sum(values.nbytes for _, values in found)
         return found
 
     def take_packets(self, epoch: int, task: int) -> list[Packet]:
-        """The task's packets, in the order in which they arrived."""
+        """Return the task's packets, in the order in which they arrived."""
         found = self._packets.pop((epoch, task), [])
         self._bytes -= sum(packet.values.nbytes for packet in found)
         return found

@@ -1,6 +1,6 @@
-"""Drives a policy: events from what agents say, and messages to agents from the policy's orders.
+"""Drives a policy: makes events of the agents' messages, and messages to agents of the policy's orders.
 
-Used by the coordinator that acts, in its loop. The coordinator itself decides who joins and which coordinator acts.
+The coordinator that acts uses it, in its loop. The coordinator itself decides who joins and which coordinator acts.
 """
 
 from __future__ import annotations
@@ -44,11 +44,21 @@ if TYPE_CHECKING:
 
 
 class PolicyDriver:
-    """The Effects (core/orders.py) of the policy's orders are messages to members.
+    """Drives one policy. The Effects (core/orders.py) of its orders are messages to members.
 
-    replication: the switches that copy multicasts (L3); None: there are none. on_finished(task, seconds): a task is
-    done; seconds: of the slowest agent. running: the tasks by number. pending: submissions that no task contains.
-    newest: the highest number of a task that has begun. default_splits: the message for each size of tensors.
+    Args:
+        policy: decides on tasks.
+        members: the agents that are connected.
+        replication: the switches that copy multicasts (L3); None where no switch does.
+        log: gets each line of log.
+        on_finished: called as on_finished(task, seconds) when a task is done; its slowest agent took so many
+            seconds.
+
+    Attributes:
+        running: the tasks that run, by number.
+        pending: submissions that no task contains.
+        newest: the highest number of a task that has begun.
+        default_splits: the message about the default split, for each size of tensors.
     """
 
     def __init__(
@@ -71,7 +81,7 @@ class PolicyDriver:
     # --- events ---
 
     def handle(self, event: Event) -> None:
-        """Gives the policy an event and carries out its orders."""
+        """Give the policy an event and carry out its orders."""
         try:
             orders = self.policy.handle(event, time.monotonic())
         except Exception as error:  # of whatever kind: it may end the round that it is about, and not the job
@@ -80,7 +90,7 @@ class PolicyDriver:
         self._carry_out(orders)
 
     def said(self, node: str, message: dict[str, Any]) -> None:
-        """An agent has said this. Raises ValueError, KeyError or TypeError for a message that is not well formed."""
+        """Handle an agent's message. Raise ValueError, KeyError or TypeError for one that is not well formed."""
         kind = message["type"]
         if kind == "ready":
             turn = int(message.get("turn", 0))
@@ -110,15 +120,16 @@ class PolicyDriver:
             self._fail(int(message["task"]), f"{node}: {message['reason']}")
 
     def _fail(self, number: int, reason: str) -> None:
-        """A task cannot be carried out. It is given up, unless the policy has another answer."""
+        """Handle that a task cannot be carried out: it is given up, unless the policy has another answer."""
         self._log(f"task {number}: {reason}")
         self.handle(Failed(number, reason))
         if number in self.running:
             self._carry_out([Abort(number, reason)])
 
     def _withdraw(self, node: str, turn: int, number: int | None, reason: str) -> None:
-        """An agent's trainer waits no longer, for the task of this number, or (None) for its submission's task to
-        begin. It is told which agents are missing."""
+        """Handle that an agent's trainer waits no longer, for the task of this number or (None) for a task that
+        contains its submission. The agent is told which agents are missing.
+        """
         if number is not None:
             if number in self.running and getattr(self.policy, "lets_go", False):
                 self.handle(Withdrawn(node, turn, number))
@@ -132,8 +143,10 @@ class PolicyDriver:
         self._members.tell((node,), type="unmet", turn=turn, reason=f"{reason}: {missing}")
 
     def _orders_after_error(self, event: Event, reason: str) -> list[Order]:
-        """The policy has raised. Trainers that wait get their values back, and the policy is told that their agents
-        were lost and are back, so that it forgets their submissions. A lost agent's tasks are given up."""
+        """Return the orders to carry out when the policy has raised an error for this event. Trainers that wait get
+        their values back, and the policy is told that their agents were lost and are back, so that it forgets their
+        submissions. A lost agent's tasks are given up.
+        """
         orders: list[Order] = []
         if isinstance(event, Ready):
             waiting = self.pending.waiting()
@@ -150,7 +163,7 @@ class PolicyDriver:
     # --- another coordinator's tasks ---
 
     def recover(self, recovered: RecoveredTasks, states: dict[str, AgentState]) -> None:
-        """Continues with the tasks of another coordinator. states: of the members, as they joined."""
+        """Continue with the tasks of another coordinator. `states` are those of the members, as they joined."""
         for number, (task, waiting) in recovered.tasks.items():
             self.running[number] = RunningTask(task, set(waiting))
             aware = {node for node, state in states.items() if number <= state.newest or not state.epoch}
@@ -165,7 +178,7 @@ class PolicyDriver:
             self.handle(Back(node))
 
     def forget(self) -> None:
-        """The coordinator acts no more: agents go on with their tasks without it."""
+        """Forget the tasks, as the coordinator acts no more: agents go on with them alone."""
         if self._replication is not None:
             for number in self.running:
                 self._replication.remove(number)
@@ -182,7 +195,9 @@ class PolicyDriver:
                 self._log(f"switches still copy to receivers that have been dropped: {error}")
 
     def prepare(self, task: Task) -> Task:
-        """Installs what switches are to copy. Raises OverlayError."""
+        """Install on switches what they are to copy. Return the task with the labels; raise OverlayError where that
+        fails.
+        """
         if task.number <= self.newest:
             raise OverlayError(f"the policy begins task {task.number} after task {self.newest}")
         if not any(tree.routes for tree in task.trees):
@@ -210,7 +225,7 @@ class PolicyDriver:
         self._members.tell(before.nodes - task.nodes, type="done", task=task.number)
 
     def _tell_mended(self, task: Task, unaware: Collection[str]) -> None:
-        """unaware: agents that have not been told of the task before."""
+        """Tell the agents of a mended task. `unaware` are those that have not been told of the task before."""
         self._members.announce(task, unaware)
         self._members.tell([node for node in task.nodes if node not in unaware], type="mend", task=task.to_json())
 

@@ -1,7 +1,7 @@
 """Trees that switches copy, at one agent: each chunk leaves the root once, and lost packets are replaced over TCP.
 
 When a root has sent all of a tree, it tells each receiver (`Kind.SENT`). A receiver answers with the chunks that it
-lacks (`Kind.MISSING`), and the root sends those to it over TCP.
+lacks (`Kind.MISSING`), and the root sends it those over TCP.
 """
 
 from __future__ import annotations
@@ -25,15 +25,23 @@ QUIET_SECONDS = 0.1
 """Seconds without a packet of a tree after which no packet of it is on its way any more."""
 
 Control = Callable[[Kind, Task, str, int, Values], None]
-"""Sends a message without a chunk over TCP: its kind, task, receiver, tree and content."""
+"""Sends a message without a chunk over TCP, given its kind, task, receiver, tree and content."""
 
 
 class ReliableMulticast:
     """The multicasts of one agent, in its loop.
 
-    node: the agent's name. address: of its interface. received(packet): a packet of some task has arrived. copied: the
-    bytes of all frames that this agent's multicasts have caused, by link of the network ("u->v"). counters: the
-    agent's.
+    Args:
+        node: the agent's name.
+        address: IPv4 address of its interface.
+        loop: its event loop.
+        received: called with each packet of some task that has arrived.
+        control: sends messages about trees.
+        counters: the agent's counters.
+        log: gets each line of log.
+
+    Attributes:
+        copied: bytes of all frames that this agent's multicasts have caused, by link of the network ("u->v").
     """
 
     def __init__(
@@ -54,8 +62,9 @@ class ReliableMulticast:
         self.copied: Counter[str] = Counter()
 
     def configure(self, carrier: Carrier | None, key: bytes = b"") -> None:
-        """Take the coordinator's words about the network: how packets are made (None: no switch copies), and the key
-        with which they are sealed."""
+        """Take the form of packets from the coordinator, None where no switch copies, and the key with which they are
+        sealed.
+        """
         if self._socket is not None and self._socket.carrier != carrier:
             self.close()
         if carrier is not None and self._socket is None:
@@ -76,8 +85,9 @@ class ReliableMulticast:
     # --- as a root ---
 
     def send(self, execution: Execution, request: SendRequest, epoch: int) -> None:
-        """Sends a chunk to all receivers of its tree. epoch: the coordinator's. Raises OverlayError when this agent has
-        no socket for multicasts."""
+        """Send a chunk to all receivers of its tree, in packets with the coordinator's epoch. Raise OverlayError when
+        this agent has no socket for multicasts.
+        """
         task, tree = execution.task, execution.task.trees[request.tree]
 
         def sent() -> None:
@@ -103,13 +113,15 @@ class ReliableMulticast:
                 self._socket.pace(tree.label, mbps)
 
     def resend(self, execution: Execution, tree: int, chunks: Values, receiver: str) -> None:
-        """`Kind.MISSING` has arrived: the receiver lacks these chunks (numbers of 32 bits in memory for values)."""
+        """Send the chunks again that a receiver lacks, as its message `Kind.MISSING` says: numbers of 32 bits, in
+        memory for values.
+        """
         execution.resend(tree, chunks.view(np.uint32).tolist(), receiver)
 
     # --- as a receiver ---
 
     def packet_arrived(self, execution: Execution, packet: Packet) -> None:
-        """A packet of the execution's task has arrived."""
+        """Take a packet of the execution's task that has arrived."""
         labels = [tree.label for tree in execution.task.trees]
         if execution.closed or packet.label not in labels or self._socket is None:
             return
@@ -127,7 +139,9 @@ class ReliableMulticast:
             execution.result(tree, chunk, whole)
 
     def request_missing(self, execution: Execution, tree: int, root: str) -> None:
-        """`Kind.SENT` has arrived from the root: asks for the chunks that are missing when no packet is on its way."""
+        """Ask the root, which has said that it has sent all of a tree (`Kind.SENT`), for the chunks that are missing,
+        as soon as no packet is on its way any more.
+        """
         if execution.closed:
             return
         assembly = self._assembling.get((execution.task.number, tree))
@@ -140,13 +154,13 @@ class ReliableMulticast:
             self._control(Kind.MISSING, execution.task, root, tree, np.array(missing, np.uint32).view(np.float32))
 
     def arrived_over_tcp(self, task: int, tree: int, chunk: int) -> None:
-        """A chunk has arrived over TCP: packets of it are ignored from now on."""
+        """Ignore packets of a chunk from now on: it has arrived over TCP."""
         assembly = self._assembling.get((task, tree))
         if assembly is not None:
             assembly.forget(chunk)
 
     def forget(self, task: Task) -> None:
-        """The task is over: nothing of it is sent or assembled any more."""
+        """Send and assemble nothing more of a task that is over."""
         for index, tree in enumerate(task.trees):
             self._assembling.pop((task.number, index), None)
             if self._socket is not None and tree.label:

@@ -26,9 +26,14 @@ JOB_ID = 0xFFFE
 class Replication:
     """Installs the multicasts of tasks on the switches of a topology, and removes them. For use by one thread.
 
-    connect(): the connected targets of all switches; called for the first task with a multicast. From then on switches
-    are kept filled with the topology's IPv4 routes and the tasks' entries; entries of other jobs stay. limits: of the
-    switches' program.
+    Args:
+        topology: the network.
+        limits: limits of the switches' program.
+        connect: returns the connected targets of all switches; called for the first task with a multicast. From
+            then on the switches are kept filled with the topology's IPv4 routes and the tasks' entries; entries of
+            other jobs stay.
+        job_id: number of the overlay's job on the wire.
+        log: gets each line of log.
     """
 
     def __init__(
@@ -63,8 +68,9 @@ class Replication:
         return self._switches
 
     def install(self, task: Task) -> Task:
-        """Installs the task's multicasts; returns the task with their labels when they are on all switches. Raises
-        FabricError, DoesNotFit or PlanError, and nothing has been changed then."""
+        """Install the task's multicasts. Return the task with their labels when they are on all switches. Raise
+        FabricError, DoesNotFit or PlanError, and nothing has been changed then.
+        """
         copied = _copied(task)
         if not copied:
             return task
@@ -79,32 +85,34 @@ class Replication:
         return replace(task, trees=tuple(replace(tree, label=labels.get(tree.root, 0)) for tree in task.trees))
 
     def prune(self, task: Task) -> None:
-        """A task with the op "copy" has lost receivers: the next write removes their branches. The label stays, and
-        each switch keeps some of its ports, so the other receivers get every packet in whatever order switches are
-        written."""
+        """Have the next write remove the branches of the receivers that a task with the op "copy" has lost. The label
+        stays, and each switch keeps some of its ports, so the other receivers get every packet in whatever order
+        switches are written.
+        """
         if task.number in self._installed:
             self._pruned[task.number] = task
 
     def settle(self) -> None:
-        """Writes the removals that `prune` has left for the next write. Raises FabricError."""
+        """Write the removals that `prune` has left for the next write. Raise FabricError."""
         if self._pruned.keys() - self._over:
             with self.switches.placing:
                 self._write(self._kept())
 
     def remove(self, number: int) -> None:
-        """The task is over: the next write removes its entries."""
+        """Have the next write remove the entries of a task that is over."""
         if number in self._installed:
             self._over.add(number)
 
     def close(self) -> None:
-        """Disconnects from the switches. Entries stay until another coordinator replaces them; no agent uses their
-        labels."""
+        """Disconnect from the switches. Entries stay until another coordinator replaces them; no agent uses their
+        labels.
+        """
         if self._switches is not None:
             self._switches.close()
             self._switches = None
 
     def _kept(self) -> dict[int, Mapping[str, RuleSet]]:
-        """The entries of each task that is not over, without the branches that have been pruned."""
+        """Return the entries of each task that is not over, without the branches that have been pruned."""
         kept = {number: rules for number, rules in self._installed.items() if number not in self._over}
         for number in self._pruned.keys() & kept.keys():
             task = self._pruned[number]
@@ -114,8 +122,9 @@ class Replication:
     def _entries(
         self, copied: tuple[Multicast, ...], label: int, beside: Mapping[int, Mapping[str, RuleSet]]
     ) -> Deployment:
-        """Entries for these multicasts, with labels from this one on, beside all that is installed and `beside`:
-        entries of tasks that are over are removed only when the new ones are there."""
+        """Return the entries for these multicasts, with labels from `label` on, beside all entries on the switches and
+        those of `beside`: entries of tasks that are over are removed only when the new ones are on the switches.
+        """
         others = self.switches.taken(without=[self.job_id])
         taken = {}
         for name, own in self.switches.rules(self.job_id).items():
@@ -135,8 +144,9 @@ class Replication:
 def p4runtime(
     topology: Topology, switches: Sequence[SwitchAddress], log: Callable[[str], None] = lambda line: None
 ) -> Replication:
-    """Replication by switches that speak P4Runtime; the coordinator becomes their primary controller. Raises
-    ArtifactError."""
+    """Return the replication by switches that speak P4Runtime; the coordinator becomes their primary controller. Raise
+    ArtifactError.
+    """
     bmv2 = target("bmv2")
     kind = bmv2.kind(artifact(bmv2, None), connect=True)
 

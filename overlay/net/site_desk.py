@@ -1,4 +1,4 @@
-"""The coordinator's part in what sites do beside rounds: surveys of the network, and whose state is everybody's."""
+"""The coordinator's work for sites beside rounds: it surveys the network, and says whose state each site is to take."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ from overlay.net.site_status import Record, status_of
 from overlay.net.survey import ANSWER_SECONDS, Survey
 
 SETTLE_SECONDS = 0.5
-"""A survey begins this long after the last site has joined, so that several that join together are measured at once."""
+"""Seconds between the last site's joining and a survey, so that several that join together are measured at once."""
 
 SLOW_PART = 1.5
 SLOW_ROUNDS = 3
-"""The network is measured again when so many rounds one after the other took over SLOW_PART of what the plan says."""
+"""Number of rounds one after the other after which the network is measured again, if each took over SLOW_PART of the
+time that the plan says.
+"""
 
 SLOW_LEAST_SECONDS = 0.3
-"""Rounds that should be quicker than this say nothing: they take what processes need, not what links carry."""
+"""Planned time, in seconds, below which a round says nothing about links: it takes what processes need."""
 
 AGAIN_SECONDS = 60.0
-"""Least seconds after a survey before the next one; twice as long each time when nothing has changed by more than
-CHANGE_PART."""
+"""Least seconds after a survey before the next one; twice as long each time when no rate has changed by more than
+CHANGE_PART.
+"""
 
 CHANGE_PART = 0.2
 
@@ -41,13 +44,22 @@ RETURN_SECONDS = 5.0
 
 
 class SiteDesk:
-    """Desk of one coordinator for its sites; everything is called in its loop.
+    """The work of one coordinator for its sites beside rounds; everything is called in the coordinator's loop.
 
-    probe_seconds: of one measurement between two sites; 0: nothing is measured. all_pairs: pairs are measured, too,
-    whose round trip says that they are composed of others. quorum: of several coordinators. log: gets each line.
+    Args:
+        policy: the policy of rounds.
+        network: rates between sites.
+        probe_seconds: duration of one measurement between two sites; 0 where nothing is measured.
+        all_pairs: measure also pairs whose round trip is that of a way over a third site.
+        quorum: the rule by which one of several coordinators acts.
+        log: gets each line of log.
 
-    states: of each site, the round before which its state is, and its digest. survey: the measurement that is under
-    way, or None. surveyed: the sites whose links have been measured. growth: which links may have become faster.
+    Attributes:
+        states: for each site, the round before which its state is, and the state's digest.
+        survey: the measurement that is under way, or None.
+        surveyed: the sites whose links have been measured.
+        growth: finds links that may have become faster.
+        record: the events and counts that the status shows.
     """
 
     def __init__(
@@ -92,7 +104,7 @@ class SiteDesk:
         self._consider_survey()
 
     def _tell_network(self, nodes: Iterable[str]) -> None:
-        """Sites know what a deputy of this coordinator needs for the same plans (deputy.py)."""
+        """Tell these sites what a deputy of this coordinator needs for the same plans (deputy.py)."""
         self._members.tell(
             nodes, type="site", what="network", network=self.network.to_json(), surveyed=sorted(self.surveyed),
             mtu=self.network.mtu, chunk_values=self.network.chunk_values,
@@ -100,7 +112,7 @@ class SiteDesk:
         )  # fmt: skip
 
     def log(self, line: str) -> None:
-        """The coordinator says this, and shows it on its page."""
+        """Log a line, and show it on the coordinator's page."""
         self.record.add(line)
         self._write(line)
 
@@ -135,7 +147,9 @@ class SiteDesk:
         self._policy.held = False
 
     def task_done(self, task: Task, seconds: float) -> None:
-        """A task is done, which took the slowest site so long."""
+        """Take note of a task that is done, for which the slowest site took so many seconds; measure the network where
+        that shows that links have changed.
+        """
         self.record.busy_seconds += seconds
         self.growth.carried(task)
         pairs = self.growth.due(self._probe_seconds, self._members.keys(), self.network.known)
@@ -155,13 +169,13 @@ class SiteDesk:
                         f"{seconds:.2f} s instead of {expected:.2f}")  # fmt: skip
 
     def _losses(self, node: str, losses: dict[str, float]) -> None:
-        """A site has told which part of its packets to others was lost."""
+        """Take note of the parts of a site's packets to others that were lost."""
         for other, part in losses.items():
             if self.network.lost(node, str(other), float(part)):
                 self.again(f"{float(part):.1%} of the packets from {node} to {other} are lost")
 
     def again(self, why: str) -> None:
-        """The network is measured again, unless that was done a short while ago."""
+        """Measure the network again, unless that was done a short while ago."""
         if self._may_measure_again():
             self.log(f"{why}: the network is measured again")
             self.survey = asyncio.ensure_future(self._measure(again=True))
@@ -173,8 +187,9 @@ class SiteDesk:
         return bool(late_enough and self.survey is None and self._probe_seconds > 0 and self.surveyed)
 
     async def _look(self, pairs: Iterable[Pair]) -> None:
-        """Look whether these pairs of sites have become faster; measure the network again if so, or if somebody wanted
-        that meanwhile."""
+        """Look whether these pairs of sites have become faster; measure the network again if so, or if that was wanted
+        meanwhile.
+        """
         try:
             grown = self.growth.looked(await self._sites.probe(pairs), self._probe_seconds)
         finally:
@@ -211,7 +226,9 @@ class SiteDesk:
     # --- whose state is everybody's ---
 
     def _all_returned(self) -> None:
-        """Sites that were in a group have joined a coordinator that knows nothing of it, and have had their time."""
+        """Begin with the sites that have joined a coordinator that knows nothing of their group, as they have had
+        RETURN_SECONDS.
+        """
         self._returned = None
         if not self._policy.started and self._asking:
             self._policy.sites = min(self._policy.sites, len(self._asking))
@@ -219,7 +236,7 @@ class SiteDesk:
             self._consider_survey()
 
     def _begin_together(self) -> None:
-        """The sites that have asked begin with the state of the one that is furthest."""
+        """Have the sites that have asked begin with the state of the one that has done the most rounds."""
         lead = min(self._asking, key=lambda node: (-self.states[node][0], -self._quorum.term_of(node), node))
         self._policy.begin_at(self.states[lead][0], self._asking)
         self._reply(lead, None)
@@ -227,7 +244,7 @@ class SiteDesk:
         self._answer()
 
     def _answer(self) -> None:
-        """Tells the sites that have asked whose state to take, where that is known by now."""
+        """Tell the sites that have asked whose state to take, where that is known by now."""
         if not self._policy.started:
             if len(self._asking) >= self._policy.sites:
                 self._begin_together()
@@ -246,7 +263,7 @@ class SiteDesk:
         self._driver.handle(Tick())
 
     def _reply(self, node: str, source: str | None) -> None:
-        """source: the site whose state this one is to take; None: its own state is right."""
+        """Tell a site whose state it is to take: that of `source`, or its own (None)."""
         self._asking.pop(node, None)
         if source is None:
             self._taking.discard(node)
@@ -270,7 +287,7 @@ class SiteDesk:
         self._quorum.learn(node, history)
 
     def _compare(self, node: str) -> None:
-        """Sites before the same round must have the same state; who differs from most has to take theirs."""
+        """Check that sites before the same round have the same state; whoever differs from most has to take theirs."""
         own = self.states[node]
         same_round = {each: self.states[each] for each in self._policy.active
                       if each in self.states and self.states[each][0] == own[0]}  # fmt: skip
@@ -286,7 +303,7 @@ class SiteDesk:
     # --- surveys ---
 
     def _consider_survey(self) -> None:
-        """A survey begins when enough sites are there, and again when sites have come that no survey knows."""
+        """Begin a survey when enough sites have joined, and again when sites have come that no survey has measured."""
         new = self._members.keys() - self.surveyed
         enough = len(self._members) >= max(2, self._policy.sites) or self.surveyed
         if self._probe_seconds <= 0 or self.survey is not None or not new or not enough:
@@ -296,7 +313,9 @@ class SiteDesk:
         self.survey = asyncio.ensure_future(self._measure())
 
     async def _measure(self, *, again: bool = False) -> None:
-        """again: pairs that are measured already, too; no round begins meanwhile."""
+        """Measure the network. With `again`, measure pairs again that have been measured before, and let no round begin
+        meanwhile.
+        """
         try:
             self._policy.held = self._policy.held or again
             await self._rest() if again else await asyncio.sleep(SETTLE_SECONDS)
@@ -328,7 +347,7 @@ class SiteDesk:
         self._consider_survey()
 
     async def _rest(self) -> None:
-        """Waits until the tasks under way have ended, or for ANSWER_SECONDS."""
+        """Wait until the tasks under way have ended, or for ANSWER_SECONDS."""
         end = self._loop.time() + ANSWER_SECONDS
         while self._policy.running and self._loop.time() < end:
             await asyncio.sleep(SETTLE_SECONDS / 10)
@@ -347,6 +366,8 @@ def _words(rates: Mapping[Pair, float]) -> str:
 
 
 def returned(states: Mapping[str, tuple[int, str]], state: tuple[int, str], policy: SiteRounds) -> set[str]:
-    """The sites that are not active and have this state, as an active one has it: they did a round in another way."""
+    """Return the sites that are not active and have this state, which an active site has, too: they did a round in
+    another way.
+    """
     same = {each for each, own in states.items() if own == state}
     return same - policy.active if state[0] >= policy.round and same & policy.active else set()

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def metrics_of(status: dict[str, Any]) -> str:
-    """status: as `SiteDesk.status` gives it. Returns Prometheus' text format."""
+    """Return the metrics in Prometheus' text format, from a status as `SiteDesk.status` gives it."""
     taking = sum(site["takes_part"] for site in status["sites"].values())
     lines: list[str] = []
 

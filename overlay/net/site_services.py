@@ -1,8 +1,8 @@
-"""Services of one site's agent beside tasks: it measures links to other sites, and gives and takes the trainer's state.
+"""The work of one site's agent beside tasks: it measures links to other sites, and exchanges the trainer's state.
 
 A state is bytes that only trainers understand, with the number of the round before which it is and its SHA-256. An
 agent keeps the latest one that its trainer has offered, and sends it to any member that asks, behind the chunks of
-tasks. Who asks checks the digest.
+tasks. The agent that asked checks the digest.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Bytes = NDArray[np.uint8]
 
 PIECE_BYTES = 1 << 16
 PIECE_PRIORITY = 5
-"""Chunks of tasks (priority 0) go before the pieces of a state."""
+"""Priority of the pieces of a state in a connection's queue: chunks of tasks, whose priority is 0, go before them."""
 
 STALLED_SECONDS = 20.0
-"""A state of which no piece has come for this long is given up; the coordinator names another site then."""
+"""Seconds without a piece after which a state that is arriving is given up; the coordinator names another site then."""
 
 PROBE_VALUES = 1024, 65_536
-"""A measurement's messages have between so many values: slow links carry a few small ones, fast ones large ones."""
+"""Least and most values of a measurement's messages: slow links carry a few small ones, fast ones large ones."""
 
 PROBE_QUICK_SECONDS = 0.005
-"""Messages grow while the connection takes them faster than this."""
+"""Time, in seconds: messages grow while the connection takes one in less."""
 
 TRIPS_SECONDS = 5.0
 TRIPS_POLL_SECONDS = 0.05
@@ -47,7 +47,13 @@ TRIPS_POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class State:
-    """A trainer's state before round `round`; digest: the SHA-256 of the data, in hexadecimal digits."""
+    """A trainer's state.
+
+    Attributes:
+        round: the state is that before this round.
+        digest: SHA-256 of the data, in hexadecimal digits.
+        data: the state.
+    """
 
     round: int
     digest: str
@@ -55,13 +61,18 @@ class State:
 
 
 def digest_of(data: Bytes) -> str:
-    """The SHA-256 of a state."""
+    """Return the SHA-256 of a state, in hexadecimal digits."""
     return hashlib.sha256(data.data).hexdigest()
 
 
 @dataclass
 class _Fetching:
-    """A state that is arriving. pieces: by position; the first one is about the others. heard: loop's time."""
+    """A state that is arriving.
+
+    Attributes:
+        pieces: its pieces by position; the first one describes the others.
+        heard: when the last piece arrived, in seconds of the loop.
+    """
 
     peer: str
     future: concurrent.futures.Future[State]
@@ -71,13 +82,18 @@ class _Fetching:
 
 @dataclass
 class _Arriving:
-    """The messages of one measurement: (seconds, bytes) of each."""
+    """The messages of one measurement that have arrived.
+
+    Attributes:
+        arrivals: (seconds, bytes) of each message.
+    """
 
     arrivals: list[tuple[float, int]] = field(default_factory=list)
 
     def mbps(self) -> float:
-        """The rate after the first third of the time, in which TCP still finds out how much it may send; 0: too few
-        messages have come to say anything."""
+        """Return the rate after the first third of the time, in which TCP still finds out how much it may send; 0 where
+        too few messages have come.
+        """
         first, last = self.arrivals[0][0], self.arrivals[-1][0]
         steady = [each for each in self.arrivals if each[0] >= first + (last - first) / 3]
         span = last - steady[0][0]
@@ -87,8 +103,9 @@ class _Arriving:
 
 
 class SiteServices:
-    """Services of one agent. Methods for trainers may be called from any thread; all others are called in the agent's
-    loop."""
+    """The work of one site's agent beside tasks. Methods for trainers may be called from any thread; all others are
+    called in the agent's loop.
+    """
 
     def __init__(
         self, node: str, loop: asyncio.AbstractEventLoop, membership: Membership, neighbours: Neighbours
@@ -110,7 +127,7 @@ class SiteServices:
     # --- for trainers ---
 
     def did(self, round_: int, sites: Sequence[str]) -> None:
-        """A round was done by these sites; to be called before the state after it is offered."""
+        """Take note that these sites have done a round; to be called before the state after it is offered."""
         self._soon(self._did, round_, tuple(sites))
 
     def offer(self, state: State) -> None:
@@ -118,26 +135,28 @@ class SiteServices:
         self._soon(self._offer, state)
 
     def here(self, state: State) -> concurrent.futures.Future[dict[str, Any]]:
-        """Offers the state and asks the coordinator whether it is that of the other sites. The answer: "from" is the
-        site whose state to fetch instead, with its "round"; None: the state is right, and the others count on this
-        site."""
+        """Offer the state, and ask the coordinator whether it is that of the other sites. In the answer, "from" is the
+        site whose state to fetch instead, with its "round"; None where the state is right, and the others count on this
+        site.
+        """
         future: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
         self._soon(self._ask, state, future)
         return future
 
     def fetch(self, peer: str) -> concurrent.futures.Future[State]:
-        """The latest state that this site has offered. The future raises OverlayError (PeerLost: ask the coordinator
-        for another site)."""
+        """Fetch the latest state that another site has offered. The future raises OverlayError (PeerLost where the
+        coordinator has to be asked for another site).
+        """
         future: concurrent.futures.Future[State] = concurrent.futures.Future()
         self._soon(self._fetch, peer, future)
         return future
 
     def members(self) -> list[str]:
-        """The sites that are connected to the coordinator, as it has said last."""
+        """Return the sites that are connected to the coordinator, as it has said last."""
         return sorted(self._neighbours.members)
 
     def _soon(self, act: Callable[..., None], *arguments: object) -> None:
-        """Calls this in the loop. Raises OverlayError when the agent was closed."""
+        """Call a function in the loop. Raise OverlayError when the agent was closed."""
         try:
             self._loop.call_soon_threadsafe(act, *arguments)
         except RuntimeError:  # the loop is closed
@@ -167,7 +186,9 @@ class SiteServices:
         self._tell("here")
 
     def introduced(self) -> None:
-        """A coordinator has said who the members are, perhaps a new one, which knows nothing of this site's state."""
+        """Handle that a coordinator has said who the members are. Where it is a new one, it is told of this site's
+        state.
+        """
         for number, each in list(self._fetching.items()):
             if each.peer not in self._neighbours.members:
                 self._fail(number, PeerLost(f"{each.peer} is lost, whose state was arriving"))
@@ -176,11 +197,11 @@ class SiteServices:
             self._tell("here")
 
     def coordinator_left(self) -> None:
-        """Whoever coordinates next, this one or another, is told of this site's state again."""
+        """Have the next coordinator, the same or another one, told of this site's state again."""
         self._told_epoch = 0
 
     def said(self, message: dict[str, Any]) -> None:
-        """The coordinator has sent a message of the type "site"."""
+        """Handle a message of the type "site" from the coordinator."""
         what = message["what"]
         if what == "take":
             self._is_active = message["from"] is None
@@ -203,7 +224,7 @@ class SiteServices:
             self._say_trips(self._loop.time() + TRIPS_SECONDS)
 
     def fail_all(self, error: OverlayError) -> None:
-        """The agent ends: futures that are not done raise the error."""
+        """Let all futures that are not done raise the error: the agent ends."""
         self._ended = error
         for number in list(self._fetching):
             self._fail(number, error)
@@ -212,7 +233,7 @@ class SiteServices:
             future.set_exception(error)
 
     def received(self, sender: str, header: Header, values: Values) -> None:
-        """Another site has sent a PROBE, FETCH or PIECE."""
+        """Handle a PROBE, FETCH or PIECE of another site."""
         if header.kind == Kind.PROBE:
             self._measured(sender, header)
         elif header.kind == Kind.FETCH:
@@ -223,7 +244,9 @@ class SiteServices:
     # --- measuring ---
 
     def _say_trips(self, until: float) -> None:
-        """Tells the round trips when there is a connection to every member, or after a while."""
+        """Tell the coordinator the round trips as soon as there is a connection to every member, or at the time
+        `until`.
+        """
         trips = self._neighbours.round_trips()
         others = self._neighbours.members.keys() - {self._node}
         if self._node in self._neighbours.hidden:
@@ -234,7 +257,7 @@ class SiteServices:
             self._membership.tell(type="site", what="trips", trips=trips)
 
     def _probe(self, to: str, number: int, seconds: float) -> None:
-        """Sends values to another site for so long, as fast as its connection takes them."""
+        """Send values to another site for so many seconds, as fast as its connection takes them."""
         end, adapt = self._loop.time() + seconds, [self._loop.time() + seconds / 4]
 
         def post(size: int, before: float) -> None:
@@ -269,7 +292,7 @@ class SiteServices:
     # --- states ---
 
     def _serve(self, to: str, number: int) -> None:
-        """Sends the state that was offered last; nothing where there is none."""
+        """Send another site the state that was offered last; do nothing where there is none."""
         state = self._offered
         if state is None or to not in self._neighbours.members:
             return

@@ -12,12 +12,18 @@ from overlay.core.site_network import SiteNetwork
 from overlay.net.members import Members
 
 EVENTS = 200
-"""Number of the coordinator's lines that are kept."""
+"""Number of the coordinator's latest lines of log that the status shows."""
 
 
 class Record:
-    """Record of rounds. finished: the last round that was done. counts: of rounds done, sites lost. busy_seconds: in
-    which rounds were under way, together."""
+    """Record of the rounds of a coordinator.
+
+    Attributes:
+        events: (time, line) of the coordinator's latest lines of log.
+        finished: the last round that was done.
+        counts: numbers of rounds done and of sites lost.
+        busy_seconds: time in which rounds were under way, in all.
+    """
 
     def __init__(self) -> None:
         self.events: deque[tuple[float, str]] = deque(maxlen=EVENTS)
@@ -26,7 +32,7 @@ class Record:
         self.busy_seconds = 0.0
 
     def add(self, line: str) -> None:
-        """The coordinator says this."""
+        """Take note of a line of the coordinator's log."""
         self.events.append((time.time(), line))
 
 
@@ -40,8 +46,17 @@ def status_of(
     measuring: bool,
     record: Record,
 ) -> dict[str, Any]:
-    """states: of each site, the round before which its state is, and the state's digest. asking: sites that wait to be
-    told whose state to take."""
+    """Return the status as an object of JSON.
+
+    Args:
+        policy: the policy of rounds.
+        network: rates between sites.
+        members: the sites that are connected.
+        states: for each site, the round before which its state is, and the state's digest.
+        asking: sites that wait to be told whose state to take.
+        measuring: whether a survey is under way.
+        record: the record of past rounds.
+    """
     sites = {
         node: {
             "address": "{}:{}".format(*member.address),

@@ -31,8 +31,9 @@ POLICY = (
 async def answer(
     first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, status: Callable[[], dict[str, Any]]
 ) -> None:
-    """Answers one request, of which the first line has arrived. A browser that reached this machine under the name of
-    another one gets nothing, so that no page of others can read this one."""
+    """Answer one request, of which the first line has arrived. A browser that reached this machine under the name of
+    another one gets nothing, so that no page of another site can read this one.
+    """
     host = ""
     async with asyncio.timeout(SECONDS):
         for _ in range(MOST_HEADERS):

@@ -1,5 +1,4 @@
-"""Submissions of a trainer: values that wait for a task, are in one, and end as a result, unchanged, or with
-an error."""
+"""A trainer's submissions: values that wait for a task, are in one, and end as a result, unchanged or with an error."""
 
 from __future__ import annotations
 
@@ -16,13 +15,19 @@ from overlay.net.eager_scatter import EagerScatter
 from overlay.net.membership import Membership
 
 ALONE_SECONDS = 1.0
-"""An agent whose policy allows it continues alone when it has had no coordinator for this long."""
+"""Seconds without a coordinator after which an agent continues alone, where its policy allows that."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """The end of a synchronisation: the number of its task (0: the agent continued alone), the agents whose values are
-    in the result, and the seconds since the task was announced. weights: of the participants, where they gave some."""
+    """The end of a synchronisation.
+
+    Attributes:
+        task: number of the task; 0 where the agent continued alone.
+        participants: the agents whose values are in the result.
+        seconds: time since the task was announced.
+        weights: the participants' weights, where they gave some.
+    """
 
     task: int
     participants: tuple[str, ...]
@@ -44,9 +49,14 @@ class About:
 class Submission:
     """Values, and the future of the trainer that waits for their result.
 
-    began: seconds of the monotonic clock. announced: the coordinator has been told. turn: this agent's own number for
-    the submission, given when the coordinator is told. about: what the values are; None: what the policy expects. ends:
-    when its trainer waits no longer, in seconds of the monotonic clock; None: it waits for any time.
+    Attributes:
+        tensor: the values.
+        about: description of the values; None where the policy needs none.
+        ends: when the trainer stops waiting, in seconds of the monotonic clock; None where it waits without limit.
+        future: gets the result.
+        began: when the values were submitted, in seconds of the monotonic clock.
+        announced: whether the coordinator has been told of the submission.
+        turn: this agent's own number for the submission, given when the coordinator is told.
     """
 
     tensor: Values
@@ -61,9 +71,11 @@ class Submission:
 class Submissions:
     """All submissions of one agent that have not ended, in the agent's loop.
 
-    waiting: those that no task contains yet, oldest first. may_go_alone: whether the policy lets trainers continue
-    with their own values while there is no coordinator (CREW). left_at: when the last coordinator was lost, in seconds
-    of the loop; None: one is connected.
+    Attributes:
+        waiting: submissions that no task contains yet, oldest first.
+        may_go_alone: whether the policy lets trainers continue with their own values while no coordinator answers
+            (CREW).
+        left_at: when the last coordinator was lost, in seconds of the loop; None where one is connected.
     """
 
     def __init__(
@@ -88,7 +100,7 @@ class Submissions:
     # --- before a task ---
 
     def submit(self, submission: Submission) -> None:
-        """The trainer has values to synchronise."""
+        """Take values that the trainer wants to synchronise."""
         self.waiting.append(submission)
         if self.left_at is not None and self.may_go_alone and self._loop.time() > self.left_at + ALONE_SECONDS:
             self._all_alone()
@@ -96,12 +108,12 @@ class Submissions:
             self._announce(submission)
 
     def forget_announcements(self) -> None:
-        """Another coordinator is joined: it has heard of no submission."""
+        """Forget which submissions were announced: the agent joins another coordinator, which has heard of none."""
         for submission in self.waiting:
             submission.announced = False
 
     def announce(self) -> None:
-        """A coordinator has said who the members are: it is told of all submissions that wait."""
+        """Tell a coordinator that has said who the members are of all submissions that wait."""
         self._introduced, self.left_at = True, None
         for submission in self.waiting:
             self._announce(submission)
@@ -119,8 +131,9 @@ class Submissions:
             self._eager_scatter.send(submission.turn, submission.tensor)
 
     def reject(self, turn: int | None, error: OverlayError) -> bool:
-        """No task can contain the submission of this turn (None: the oldest): its future raises the error. Returns
-        whether the submission was waiting."""
+        """End the submission of this turn (None for the oldest one), which no task can contain, with an error. Return
+        whether it was waiting.
+        """
         for submission in self.waiting:
             if turn is None or submission.turn == turn:
                 self.withdraw(submission, error)
@@ -128,37 +141,39 @@ class Submissions:
         return False
 
     def withdraw(self, submission: Submission, error: OverlayError) -> None:
-        """The submission waits for a task no more; its future raises the error. Nothing when it is not waiting."""
+        """End a submission that waits for a task with an error; do nothing where it does not wait."""
         if submission in self.waiting:
             self.waiting.remove(submission)
             self._eager_scatter.stop()
             submission.future.set_exception(error)
 
     def task_of(self, submission: Submission) -> int | None:
-        """The number of the task that contains the submission; None: there is none."""
+        """Return the number of the task that contains the submission; None where no task does."""
         return next((number for number, each in self._in_task.items() if each is submission), None)
 
     def task_by_turn(self, turn: int) -> int | None:
-        """The number of the task that contains the submission of this turn; None: there is none."""
+        """Return the number of the task that contains the submission of this turn; None where no task does."""
         return next((number for number, each in self._in_task.items() if each.turn == turn), None)
 
     # --- without a coordinator ---
 
     def coordinator_left(self) -> None:
-        """The coordinator is gone, or none answered; this may be called again and again."""
+        """Handle that the coordinator is gone, or none has answered; may be called again and again."""
         if self.left_at is None:
             self.left_at = self._loop.time()
         self._loop.call_later(max(0.0, self.left_at + ALONE_SECONDS - self._loop.time()), self._all_alone)
 
     def _all_alone(self) -> None:
-        """Trainers whose values wait continue with them (CREW paper, IV-B): nobody can form a group for them."""
+        """Let trainers whose values wait continue with them (CREW paper, IV-B), as no coordinator can form a group for
+        them.
+        """
         if self._membership.connected or not self.may_go_alone or self.left_at is None:
             return
         while self.waiting:
             self.first_alone()
 
     def first_alone(self) -> None:
-        """The trainer continues with the values of its oldest submission as they are."""
+        """Let the trainer continue with the values of its oldest submission as they are."""
         if self.waiting:
             self._continue_alone(self.waiting.popleft())
 
@@ -170,27 +185,28 @@ class Submissions:
     # --- in a task ---
 
     def take(self, task: int, values: int) -> Values | None:
-        """The task contains the oldest submission from now on; returns its tensor. None: nothing waits, or the oldest
-        submission has another number of values than this."""
+        """Put the oldest submission into the task, and return its tensor. Return None where no submission waits, or the
+        oldest one has another number of values than `values`.
+        """
         if not self.waiting or self.waiting[0].tensor.size != values:
             return None
         submission = self._in_task[task] = self.waiting.popleft()
         return submission.tensor
 
     def done(self, done: Done) -> None:
-        """The task's result is in the submission's tensor."""
+        """Handle that the task's result is in the submission's tensor."""
         submission = self._in_task.pop(done.task, None)
         if submission is not None:
             submission.future.set_result(done)
 
     def release(self, task: int) -> None:
-        """The policy lets the trainer that sends a copy continue."""
+        """Let the trainer that sends a copy continue, as the policy says."""
         submission = self._in_task.pop(task, None)
         if submission is not None:
             submission.future.set_result(Done(task, (self._node,), time.monotonic() - submission.began))
 
     def requeue(self, task: int) -> None:
-        """The task is given up, and its submission waits for another task, before all others."""
+        """Have the submission of a task that is given up wait for another task, before all others."""
         submission = self._in_task.pop(task, None)
         if submission is not None:
             submission.announced = False
@@ -198,21 +214,22 @@ class Submissions:
             self._announce(submission)
 
     def alone(self, task: int) -> None:
-        """The task is given up, and the trainer continues with its own values."""
+        """Let the trainer of a task that is given up continue with its own values."""
         submission = self._in_task.pop(task, None)
         if submission is not None:
             self._continue_alone(submission)
 
     def fail(self, task: int, error: OverlayError) -> bool:
-        """The submission's future raises the error: the task is given up, or goes on without the trainer. Returns
-        whether a submission was in the task."""
+        """End the submission in a task with an error: the task is given up, or goes on without the trainer. Return
+        whether a submission was in the task.
+        """
         submission = self._in_task.pop(task, None)
         if submission is not None:
             submission.future.set_exception(error)
         return submission is not None
 
     def fail_all(self, error: OverlayError) -> None:
-        """The agent ends: every future that is not done raises the error."""
+        """Let every future that is not done raise the error: the agent ends."""
         for submission in (*self._in_task.values(), *self.waiting):
             if not submission.future.done():
                 submission.future.set_exception(error)

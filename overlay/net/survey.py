@@ -1,4 +1,4 @@
-"""Survey of the sites: they measure round trips and rates between them, and their answers are gathered."""
+"""Surveys sites: has them measure round trips and rates between them, and gathers their answers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from overlay.core.site_network import Pair, slots
 from overlay.net.members import Members
 
 ANSWER_SECONDS = 10.0
-"""Sites have this long to answer, beside the seconds of a measurement; what has not come by then is left out."""
+"""Seconds that sites have to answer, beside the duration of a measurement; answers that come later are left out."""
 
 TRIES = 2
 
 
 class Survey:
-    """Survey of one coordinator, in its loop; one measurement at a time. seconds: of one between two sites."""
+    """Surveys the sites of one coordinator, in its loop, with one measurement at a time.
+
+    Args:
+        loop: the coordinator's event loop.
+        members: the sites that are connected.
+        seconds: duration of one measurement between two sites.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, members: Members, seconds: float) -> None:
         self._loop, self._members, self._seconds = loop, members, seconds
@@ -24,7 +30,7 @@ class Survey:
         self._answers: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
 
     def said(self, node: str, message: dict[str, Any]) -> None:
-        """A site answers with its round trips ("trips") or with a rate ("probed")."""
+        """Take a site's answer: its round trips ("trips") or a rate ("probed")."""
         self._answers.put_nowait((node, message))
 
     def left(self, node: str) -> None:
@@ -44,8 +50,10 @@ class Survey:
         return trips
 
     async def alone(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Measures each of these pairs while its two sites measure nothing else. Those of which nothing has come are
-        measured a second time: a connection may have been opened anew meanwhile, with smaller segments."""
+        """Measure each of these pairs while its two sites measure nothing else, and return their rates in Mbit/s of
+        payload. Pairs without an answer are measured a second time: a connection may have been opened anew meanwhile,
+        with smaller segments.
+        """
         wanted, found = list(pairs), dict[Pair, float]()
         for _ in range(TRIES):
             for slot in slots(pair for pair in wanted if pair not in found):
@@ -53,7 +61,7 @@ class Survey:
         return found
 
     async def probe(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Measures these pairs at once: the rates that came, Mbit/s of payload."""
+        """Measure these pairs at once, and return the rates for which answers came, in Mbit/s of payload."""
         waiting, found = set(pairs), dict[Pair, float]()
         self._number += 1
         number = self._number

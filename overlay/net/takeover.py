@@ -1,4 +1,4 @@
-"""Takeover of a coordinator from another one: it watches that one, and learns from agents what they are doing.
+"""Lets a coordinator take over from another one: it watches that one, and learns from agents what they are doing.
 
 Coordinators store nothing for that (CREW paper, IV-B: the controller is stateless); the agents have the running tasks.
 """
@@ -19,28 +19,36 @@ from overlay.net.membership import CONNECT_SECONDS, LINE_BYTES, Address
 from overlay.net.tls import Security
 
 GONE_SECONDS = 3.0
-"""A backup lets agents in when the coordinator that it backs up has said nothing for this long."""
+"""Seconds of another coordinator's silence after which its backup lets agents join."""
 
 IDLE_SECONDS = 6.0
 """Seconds for which the other coordinator may answer without acting before this one takes over: agents may not reach
-that one."""
+the other one.
+"""
 
 NUMBERS_PER_COORDINATOR = 1 << 16
-"""A coordinator that takes over numbers its tasks from the next multiple of this on, so that no number is used
-twice."""
+"""A coordinator that takes over numbers its tasks from the next multiple of this on, so that no number is used twice.
+"""
 
 
 def alive(message: Mapping[str, Any], **more: object) -> bytes:
-    """The answer to a message that says that its sender lives; `now` is this process's clock, in seconds."""
+    """Return the answer to a message that says that its sender lives; its `now` is this process's clock, in seconds."""
     return json.dumps({"type": "alive", "at": message.get("at", 0.0), "now": time.monotonic(), **more}).encode() + b"\n"
 
 
 class Standby:
     """Watches the coordinator that this one backs up.
 
-    over: that coordinator does not act, as far as can be seen from here, so agents may gather at this one.
-    make_way(): the other coordinator acts again; returns whether this one lets its agents go. told: gets what that
-    coordinator's desk shares (`Desk.shared`), each version once.
+    Args:
+        other: address of that coordinator.
+        security: TLS; None for plaintext.
+        log: gets each line of log.
+        told: called with what that coordinator's desk shares (`Desk.shared`), once for each version.
+
+    Attributes:
+        over: whether the other coordinator does not act, as far as can be seen from here, so that agents may gather
+            at this one.
+        make_way: called when the other coordinator acts again; returns whether this one has made way for it.
     """
 
     def __init__(
@@ -56,7 +64,7 @@ class Standby:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, own: Address) -> None:
-        """Begins to watch, in the running loop. own: where this coordinator listens."""
+        """Begin to watch, in the running loop. `own` is the address at which this coordinator listens."""
         self._task = asyncio.ensure_future(self._watch(own))
 
     @property
@@ -65,7 +73,7 @@ class Standby:
         return f"{self._other[0]}:{self._other[1]}"
 
     async def heard(self) -> None:
-        """Returns when the other coordinator has answered, whether it acts or not."""
+        """Return when the other coordinator has answered, whether it acts or not."""
         while True:
             async for _ in self._answers():
                 return
@@ -81,8 +89,9 @@ class Standby:
             self._log(f"makes way for the coordinator at {self.other}, which acts")
 
     async def _gone(self, own: Address) -> None:
-        """Returns when the other coordinator has not answered, or has not acted, for a while. Of two that back each
-        other up and do not act, the one with the lower address goes first."""
+        """Return when the other coordinator has not answered, or has not acted, for a while. Of two that back each
+        other up and do not act, the one with the lower address goes first.
+        """
         loop = asyncio.get_running_loop()
         silent = idle = loop.time()
         while loop.time() < silent + GONE_SECONDS:
@@ -94,7 +103,7 @@ class Standby:
             await asyncio.sleep(ALIVE_SECONDS / 4)
 
     async def _returned(self) -> None:
-        """Returns when the other coordinator acts and this one has made way."""
+        """Return when the other coordinator acts and this one has made way."""
         while True:
             async for active in self._answers():
                 if active and self.make_way():
@@ -102,7 +111,7 @@ class Standby:
             await asyncio.sleep(ALIVE_SECONDS / 4)
 
     async def _answers(self) -> AsyncIterator[bool]:
-        """Return whether the other coordinator acts, again and again, until it cannot be heard any more."""
+        """Yield whether the other coordinator acts, again and again, until it does not answer any more."""
         try:
             async for active in self._ask():
                 yield active
@@ -135,11 +144,13 @@ class Standby:
 
 @dataclass(frozen=True)
 class AgentState:
-    """State that an agent tells when it joins.
+    """The state that an agent tells when it joins.
 
-    epoch: of the coordinator that it followed last; 0: none has told it anything yet. newest: the highest number of a
-    task that it was told of. running: the task of each number, and whether the agent has everything that it gets of
-    it. ended: of each task that is over, whether it was done (else it was given up).
+    Attributes:
+        epoch: epoch of the coordinator that the agent followed last; 0 where none has told it anything yet.
+        newest: the highest number of a task that the agent was told of.
+        running: by number, the task and whether the agent has every result that it is to get of it.
+        ended: for each task that is over, whether it was done (else it was given up).
     """
 
     epoch: int
@@ -149,8 +160,9 @@ class AgentState:
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> AgentState:
-        """Return the state in the message "join". Raises ValueError, KeyError or TypeError for one that is not well
-        formed."""
+        """Return the state in the message "join". Raise ValueError, KeyError or TypeError for one that is not well
+        formed.
+        """
         tasks = [(Task.from_json(each["task"]), bool(each["finished"])) for each in message.get("running", ())]
         return cls(
             int(message.get("epoch", 0)),
@@ -164,8 +176,11 @@ class AgentState:
 class RecoveredTasks:
     """The tasks of another coordinator, as its agents report them.
 
-    number: new tasks are numbered above it. tasks: the tasks under way, and the agents that wait for the end of each.
-    done, given_up: tasks that are over at some agents; the others have not heard of that.
+    Attributes:
+        epoch: that coordinator's epoch.
+        number: new tasks are numbered above this.
+        tasks: by number, each task under way and the agents that still wait for results of it.
+        done, given_up: tasks that are over at some agents, which the other agents do not know yet.
     """
 
     epoch: int
@@ -176,12 +191,12 @@ class RecoveredTasks:
 
 
 def first_number(newest: int) -> int:
-    """The multiple of NUMBERS_PER_COORDINATOR above the number of the newest task."""
+    """Return the multiple of NUMBERS_PER_COORDINATOR above the number of the newest task."""
     return (newest // NUMBERS_PER_COORDINATOR + 1) * NUMBERS_PER_COORDINATOR
 
 
 def recover_tasks(states: Mapping[str, AgentState]) -> RecoveredTasks | None:
-    """The tasks of the coordinator that these agents followed. None: they followed different ones, or none."""
+    """Return the tasks of the coordinator that these agents followed; None where they followed several, or none."""
     epochs = {state.epoch for state in states.values() if state.epoch}
     if len(epochs) != 1:
         return None
@@ -208,8 +223,7 @@ def recover_tasks(states: Mapping[str, AgentState]) -> RecoveredTasks | None:
 
 
 def _waits(state: AgentState | None, number: int) -> bool:
-    """Return whether the agent with this state still waits for the end of a task. None: the agent has not
-    joined (yet)."""
+    """Return whether the agent with this state (None where it has not joined) still waits for results of a task."""
     if state is None:
         return True
     return not state.running[number][1] if number in state.running else number > state.newest

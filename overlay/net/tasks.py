@@ -25,7 +25,7 @@ from overlay.net.reliable_multicast import NOTHING, ReliableMulticast
 from overlay.net.submissions import Done, Submissions
 
 ENDED_TASKS = 256
-"""An agent remembers of this many tasks how they ended, for a coordinator that takes over."""
+"""Number of tasks of which an agent remembers how they ended, for a coordinator that takes over."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,19 @@ class AgentParts:
 class Tasks:
     """The tasks of one agent, in its loop.
 
-    copied(sender, task, values): a copy that another agent sends is complete. running: the executions, by the task's
-    number; a complete one stays until the coordinator has heard the same of all agents. idle: set while none runs.
-    velocity: what the agent keeps as a root of tasks with momentum.
+    Args:
+        node: the agent's name.
+        loop: its event loop.
+        parts: the other parts of the agent.
+        counters: the agent's counters.
+        copied: called as copied(sender, task, values) when a copy that another agent sends is complete.
+        log: gets each line of log.
+
+    Attributes:
+        running: the executions, by the task's number; a complete one stays until the coordinator has heard of all
+            agents that theirs are complete, too.
+        idle: set while no task runs.
+        velocity: values that the agent keeps as a root of tasks with momentum.
     """
 
     def __init__(
@@ -87,7 +97,7 @@ class Tasks:
         return {"newest": self._newest, "running": running, "ended": list(self._ended.items())}
 
     def new_epoch(self) -> None:
-        """The coordinator is another one that knows nothing of these tasks, and numbers its own anew."""
+        """Give up all tasks: another coordinator acts, which does not know them and numbers its own anew."""
         self.abort_all("another coordinator has taken over")
         self._newest = 0
         self._ended.clear()
@@ -95,8 +105,9 @@ class Tasks:
     # --- what the coordinator says ---
 
     def begin_alike(self, number: int, new: int, round_: int) -> Execution | None:
-        """Begins task `new`, which is equal to task `number`, the last one told, but for its number and round. None:
-        it cannot be begun, and the coordinator has been told why."""
+        """Begin task `new`, which equals task `number`, the last one told, except for its number and round. Return None
+        where it cannot be begun, and the coordinator has been told why.
+        """
         if self._latest is None or self._latest.number != number:
             reason = f"it is to be like task {number}, and that was not the last task that this agent was told of"
             self._tell(type="failed", task=new, reason=reason)
@@ -104,8 +115,9 @@ class Tasks:
         return self.begin(replace(self._latest, number=new, round=round_), checked=True)
 
     def begin(self, task: Task, *, checked: bool = False) -> Execution | None:
-        """Begins a task. None: it cannot be begun, and the coordinator has been told why. checked: the task is known
-        to be well formed."""
+        """Begin a task. Return None where it cannot be begun, and the coordinator has been told why. With `checked`,
+        the task is known to be well formed.
+        """
         number, self._latest = task.number, None
         try:
             if not checked:
@@ -143,7 +155,9 @@ class Tasks:
         return execution
 
     def mend(self, task: Task) -> Execution | None:
-        """Other agents have taken over trees of a running task. None: the task is over here, or cannot go on so."""
+        """Go on with other trees of a running task, which other agents have taken over. Return None where the task is
+        over at this agent, or cannot go on in this way.
+        """
         number = task.number
         execution = self.running.get(number)
         if execution is None or execution.closed or len(task.trees) <= len(execution.task.trees):
@@ -160,27 +174,28 @@ class Tasks:
         return execution
 
     def let_go(self, number: int, reason: str) -> None:
-        """The trainer waits no longer for a task, which goes on: it has the values, and others may need what passes
-        here. The trainer must not touch its tensor, in which results arrive, any more."""
+        """End the trainer's wait for a task that goes on: its values are in the task, and others may need what passes
+        through this agent. The trainer must not touch its tensor any more, in which results arrive.
+        """
         if self._submissions.fail(number, PeerLost(f"{self._node}: {reason}")):
             self._let_go.add(number)
 
     def drop(self, number: int, receivers: list[str]) -> None:
-        """Send these receivers no more of a copy."""
+        """Send no more of a copy to these receivers."""
         if number in self.running:
             self.running[number].drop(receivers)
 
     def pace(self, number: int, mbps: float) -> None:
-        """The task's trees that switches copy are sent at this rate from now on."""
+        """Send the task's trees that switches copy at this rate (Mbit/s of values) from now on."""
         if number in self.running:
             self._multicast.pace(self.running[number], mbps)
 
     def done(self, number: int) -> None:
-        """Forget the task, as all agents have everything that they get of it."""
+        """Forget the task, as all agents have every result that they are to get of it."""
         self._forget(number, commit=True)
 
     def abort(self, number: int, reason: str, again: bool = False) -> None:
-        """The task is given up. again: its submission waits for another task."""
+        """Give the task up. With `again`, its submission waits for another task."""
         self._newest = max(self._newest, number)
         execution = self.running.get(number)
         alone = execution is not None and execution.task.keep and self._submissions.may_go_alone
@@ -205,7 +220,9 @@ class Tasks:
     # --- what goes wrong here ---
 
     def lost(self, name: str, address: tuple[str, int] | None, reason: str) -> None:
-        """A neighbour cannot be reached. address: where it listened; another process may have its name by now."""
+        """Handle that a neighbour cannot be reached at the address at which it listened; another process may have its
+        name by now.
+        """
         self._tell(type="lost", node=name, address=address, reason=reason)
         if not self._membership.acting:
             self._losses.append((name, reason))
@@ -213,7 +230,9 @@ class Tasks:
             self.coordinator_left()
 
     def coordinator_left(self) -> None:
-        """No coordinator can repair tasks that need a neighbour that was lost since one acted: they are discarded."""
+        """Discard the tasks that need a neighbour that was lost since a coordinator acted: no coordinator can repair
+        them.
+        """
         losses, self._losses = self._losses, []
         for name, reason in losses:
             for number, execution in list(self.running.items()):
@@ -221,12 +240,13 @@ class Tasks:
                     self.discard(number, f"{reason}, and there is no coordinator to repair the task")
 
     def coordinator_acts(self) -> None:
-        """A coordinator acts, and has been told of all losses."""
+        """Forget the losses of neighbours: a coordinator acts, and has been told of all of them."""
         self._losses.clear()
 
     def discard(self, number: int, reason: str, *, pass_on: bool = True, alone: bool = False) -> None:
-        """Gives a task up: through the coordinator where there is one, else (or with `alone`, when it does not answer)
-        by telling the other agents (`pass_on`) and giving it up here."""
+        """Give a task up: through the coordinator where one is connected, else (or with `alone`, when it does not
+        answer) by telling the other agents (`pass_on`) and giving it up here.
+        """
         execution = self.running.get(number)
         if execution is None or execution.complete or self._node not in execution.task.participants:
             return
@@ -246,7 +266,7 @@ class Tasks:
     # --- what executions do ---
 
     def _send_request(self, execution: Execution, request: SendRequest) -> None:
-        """Sends a chunk along the path that is free for it, or to the switches that copy it."""
+        """Send a chunk along the path that is free for it, or to the switches that copy it."""
 
         def send_over(path: Edge, left: Callable[[], None]) -> None:
             def taken() -> None:
@@ -280,7 +300,7 @@ class Tasks:
         )  # fmt: skip
 
     def _finished(self, execution: Execution) -> None:
-        """The execution has every result that this agent gets."""
+        """Handle that the execution has every result that this agent is to get."""
         task = execution.task
         seconds = self._loop.time() - execution.began
         if task.op == "copy" and task.trees[0].root == self._node:
@@ -295,13 +315,15 @@ class Tasks:
         self._submissions.done(Done(task.number, self._mixed(task), seconds, task.weights))
 
     def _mixed(self, task: Task) -> tuple[str, ...]:
-        """The agents whose values are in this agent's result."""
+        """Return the agents whose values are in this agent's result."""
         if task.op != "mix":
             return task.participants
         return (self._node, *(tree.root for tree in task.trees if self._node in tree.receivers))
 
     def _forget(self, number: int, *, commit: bool = False) -> None:
-        """The task is over. commit: it was done, so a root keeps its new velocity; else the task was given up."""
+        """Forget a task that is over. With `commit` it was done, so a root keeps its new velocity; else it was given
+        up.
+        """
         execution = self.running.pop(number, None)
         self._let_go.discard(number)
         self._pending_messages.take(self._neighbours.epoch, number)

@@ -15,8 +15,14 @@ BYTES = 168
 
 @dataclass(frozen=True)
 class Seen:
-    """segments: all that were sent, with the retransmissions. again: the retransmissions. rtt_seconds: the least round
-    trip. mbps: the rate at which data was acknowledged."""
+    """Statistics of a connection.
+
+    Attributes:
+        segments: number of segments that were sent, with the retransmissions.
+        again: number of retransmissions.
+        rtt_seconds: the least round trip.
+        mbps: rate at which data was acknowledged.
+    """
 
     segments: int
     again: int
@@ -25,7 +31,7 @@ class Seen:
 
 
 def seen(connection: socket.socket) -> Seen | None:
-    """The connection's statistics; None: the kernel does not give them."""
+    """Return the connection's statistics; None where the kernel does not give them."""
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES)
     except OSError:
@@ -38,8 +44,9 @@ def seen(connection: socket.socket) -> Seen | None:
 
 
 def connections_by(what: Sequence[Seen], most: int) -> int:
-    """Return how many connections to a peer would fill the link, by the losses of the present ones; at most `most`. One
-    where nothing was lost."""
+    """Return how many connections to a peer would fill the link, by the losses of the present ones, but at most `most`;
+    1 where nothing was lost.
+    """
     segments, again = sum(each.segments for each in what), sum(each.again for each in what)
     rates = [each.mbps for each in what if each.mbps > 0]
     trips = [each.rtt_seconds for each in what if each.rtt_seconds > 0]

@@ -22,9 +22,17 @@ from overlay.net.joining import Joining
 
 @dataclass(frozen=True)
 class Security:
-    """serve: the context for connections that others open. named: whether certificates contain names. The files may be
-    replaced at any time: each new connection uses their present content. joining: of a coordinator: connections without
-    a certificate are let in, to join with a token and for nothing else (door.py); None: they are not."""
+    """The TLS of an agent or a coordinator. The files may be replaced at any time: each new connection uses their
+    present content.
+
+    Attributes:
+        fresh: the contexts for connections to others, and for those that others open, by the files' present
+            content.
+        serve: the context for connections that others open.
+        named: whether certificates contain names.
+        joining: at a coordinator, the tokens with which a connection without a certificate may join, and do nothing
+            else (door.py); None where connections need a certificate.
+    """
 
     fresh: Fresh[tuple[ssl.SSLContext, ssl.SSLContext]]
     serve: ssl.SSLContext
@@ -38,8 +46,9 @@ class Security:
 
     @classmethod
     def of(cls, tls: Tls | None, joining: Joining | None = None) -> Security | None:
-        """Return the TLS of the command line's options; None without TLS. Raises ValueError when the certificate, its
-        key or the authority's certificate is missing."""
+        """Return the TLS of the command line's options; None without TLS. Raise ValueError when the certificate, its
+        key or the authority's certificate is missing.
+        """
         if tls is None:
             return None
         if tls.certificate is None or tls.key is None or tls.authority is None:
@@ -59,7 +68,7 @@ class Security:
         return cls(fresh, serve, tls.names_roles(), joining)
 
     def check(self, transport: asyncio.BaseTransport, role: str, name: str | None = None) -> None:
-        """Raises OverlayError when the certificate at the other end is not of this role, or not of this name."""
+        """Check that the certificate at the other end is of this role and name; raise OverlayError otherwise."""
         if self.named:
             check_certificate(transport.get_extra_info("peercert") or {}, role, name)
 
@@ -71,7 +80,7 @@ def callers_of(certificate: Mapping[str, Any]) -> list[Caller]:
 
 
 def check_certificate(certificate: Mapping[str, Any], role: str, name: str | None = None) -> None:
-    """Raises OverlayError when a certificate is not of this role, or not of this name."""
+    """Check that a certificate is of this role and name; raise OverlayError otherwise."""
     if not any(caller.role == role and name in (None, caller.name) for caller in callers_of(certificate)):
         uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
         wanted = f"{role} {name}" if name else f"a {role}"
@@ -79,8 +88,9 @@ def check_certificate(certificate: Mapping[str, Any], role: str, name: str | Non
 
 
 def _contexts(tls: Tls, *, strangers: bool) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """The contexts for connections to others, and for those that others open. strangers: the latter may come without a
-    certificate. Raises ValueError for unusable files."""
+    """Return the contexts for connections to others, and for those that others open. With `strangers`, the latter may
+    come without a certificate. Raise ValueError for unusable files.
+    """
     assert tls.certificate is not None and tls.authority is not None, "agents have both"
     contexts = []
     for protocol in (ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER):

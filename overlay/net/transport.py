@@ -26,27 +26,31 @@ from overlay.net.tcp_info import Seen, connections_by, seen
 
 CONNECT_SECONDS = 10.0
 UNANSWERED_SECONDS = 10.0
-"""A connection counts as lost when nothing is acknowledged for this long; TCP alone would try for 15 minutes."""
+"""Seconds without an acknowledgement after which a connection counts as lost; TCP alone would try for 15 minutes."""
 
 NO_ROUND_TRIP = 4000.0
-"""Seconds; Linux gives a larger least round trip (2^32 - 1 microseconds) while it has not seen any."""
+"""Longest round trip, in seconds, that is believed: Linux gives 2^32 - 1 microseconds while it has not seen any."""
 
 RETRY_SECONDS = 0.1
 UNSENT_BYTES = 4096, 1 << 19
-"""Limits of how many bytes the kernel holds of a connection that have not left; between them it is half a chunk. With
-more, stamps and NetStorm's busy bound would not show the network's state, and urgent messages would wait."""
+"""Limits of how many bytes of a connection the kernel may hold that have not left; between them it is half a chunk.
+With more, stamps and NetStorm's busy bound would not show the network's state, and urgent messages would wait.
+"""
 
 AT_ONCE_BYTES = 1 << 18
-"""Bytes of a larger message that are waited for before they are read (SO_RCVLOWAT), or all that are left of it: each
-read costs a turn of the event loop."""
+"""Bytes of a larger message, or all that are left of it, that must have arrived before they are read (SO_RCVLOWAT):
+each read costs a turn of the event loop.
+"""
 
 JOINED_BYTES = 1 << 16
-"""Header and values up to this many bytes are given to the kernel in one piece: a header alone would become a frame of
-its own. For larger ones the copy costs more."""
+"""Most bytes of values that are given to the kernel in one piece with their header: a header alone would become a frame
+of its own. For more values the copy costs more than that.
+"""
 
 KEPT_CONNECTIONS = 64
-"""An agent keeps connections to all others open where these are at most this many; in a larger job it opens those that
-a task needs when the task is announced."""
+"""Most connections that an agent keeps open to all others; in a larger job it opens those that a task needs when the
+task is announced.
+"""
 
 
 def kept_open(agents: int, connections: int) -> bool:
@@ -55,7 +59,7 @@ def kept_open(agents: int, connections: int) -> bool:
 
 
 async def end_all() -> None:
-    """Cancels all other tasks of the running loop, and waits until they have ended."""
+    """Cancel all other tasks of the running loop, and wait until they have ended."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -66,28 +70,32 @@ class Receiver(Protocol):
     """Gets the messages of connections."""
 
     def buffer_for(self, header: Header) -> Values:
-        """Memory for the `header.values` float32 values of the message that is arriving."""
+        """Return memory for the `header.values` float32 values of the message that is arriving."""
         ...
 
     def received(self, header: Header, values: Values) -> None:
-        """A whole message has arrived; values: the memory from `buffer_for`."""
+        """Handle a whole message that has arrived; `values` is the memory from `buffer_for`."""
         ...
 
     def connected(self, header: Header, transport: asyncio.BaseTransport) -> None:
-        """A connection's first message has arrived. Raises MessageError to have the connection closed."""
+        """Handle a connection's first message. Raise MessageError to have the connection closed."""
         ...
 
     def reversed(self, header: Header, transport: asyncio.BaseTransport) -> None:
-        """The agent that opened this connection is to be sent to over it. Raises as `connected` does."""
+        """Take a connection over which this agent is to send to the agent that opened it. Raise MessageError to have it
+        closed.
+        """
         ...
 
     def rejected(self, peer: str, error: MessageError) -> None:
-        """A connection was closed for what arrived over it."""
+        """Take note that a connection was closed because of what arrived over it."""
         ...
 
 
 class Inbound(asyncio.BufferedProtocol):
-    """A connection that another agent has opened. secure: the first message must name that agent and be checked."""
+    """A connection that another agent has opened. With `secure`, the first message must name that agent, and is
+    checked.
+    """
 
     def __init__(self, receiver: Receiver, *, secure: bool = False) -> None:
         self._receiver, self._secure = receiver, secure
@@ -110,13 +118,14 @@ class Inbound(asyncio.BufferedProtocol):
         self.ended.set()
 
     def close(self) -> None:
-        """Ends the connection; its sender learns that."""
+        """End the connection; its sender learns that."""
         if self._transport is not None:
             self._transport.abort()  # type: ignore[attr-defined]
 
     def divert(self, task: int) -> None:
-        """The rest of a message of this task that is arriving goes into other memory: its buffer is not the task's any
-        more."""
+        """Receive the rest of a message of this task that is arriving into other memory: its buffer is not the task's
+        any more.
+        """
         if self._header is not None and self._header.task == task and self._values is not None:
             self._values = self._values.copy()
             self._view = memoryview(self._values.data).cast("B")
@@ -139,7 +148,7 @@ class Inbound(asyncio.BufferedProtocol):
             self._receiver.rejected(str(peer), error)
 
     def _wait_for(self, left: int) -> None:
-        """Be told of the next bytes when so many, at most AT_ONCE_BYTES, have arrived."""
+        """Have the event loop wait until so many bytes, at most AT_ONCE_BYTES, have arrived."""
         at_once = min(left, AT_ONCE_BYTES) if len(self._view) > AT_ONCE_BYTES else 1
         if at_once != self._at_once and self._socket is not None:
             self._at_once = at_once
@@ -175,7 +184,11 @@ class Inbound(asyncio.BufferedProtocol):
 
 
 class _Outbound(asyncio.Protocol):
-    """A connection to a peer. free: it takes a message."""
+    """A connection to a peer.
+
+    Attributes:
+        free: whether nothing waits in the connection, so that it takes a message.
+    """
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -186,8 +199,9 @@ class _Outbound(asyncio.Protocol):
 
     @property
     def takes_messages(self) -> bool:
-        """Whether the connection is open and nothing waits in it. One that is closing has been lost; its peer learns
-        that next."""
+        """Whether the connection is open and nothing waits in it. A connection that is closing has been lost; its peer
+        learns that next.
+        """
         return self.free and self.transport is not None and not self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -206,7 +220,7 @@ class _Outbound(asyncio.Protocol):
         self.peer.flush()
 
     def limit_unsent(self, unsent: int) -> None:
-        """Limits the bytes that the kernel takes before they have left (TCP_NOTSENT_LOWAT), within UNSENT_BYTES."""
+        """Limit the bytes that the kernel takes before they have left (TCP_NOTSENT_LOWAT), within UNSENT_BYTES."""
         least, most = UNSENT_BYTES
         unsent = min(most, max(least, unsent))
         if self.socket is not None and unsent != self.unsent:
@@ -214,7 +228,7 @@ class _Outbound(asyncio.Protocol):
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent)
 
     def under_way(self) -> int:
-        """Bytes that the kernel has taken and the peer's kernel has not acknowledged."""
+        """Return the bytes that the kernel has taken and the peer's kernel has not acknowledged."""
         if self.socket is None:
             return 0
         left = bytearray(4)
@@ -222,7 +236,7 @@ class _Outbound(asyncio.Protocol):
         return int.from_bytes(left, sys.byteorder)
 
     def seen(self) -> Seen | None:
-        """The connection's statistics; None: it is not connected, or the kernel does not give them."""
+        """Return the connection's statistics; None where it is not connected, or the kernel does not give them."""
         return None if self.socket is None else seen(self.socket)
 
     def pause_writing(self) -> None:
@@ -242,11 +256,22 @@ _Message = tuple[int, int, Header, Values, Callable[[], None], Callable[[], bool
 
 
 class Peer:
-    """Sends messages to one other agent, over `connections` connections, those with the lowest priority number first.
+    """Sends messages to one other agent over several connections; those with the lowest priority number go first.
 
-    Connections are opened at once, or (awaits) by the other agent, which this one cannot reach. on_lost(reason): the
-    peer cannot be reached any more; called once. connector: opens connections. used: whether a task or a message has
-    needed the peer. lines: the connections.
+    Args:
+        name: name of the other agent.
+        address: (host, port) at which it listens.
+        hello: first message on each connection.
+        connections: number of connections.
+        clock: returns the time with which messages are stamped.
+        on_lost: called once, as on_lost(reason), when the peer cannot be reached any more.
+        connector: opens connections.
+        awaits: the other agent opens the connections, since this one cannot connect to it; else they are opened at
+            once.
+
+    Attributes:
+        used: whether a task or a message has needed the peer.
+        lines: the connections.
     """
 
     def __init__(
@@ -280,7 +305,9 @@ class Peer:
         return len(self._queue)
 
     def expect(self) -> None:
-        """A task will need the peer: it has CONNECT_SECONDS from now on to answer, if it has not been needed before."""
+        """Take note that a task will need the peer. If that is the first time, the peer has CONNECT_SECONDS from now on
+        to answer.
+        """
         if not self.used:
             self.used = True
             self._give_up_at = asyncio.get_running_loop().time() + CONNECT_SECONDS
@@ -295,8 +322,16 @@ class Peer:
         *,
         dropped: Callable[[], None] = lambda: None,
     ) -> None:
-        """Queues a message. sent(): a connection has taken it, or its turn came and wanted() was false. dropped():
-        called instead when the peer is given up before that."""
+        """Queue a message.
+
+        Args:
+            priority: messages with the lowest number go first.
+            header: the message's header.
+            values: its values.
+            sent: called when a connection has taken the message, or its turn came and it was not wanted any more.
+            wanted: returns whether the message is still to be sent; called when its turn comes.
+            dropped: called instead of `sent` when the peer is given up before that.
+        """
         if self._closed:
             dropped()
             return
@@ -305,8 +340,9 @@ class Peer:
         self.flush()
 
     def flush(self) -> None:
-        """Gives connections the messages that they take now, the most urgent first. Each message goes to the connection
-        with the fewest bytes under way: where a packet is lost, everything behind it on its connection waits."""
+        """Give connections the messages that they take now, the most urgent first. Each message goes to the connection
+        with the fewest bytes under way: where a packet is lost, everything behind it on its connection waits.
+        """
         while self._queue:
             free = [line for line in self.lines if line.takes_messages]
             if not free:
@@ -329,15 +365,15 @@ class Peer:
             sent()
 
     def detach(self, task: int, tensor: Values) -> None:
-        """Messages of this task that wait and whose values are in this tensor get a copy of these: the tensor is its
-        trainer's again."""
+        """Copy the values of this task's messages that wait and are in this tensor, which is its trainer's again."""
         for k, (priority, order, header, values, sent, wanted, dropped) in enumerate(self._queue):
             if header.task == task and np.may_share_memory(values, tensor):
                 self._queue[k] = priority, order, header, values.copy(), sent, wanted, dropped
 
     def adapt(self, most: int) -> None:
-        """Opens more connections, up to `most`, where the present ones lose so many packets that they cannot fill the
-        link: each loss halves a connection's window."""
+        """Open more connections, up to `most`, where the present ones lose so many packets that they cannot fill the
+        link: each loss halves a connection's window.
+        """
         if self._awaits:
             return
         now = [each for line in self.lines if (each := line.seen()) is not None]
@@ -347,7 +383,9 @@ class Peer:
             self._opening.append(asyncio.ensure_future(self._open(line, needed=False)))
 
     def round_trip(self) -> float | None:
-        """The least round trip of the connections, in seconds; None: none is open yet, or nothing was acknowledged."""
+        """Return the least round trip of the connections, in seconds; None where none is open yet, or nothing was
+        acknowledged.
+        """
         trips = [each.rtt_seconds for line in self.lines if (each := line.seen()) is not None]
         return min((trip for trip in trips if 0 < trip < NO_ROUND_TRIP), default=None)
 
@@ -362,12 +400,12 @@ class Peer:
         return len(self.lines)
 
     def check(self, transport: asyncio.BaseTransport) -> None:
-        """Raises OverlayError when the certificate at the other end is not the peer's."""
+        """Check that the certificate at the other end is the peer's; raise OverlayError otherwise."""
         if self._connector.security is not None:
             self._connector.security.check(transport, "node", self.name)
 
     def close(self) -> None:
-        """Ends all connections; messages that wait are dropped."""
+        """End all connections, and drop the messages that wait."""
         self._closed = True
         queue, self._queue = self._queue, []
         for *_, dropped in queue:
@@ -379,7 +417,7 @@ class Peer:
                 line.transport.abort()
 
     def broken(self, error: Exception | None) -> None:
-        """A connection has ended, with this error or (None) by the other end: the peer is lost."""
+        """Give the peer up, since a connection to it has ended, with this error or (None) by the other end."""
         if not self._closed:
             self.close()
             if isinstance(error, TimeoutError):  # the kernel's: see UNANSWERED_SECONDS
@@ -387,7 +425,7 @@ class Peer:
             self._on_lost(f"the connection to {self.name} ended" + (f": {error}" if error else ""))
 
     def take(self, transport: asyncio.Transport) -> None:
-        """The peer has opened this connection to be sent to."""
+        """Take a connection that the peer has opened for this agent to send over."""
         line = self.lines[0]
         if line.transport is not None:
             self.lines.append(line := _Outbound(self))
@@ -395,7 +433,7 @@ class Peer:
         line.connection_made(transport)
 
     async def _awaited(self, line: _Outbound) -> None:
-        """The peer is lost when it is needed and has opened no connection in time."""
+        """Give the peer up when it is needed and has opened no connection in time."""
         loop = asyncio.get_running_loop()
         while line.transport is None:
             if loop.time() >= self._give_up_at:
@@ -405,7 +443,7 @@ class Peer:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _open(self, line: _Outbound, *, needed: bool = True) -> None:
-        """Opens a connection. needed: the peer is lost when it cannot be opened in time."""
+        """Open a connection. With `needed`, the peer is given up when that does not succeed in time."""
         loop = asyncio.get_running_loop()
         end = loop.time() + CONNECT_SECONDS
         host, port = self.address

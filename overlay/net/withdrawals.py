@@ -1,4 +1,4 @@
-"""Submissions that end without a result: their trainers wait no longer, or no task can contain them."""
+"""Ends submissions without a result: their trainers wait no longer, or no task can contain them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from overlay.net.submissions import Submission, Submissions
 from overlay.net.tasks import Tasks
 
 ANSWER_SECONDS = 3.0
-"""A trainer whose timeout has passed waits this long for the coordinator to name the agents that are missing."""
+"""Seconds that a trainer whose timeout has passed waits for the coordinator to name the agents that are missing."""
 
 
 class Withdrawals:
@@ -29,7 +29,9 @@ class Withdrawals:
         self._membership, self._submissions, self._tasks = membership, submissions, tasks
 
     def give_up(self, submission: Submission, reason: str) -> None:
-        """The trainer waits no longer. The coordinator, where one answers, names the agents that are missing."""
+        """End a submission for whose result the trainer waits no longer. The coordinator, where one answers, names the
+        agents that are missing.
+        """
         if submission.future.done():
             return
         number = self._submissions.task_of(submission)
@@ -41,7 +43,7 @@ class Withdrawals:
             self._give_up_alone(submission, f"{reason}: there is no coordinator at {self._membership.known}")
 
     def _give_up_alone(self, submission: Submission, reason: str) -> None:
-        """The trainer waits no longer, and no coordinator has answered that."""
+        """End a submission for whose result the trainer waits no longer, without an answer of the coordinator."""
         number = self._submissions.task_of(submission)
         if submission.future.done():
             return
@@ -53,7 +55,9 @@ class Withdrawals:
             self._submissions.withdraw(submission, OverlayError(f"{self._node}: {reason}"))
 
     def reject(self, turn: int | None, reason: str, message: dict[str, Any]) -> None:
-        """No task can contain the submission of this turn (None: the oldest one). message: the coordinator's."""
+        """End the submission of this turn (None for the oldest one), which no task can contain, as the coordinator's
+        message says.
+        """
         words, behind = f"{self._node}: {reason}", message.get("behind")
         error = OverlayError(words) if behind is None else Behind(words, behind)
         if message.get("again"):

@@ -2,10 +2,10 @@
 
 Each message is a flow on the links of its route, one at a time per connection. Connections share links max-min, as TCP
 does where nothing is lost, windows are alike and acknowledgements do not wait (topologies/wan/networks.py). Switches
-send a frame on when they have all of it: over several links a message arrives later by a frame's time on each link but
-the narrowest. Where links lose packets, each connection has a window that goes up and down (core/tcp.py), and what
-follows a lost segment waits for it: times are then one draw of many (`seed`). Frames count whole, with their headers,
-also where the last one of a message is not full, and acknowledgements take their part of the other direction
+send a frame on when they have all of it: over several links a message arrives later by a frame's time on each link
+except the narrowest. Where links lose packets, each connection has a window that goes up and down (core/tcp.py), and
+what follows a lost segment waits for it: times are then one draw of many (`seed`). Frames count whole, with their
+headers, also where the last one of a message is not full, and acknowledgements take their part of the other direction
 (core/framing.py). Where agents do not keep connections open (net/transport.py), a connection is open one round trip
 after it is first needed.
 """
@@ -32,13 +32,20 @@ from overlay.net.transport import kept_open
 from p4src.protocol import PROTOCOL
 
 CARRIER = Carrier(1, PROTOCOL.targets["v1model"].values_per_packet)
-"""The packets that switches copy."""
+"""The form of the packets that switches copy."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """size: bytes, with the message's header. began(): its first byte leaves. arrived(): it is there. wanted():
-    whether it is still to be sent, asked when its turn comes; skipped(): it was not."""
+    """A message on its way from one agent to another.
+
+    Attributes:
+        size: bytes, with the message's header.
+        began: called when its first byte leaves.
+        arrived: called when it has arrived.
+        wanted: returns whether the message is still to be sent; called when its turn comes.
+        skipped: called when it was not wanted any more.
+    """
 
     size: int
     began: Callable[[], None]
@@ -48,7 +55,7 @@ class Message:
 
 
 class _Connection:
-    """A TCP connection, which carries one message at a time. window: where packets are lost."""
+    """A TCP connection, which carries one message at a time. It has a `window` where packets are lost."""
 
     def __init__(self, segment: int, window: Window | None) -> None:
         self.segment, self.window = segment, window
@@ -56,28 +63,36 @@ class _Connection:
         self.unfilled = 0  # bytes in a frame that waits for the next message
 
     def frames(self, size: int, *, more: bool) -> int:
-        """The number of frames with which a message of this many bytes leaves. Bytes that fill no frame wait only when
-        the next message follows at once (`more`)."""
+        """Return the number of frames with which a message of this many bytes leaves. Bytes that fill no frame wait
+        only when the next message follows at once (`more`).
+        """
         whole, rest = divmod(self.unfilled + size, self.segment)
         self.unfilled = rest if more else 0
         return whole + (rest > self.unfilled)
 
     @property
     def under_way(self) -> int:
-        """Segments that are past the links and not acknowledged."""
+        """Number of segments that are past the links and not acknowledged."""
         return 0 if self.window is None else self.window.flying
 
 
 class _Channel:
-    """Channel from one agent to another: the links of the route there and back, its delay (seconds), the connections,
-    and the messages that wait for one of them, as (priority, order, message)."""
+    """All connections from one agent to another.
+
+    Attributes:
+        links: links of the route to the other agent.
+        back: links of the route back.
+        delay: delay of the route, in seconds.
+        connections: the connections.
+        waiting: messages that wait for one of them, as (priority, order, message).
+    """
 
     def __init__(self, links: list[int], back: list[int], delay: float, connections: list[_Connection]) -> None:
         self.links, self.back, self.delay, self.connections = links, back, delay, connections
         self.waiting: list[tuple[int, int, Message]] = []
 
     def waiting_frames(self, frames: int) -> float:
-        """Frames that wait for one of the connections, if all messages have this many."""
+        """Return the number of frames that wait for one of the connections, if all messages have `frames` frames."""
         return frames * len(self.waiting) / len(self.connections)
 
 
@@ -86,9 +101,16 @@ SINGLE = Connections(1, 1)
 
 @dataclass(frozen=True)
 class TcpSettings:
-    """Surroundings of agents' TCP connections. connections: of each pair of agents; where packets are lost, as many as
-    if the agents had known the loss from the beginning. loss: the part of the packets that each link between switches
-    loses; seed: which packets. window_bytes: of receivers, where packets are lost. mtu: bytes of an IP packet."""
+    """Settings of agents' TCP connections.
+
+    Attributes:
+        connections: number of connections between two agents; where packets are lost, as many as if the agents had
+            known the loss from the beginning.
+        loss: the part of the packets that each link between switches loses.
+        seed: determines which packets are lost.
+        window_bytes: window of receivers, where packets are lost.
+        mtu: bytes of an IP packet.
+    """
 
     connections: Connections = SINGLE
     loss: float = 0.0
@@ -101,7 +123,7 @@ WITHOUT_LOSS = TcpSettings()
 
 
 class SimulatedNetwork:
-    """The connections between all agents. agents: how many there are."""
+    """The connections between all agents, of which `agents` is the number."""
 
     def __init__(self, topology: Topology, agents: int, tcp: TcpSettings) -> None:
         self.topology, self._connections, self._loss, self._mtu = topology, tcp.connections, tcp.loss, tcp.mtu
@@ -119,16 +141,16 @@ class SimulatedNetwork:
         self._copied_until: dict[tuple[int, int], float] = {}  # key of `send_copied` -> when its packets have left, s
 
     def set_rate(self, u: str, v: str, mbps: float) -> None:
-        """Sets the capacity of a link of the topology, from now on."""
+        """Set the capacity of a link of the topology, from now on."""
         self.rates[self.links[u, v]] = mbps
         self.sim.set_capacity(self.links[u, v], mbps)
 
     def route_delay(self, route: tuple[str, ...] | list[str]) -> float:
-        """Seconds that the links of a route take, without the time of frames on them."""
+        """Return the delay of a route, in seconds, without the time of frames on its links."""
         return sum(self.topology.delay_ms(u, v) for u, v in pairwise(route)) / 1000
 
     def send(self, pair: tuple[str, str], priority: int, message: Message) -> None:
-        """Sends a message from the first agent of the pair to the second; the lowest priority number goes first."""
+        """Send a message from the first agent of the pair to the second; the lowest priority number goes first."""
         channel = self.connect(pair)
         heapq.heappush(channel.waiting, (priority, next(self._order), message))
         self._flush(channel)
@@ -136,9 +158,16 @@ class SimulatedNetwork:
     def send_copied(
         self, key: tuple[int, int], tree: SumTree, values: int, left: Callable[[], None], arrived: Callable[[str], None]
     ) -> None:
-        """Sends a chunk of this many values once over each link of the tree's routes, since switches copy it. Packets
-        leave one by one at the tree's rate, after those of earlier chunks with the same key, and each link takes its
-        time for a whole packet. left(): all packets have left; arrived(receiver): they are at a receiver."""
+        """Send a chunk once over each link of a tree's routes, since switches copy it. Packets leave one by one at the
+        tree's rate, after those of earlier chunks with the same key, and each link takes its time for a whole packet.
+
+        Args:
+            key: (task, tree), whose chunks leave one after the other.
+            tree: the tree, with routes.
+            values: number of values of the chunk.
+            left: called when all packets have left.
+            arrived: called as arrived(receiver) when they have arrived at this receiver.
+        """
         packet_seconds = 32e-6 * CARRIER.packet_values / tree.rate_mbps
         packets = CARRIER.packets(values)
         begin = max(self.sim.now, self._copied_until.get(key, 0.0))
@@ -157,7 +186,7 @@ class SimulatedNetwork:
         self.sim.send(CARRIER.bytes(values) * BITS, links, carried)
 
     def connect(self, pair: tuple[str, str]) -> _Channel:
-        """The connections from the first agent to the second; they are opened where they are not yet."""
+        """Return the connections from the first agent to the second; open them where they are not open yet."""
         channel = self._channels.get(pair)
         if channel is None:
             links = [self.links[link] for link in pairwise(self._routes[pair])]
@@ -199,7 +228,7 @@ class SimulatedNetwork:
         self._flush(channel)
 
     def _flush(self, channel: _Channel) -> None:
-        """Gives messages that wait to the connections that are free."""
+        """Give messages that wait to the connections that are free."""
         while channel.waiting and (free := [each for each in channel.connections if each.free]):
             _, _, message = heapq.heappop(channel.waiting)
             if not message.wanted():
@@ -217,13 +246,15 @@ class SimulatedNetwork:
                 connection.window.send(mbit, max(1, frames), partial(channel.waiting_frames, frames), sent)
 
     def _store_and_forward(self, channel: _Channel, size: int) -> float:
-        """Seconds until the last frame of so many bytes is over all links, after the narrowest one has sent it."""
+        """Return the seconds until the last frame of a message of `size` bytes is over all links, after the narrowest
+        one has sent it.
+        """
         frame = (min(size, self._segment) + FRAME_HEADERS) * BITS
         each = [frame / (self.rates[link] or math.inf) for link in channel.links]
         return sum(each) - max(each)
 
     def _sent(self, channel: _Channel, connection: _Connection, frames: int, message: Message) -> None:
-        """The message is past the narrowest link."""
+        """Handle that a message is past the narrowest link: it arrives after the delays, and another message leaves."""
         connection.free = True
 
         def arrived() -> None:

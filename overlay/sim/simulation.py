@@ -50,7 +50,12 @@ SEGMENT_BYTES = segment_bytes()
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A chunk on its path. size: bytes, with the message's header. execution: that of its sender, while it runs."""
+    """A chunk on its path.
+
+    Attributes:
+        size: bytes, with the message's header.
+        execution: the sender's execution, or None where its task does not run any more.
+    """
 
     task: Task
     request: SendRequest
@@ -58,18 +63,26 @@ class _Chunk:
     execution: Execution | None
 
     def wanted(self) -> bool:
-        """Return whether it is still to be sent."""
+        """Return whether the chunk is still to be sent."""
         assert self.request.edge is not None
         return self.execution is None or self.execution.closed or self.execution.sends_to(self.request.edge.receiver)
 
 
 class Simulation:
-    """Training of a policy's agents, which are servers of the topology. Its Effects (core/orders.py) are on executions.
+    """Training of a policy's agents, which are servers of the topology. Its Effects (core/orders.py) act on executions.
 
-    values: float32 values of the model. compute(node): seconds of the agent's next step. tcp: the connections between
-    agents. probe_values, finished(task, seconds): as for the coordinator.
+    Args:
+        policy: decides on tasks.
+        topology: the network.
+        values: float32 values of the model.
+        compute: called as compute(node); returns the seconds of the agent's next step.
+        tcp: settings of the connections between agents.
+        probe_values: agents report the throughput of chunks of at least this many values; None for no reports.
+        finished: called as finished(task, seconds) when a task is done, whose slowest agent took so many seconds.
 
-    sim: the simulator. rounds: how many tasks are done.
+    Attributes:
+        sim: the simulator.
+        rounds: number of tasks that are done.
     """
 
     def __init__(
@@ -99,7 +112,7 @@ class Simulation:
         self._most_rounds = 0
 
     def run(self, rounds: int, seconds: float = math.inf) -> float:
-        """Trains until this many tasks are done, or this much time has passed; returns the time in seconds."""
+        """Train until this many tasks are done, or so many seconds have passed. Return the simulated time (seconds)."""
         self._most_rounds = rounds
         for node in self.policy.nodes:
             self.tell(Back(node))
@@ -112,15 +125,15 @@ class Simulation:
         return self.sim.now
 
     def tell(self, event: Event) -> None:
-        """Gives the policy an event, and carries out its orders."""
+        """Give the policy an event, and carry out its orders."""
         self.carry_out(self.policy.handle(event, self.sim.now))
 
     def carry_out(self, orders: Sequence[Order]) -> None:
-        """Carries orders of the policy out, now."""
+        """Carry out orders of the policy, now."""
         self._orders.carry_out(orders)
 
     def set_rate(self, u: str, v: str, mbps: float) -> None:
-        """Sets the capacity of a link of the topology, from now on."""
+        """Set the capacity of a link of the topology, from now on."""
         self.network.set_rate(u, v, mbps)
 
     # --- trainers ---
@@ -275,7 +288,9 @@ class Simulation:
         self._paths[node].send(task, request.edge, send_over)
 
     def _hop(self, chunk: _Chunk, path: Sequence[str], taken: Callable[[], None]) -> None:
-        """Sends a chunk along the rest of its path. taken(): it is past the first hop, or not wanted any more."""
+        """Send a chunk along the rest of its path. `taken` is called when it is past the first hop, or not wanted any
+        more.
+        """
         if len(path) == 1:
             self._arrive(chunk.task, chunk.request)
             return
@@ -314,7 +329,7 @@ class Simulation:
 
 
 def _small(task: Task) -> Task:
-    """The same task with one value a chunk."""
+    """Return the same task with one value a chunk."""
     first, trees = 0, []
     for index, tree in enumerate(task.trees):
         chunks = task.chunks(index)
@@ -327,7 +342,9 @@ def _small(task: Task) -> Task:
 
 
 def seconds_of(policy: Policy, topology: Topology, values: int, rounds: int = 1, **options: Any) -> list[float]:
-    """Seconds of each of the first tasks, when all agents are always ready. options: of `Simulation`."""
+    """Return the seconds of each of the first tasks, when all agents are always ready. The options are those of
+    `Simulation`.
+    """
     found: list[float] = []
     Simulation(policy, topology, values, finished=lambda task, s: found.append(s), **options).run(rounds)
     return found

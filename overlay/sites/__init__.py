@@ -1,11 +1,11 @@
-"""Training across data centres (docs/sites.md): join the other sites, and an optimiser that needs few bytes.
+"""Training across data centres (docs/sites.md): join the other sites, and use an optimiser that sends few bytes.
 
     group = inart.sites.init(coordinator="10.0.0.1:9700", site="paris")
     outer = inart.sites.DiLoCo(model, group, every=100, bits=8)
     ...
-    outer.step(samples=len(batch))        # after each step of the own optimiser
+    outer.step(samples=len(batch))        # after each step of the site's own optimiser
 
-What needs torch is imported when it is first used.
+Modules that need torch are imported when they are first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`inart site`: trains across data centres. One coordinator anywhere; at each site, a training script.
+"""`inart site`: trains across data centres. One coordinator runs anywhere; each site runs a training script.
 
     inart site coordinator --sites 3 --listen 10.0.0.1:9700 --credentials DIR
     inart site run --coordinator 10.0.0.1:9700 --site paris -- torchrun --nproc-per-node 8 train.py
@@ -57,16 +57,16 @@ from overlay.sites.group import (
 from overlay.sites.packing import BITS
 
 CHUNK_VALUES = 16_384
-"""64 KB: small enough for slow links, large enough for fast ones."""
+"""Least float32 values of a chunk: 64 KB, which suits slow links; chunks are larger where links are fast."""
 
 ASK_SECONDS = 10.0
 ASK_AGAIN_SECONDS = 0.5
 WAIT_SECONDS = 60.0
-"""`inart site run` waits so long for a coordinator: sites and coordinators may be started in any order."""
+"""Seconds that `inart site run` waits for a coordinator: sites and coordinators may be started in any order."""
 
 
 def address(text: str) -> tuple[str, int]:
-    """Reads HOST:PORT, for argparse."""
+    """Return the address in HOST:PORT, for argparse."""
     try:
         return parse_address(text)
     except ValueError as error:
@@ -74,12 +74,12 @@ def address(text: str) -> tuple[str, int]:
 
 
 def advertised(text: str) -> str:
-    """Checks HOST:PORT or "none", for argparse."""
+    """Check HOST:PORT or "none", for argparse, and return it."""
     return text if text == "none" else "{}:{}".format(*address(text))
 
 
 def addresses(text: str) -> tuple[tuple[str, int], ...]:
-    """Reads HOST:PORT, or several with commas, for argparse."""
+    """Return the addresses in HOST:PORT, or several with commas, for argparse."""
     try:
         return parse_addresses(text)
     except ValueError as error:
@@ -91,8 +91,10 @@ def _written(coordinators: Sequence[tuple[str, int]]) -> str:
 
 
 def _links(file: Path, network: SiteNetwork) -> None:
-    """Reads rates that are known: {"links": [["paris", "tokyo", 800], ..], "out": {"paris": 1000}, "into": {..}}, in
-    Mbit/s, each link in one direction. Raises OverlayError."""
+    """Read declared rates into the network, from a file such as {"links": [["paris", "tokyo", 800], ..], "out":
+    {"paris": 1000}, "into": {..}}, in Mbit/s, each link in one direction. Raise OverlayError where the file is
+    unusable.
+    """
     try:
         known = json.loads(file.read_text())
         for sender, receiver, mbps in known.get("links", ()):
@@ -108,10 +110,14 @@ def _links(file: Path, network: SiteNetwork) -> None:
 class SiteSettings:
     """Settings of the rounds of sites that an operator gives.
 
-    sites: how many the first round waits for. patience: seconds that a round waits for a site that is late; None: as
-    long as waiting is worth it (`SiteRounds`). probe_seconds: how long each link is measured; 0: none is. all_pairs:
-    every two sites are measured, whatever the others tell (`SiteDesk`). paced: sites send at the plan's rates; else as
-    fast as TCP lets them.
+    Attributes:
+        sites: number of sites for which the first round waits.
+        patience: seconds that a round waits for a site that is late; None to wait as long as it is worth it
+            (`SiteRounds`).
+        probe_seconds: how long each link is measured; 0 for no measurement.
+        all_pairs: measure every pair of sites, also one whose round trip is that of a way over a third site
+            (`SiteDesk`).
+        paced: sites send at the plan's rates; else as fast as TCP lets them.
     """
 
     sites: int
@@ -131,8 +137,19 @@ def make_coordinator(
     security: Security | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> Coordinator:
-    """A coordinator of sites, which is running; close it. network: what is known of the links between sites. backs_up:
-    another coordinator of the same sites. Raises OSError when it cannot listen."""
+    """Return a coordinator of sites, which is running and which the caller closes.
+
+    Args:
+        host, port: where it listens.
+        settings: settings of the rounds.
+        network: declared rates of links between sites.
+        backs_up: another coordinator of the same sites.
+        security: TLS; None for plaintext.
+        log: gets each line of log.
+
+    Raises:
+        OSError: it cannot listen.
+    """
     quorum = SiteQuorum(contested=backs_up is not None)
     policy = SiteRounds(
         network, sites=settings.sites, patience=settings.patience, broken=network.broken,
@@ -150,7 +167,7 @@ def make_coordinator(
 
 
 def coordinate(arguments: argparse.Namespace) -> int:
-    """`inart site coordinator`: runs until a signal ends it."""
+    """Run `inart site coordinator` until a signal ends it. Return the exit status."""
     joining = None if arguments.tokens is None else Joining(arguments.tokens)
     tls = tls_from(arguments)
     if joining is not None and tls is None:
@@ -181,7 +198,9 @@ def coordinate(arguments: argparse.Namespace) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """`inart site run`: checks that the coordinator answers, then runs the command with what `init` needs."""
+    """Run `inart site run`: check that the coordinator answers, then run the command with the environment that `init`
+    needs. Return the command's exit status.
+    """
     if not arguments.command:
         raise OverlayError("what is to be run? inart site run --coordinator HOST:PORT -- torchrun ... train.py")
     if any((arguments.tls_cert, arguments.tls_key, arguments.tls_ca)):
@@ -204,17 +223,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _token_of(arguments: argparse.Namespace) -> str | None:
-    """The token for joining: in --token FILE, or $INART_SITE_TOKEN."""
+    """Return the token for joining, from --token FILE or $INART_SITE_TOKEN; None where neither is given."""
     return Tls(token=arguments.token).read_token() if arguments.token else os.environ.get(TOKEN)
 
 
 class NoCoordinator(OverlayError):
-    """None answers at this address: perhaps not yet."""
+    """No coordinator answers at this address; one may be started later."""
 
 
 def _wait_for_coordinator(arguments: argparse.Namespace) -> None:
-    """Returns when a coordinator answers, which gives a certificate where there is a token. Raises OverlayError, at
-    once where waiting would not help."""
+    """Return when a coordinator answers, which gives a certificate where the site has a token. Raise OverlayError, at
+    once where waiting would not help.
+    """
     end, said, token = time.monotonic() + arguments.timeout, False, _token_of(arguments)
     while True:
         try:
@@ -234,8 +254,9 @@ def _wait_for_coordinator(arguments: argparse.Namespace) -> None:
 
 
 def ask(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The status of the coordinator that acts, or else of one that answers. Raises OverlayError that says what to do
-    when none does."""
+    """Return the status of the coordinator that acts, or else of one that answers. Raise OverlayError that says what to
+    do when none answers.
+    """
     answers: list[dict[str, Any]] = []
     errors: list[OverlayError] = []
     for at in arguments.coordinator:
@@ -276,7 +297,7 @@ def _ask(at: tuple[str, int], tls: Security | None) -> dict[str, Any]:
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """`inart site status`."""
+    """Run `inart site status`: print the status of the coordinator. Return the exit status."""
     found = ask(arguments)
     if arguments.json:
         print(json.dumps(found, indent=1))
@@ -304,7 +325,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def probe(arguments: argparse.Namespace) -> int:
-    """`inart site probe`: what the sites have measured of each other."""
+    """Run `inart site probe`: print what the sites have measured of each other. Return the exit status."""
     found = ask(arguments)
     if arguments.json:
         print(json.dumps({k: found[k] for k in ("links", "sends_at_most_mbps", "receives_at_most_mbps")}, indent=1))
@@ -323,7 +344,9 @@ def probe(arguments: argparse.Namespace) -> int:
 
 
 def trial(arguments: argparse.Namespace) -> int:
-    """`inart site agent`: averages random values, round after round, and says how long each took."""
+    """Run `inart site agent`: average random values, round after round, and print how long each took. Return the exit
+    status.
+    """
     group = init(
         _written(arguments.coordinator), arguments.site, credentials=arguments.credentials,
         listen=arguments.listen and "{}:{}".format(*arguments.listen),
@@ -347,7 +370,7 @@ def trial(arguments: argparse.Namespace) -> int:
 
 
 def make_token(arguments: argparse.Namespace) -> int:
-    """`inart site token`: makes one, which it prints, or revokes one, or lists them."""
+    """Run `inart site token`: make a token and print it, or revoke one, or list all. Return the exit status."""
     joining = Joining(arguments.folder)
     if arguments.revoke is not None:
         joining.revoke(arguments.revoke)

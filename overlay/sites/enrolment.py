@@ -1,8 +1,8 @@
-"""A site that has a token gets a certificate from the coordinator, keeps it in a folder, and renews it.
+"""Enrols a site that has a token: it gets a certificate from the coordinator, keeps it in a folder, and renews it.
 
 The token has the SHA-256 of the authority's certificate. So the site asks any coordinator for that certificate first,
-and sends the token's secret only over a connection to a coordinator that this authority has signed. The site's key is
-made here and does not leave its machine.
+and sends the token's secret only over a connection to a coordinator whose certificate this authority has signed. The
+site makes its key itself, and the key does not leave its machine.
 """
 
 from __future__ import annotations
@@ -31,27 +31,35 @@ from overlay.net.tls import Security, check_certificate
 
 ASK_SECONDS = 10.0
 AGAIN_SECONDS = 60.0
-"""A renewal that has failed is tried again after so long: the coordinator may be away."""
+"""Longest wait, in seconds, before a renewal that has failed is tried again: the coordinator may be away."""
 
 LEAST_SECONDS = 1.0
 """Least seconds between two renewals."""
 
 OF_TOKEN = "token-id"
-"""The file, beside a certificate, with the ID of the token that it was bought with."""
+"""Name of the file, beside a certificate, with the ID of the token with which the certificate was bought."""
 
 Address = tuple[str, int]
 _log = logging.getLogger("inart.sites")
 
 
 class Unreached(OverlayError):
-    """No coordinator answers: perhaps not yet."""
+    """No coordinator answers; one may be started later."""
 
 
 class Enrolment:
-    """A site's certificate, bought with a token. folder: where it is kept, with its key; made where it is missing."""
+    """A site's certificate, bought with a token.
+
+    Args:
+        coordinators: addresses of the coordinators.
+        site: the site's name.
+        token: the token.
+        folder: where the certificate is kept, with its key; made where it is missing. None for a folder of the
+            user's.
+    """
 
     def __init__(self, coordinators: Sequence[Address], site: str, token: str, folder: Path | None = None) -> None:
-        """Raises OverlayError for what is no token."""
+        """Read the token. Raise OverlayError where the text is no token."""
         try:
             self._token = Token.of(token)
         except ValueError as error:
@@ -61,8 +69,9 @@ class Enrolment:
         self._stop = threading.Event()
 
     def enrol(self) -> Path:
-        """Gets a certificate where the folder has none that holds; returns the folder. Raises Unreached, and
-        OverlayError with the coordinator's reason."""
+        """Get a certificate where the folder has none that is valid, and return the folder. Raise Unreached where no
+        coordinator answers, and OverlayError with the coordinator's reason where it refuses.
+        """
         if self._holds():
             return self.folder
         certificate, authority = self._certified({"type": "enrol", "token": str(self._token), "site": self._site})
@@ -72,11 +81,11 @@ class Enrolment:
         return self.folder
 
     def keep(self, log: Callable[[str], None] = _log.info) -> None:
-        """Renews the certificate whenever half of its time is over, in a thread, until `close`."""
+        """Renew the certificate whenever half of its time is over, in a thread, until `close`."""
         threading.Thread(target=self._keep, args=(log,), name="inart certificate", daemon=True).start()
 
     def close(self) -> None:
-        """Renews no more."""
+        """Renew the certificate no more."""
         self._stop.set()
 
     # --- the certificate ---
@@ -85,7 +94,7 @@ class Enrolment:
         return self.folder / FOLDER_FILES[part]
 
     def _holds(self) -> bool:
-        """Return whether there is a certificate that was bought with this token and has not expired."""
+        """Return whether the folder has a certificate that was bought with this token and has not expired."""
         try:
             bought = (self.folder / OF_TOKEN).read_text().strip()
             return bought == self._token.number and self._file("key").is_file() and self._seconds_left() > 0
@@ -97,8 +106,9 @@ class Enrolment:
         return (end - datetime.now(UTC)).total_seconds()
 
     def _key(self) -> ec.EllipticCurvePrivateKey:
-        """The site's key, made where there is none. It stays the same when the certificate is renewed, so that key and
-        certificate always belong together."""
+        """Return the site's key, made where there is none. It stays the same when the certificate is renewed, so that
+        key and certificate always belong together.
+        """
         file = self._file("key")
         if file.is_file():
             found = serialization.load_pem_private_key(file.read_bytes(), None)
@@ -132,8 +142,9 @@ class Enrolment:
     # --- the coordinator ---
 
     def _certified(self, message: dict[str, str], security: Security | None = None) -> tuple[str, str]:
-        """The certificate that a coordinator gives for this message, and the authority's. security: what this site
-        shows; None: no certificate yet."""
+        """Return the certificate that a coordinator gives for this message, and the authority's certificate. `security`
+        is the TLS with this site's present certificate; None where it has none yet.
+        """
         name = x509.Name([])
         request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(self._key(), hashes.SHA256())
         message = message | {"request": request.public_bytes(serialization.Encoding.PEM).decode()}
@@ -151,7 +162,7 @@ class Enrolment:
         raise unreached or OverlayError("no coordinator is given")
 
     def _authority(self, at: Address) -> str:
-        """The authority's certificate, which has the digest of the token."""
+        """Return the authority's certificate, after checking that it has the token's digest."""
         pem = str(_ask(at, _context(None), {"type": "authority"}, anybody=True).get("authority", ""))
         if not pem:
             raise OverlayError(_takes_none(at))
@@ -172,8 +183,10 @@ def _kept(token: Token, site: str) -> Path:
 
 
 def _context(authority: str | None) -> ssl.SSLContext:
-    """Return the TLS context of a connection without a certificate of this end. authority: the PEM of whoever has to
-    have signed the other end's; None: nothing is checked, and nothing that is secret is said."""
+    """Return the TLS context of a connection without a certificate of this end. `authority` is the certificate (PEM) of
+    the authority that must have signed the other end's. Where it is None, nothing is checked, and nothing secret may be
+    sent.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # certificates name roles
@@ -188,7 +201,7 @@ def _takes_none(at: Address) -> str:
 
 
 def _ask(at: Address, context: ssl.SSLContext, message: dict[str, str], *, anybody: bool = False) -> dict[str, Any]:
-    """A coordinator's answer. anybody: the other end need not show that it is one."""
+    """Return a coordinator's answer. With `anybody`, the other end need not prove that it is a coordinator."""
     where = f"{at[0]}:{at[1]}"
     try:
         with socket.create_connection(at, ASK_SECONDS) as plain, context.wrap_socket(plain) as connection:

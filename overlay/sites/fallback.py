@@ -1,21 +1,21 @@
-"""A round that the network of sites gives up is done over torch.distributed, by all sites of a group or by none.
+"""Does a round that the network of sites gives up over torch.distributed, by all sites of a group or by none.
 
 The first processes of all sites are in one group (gloo), and `init(fallback=group)` is told of it. When a site's
-timeout for a round has passed, it does not fail at once: it *promises* to take no result of this round any more but the
-group's. What follows is decided in two entries of the group's store, each of which is written once (`compare_set`), so
-that all sites read the same:
+timeout for a round has passed, it does not fail at once: it *promises* to take only the group's result of this round
+from now on. Two entries of the group's store then decide, each of which is written once (`compare_set`), so that all
+sites read the same:
 
 1. "begin": "yes" by a site that has seen the promises of all, "no" by one that has waited in vain.
 2. After "yes" all add their values in the group (one all-reduce), and each says which result it has (SHA-256).
 3. "end": "yes" by a site that has seen equal results at all, "no" by one whose all-reduce has failed, or that has
-   waited in vain. After "yes" all take the result, after "no" nobody does.
+   waited in vain. After "yes" all take the result, after "no" no site does.
 
 So no site takes the group's result while another has, or gets, the network's: a site that has the network's result of a
 round has not promised, and never will. It leaves a note of that, so that the others need not wait until the end. A site
-that cannot learn how "end" was decided takes nothing, and asks again before it submits the round anywhere else.
+that cannot learn how "end" was decided takes no result, and asks again before it submits the round anywhere else.
 
 The store and the group may hang, because their hosts are cut off: all calls are in a thread of their own, and the
-trainer waits for it for a limited time. What a thread still does when nobody waits for it any more, decides nothing.
+trainer waits for it for a limited time. A thread for which nobody waits any more decides nothing.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ PREFIX = "inart sites"
 YES, NO = b"yes", b"no"
 POLL_SECONDS = 0.05
 MEET_SECONDS = 120.0
-"""The sites of the group have this long to come to `init`."""
+"""Seconds that the sites of the group have to call `init`."""
 
 LAST_SECONDS = 5.0
-"""A site's thread decides against the round when the trainer's time is over; the trainer waits so much longer."""
+"""Seconds that the trainer waits after its time is over, in which the site's thread decides against the round."""
 
 _log = logging.getLogger("inart.sites")
 
@@ -50,9 +50,16 @@ _log = logging.getLogger("inart.sites")
 class Fallback:
     """A process group with one process of each site, and the store in which they decide.
 
-    group: of torch.distributed, with gloo (values are on the CPU), and used by nobody else. store: None: the one with
-    which torch.distributed has made the group. spans: torch.distributed's processes are the sites, one process each;
-    else the group was made by hand, and torch.distributed may connect the processes within a site. Raises OverlayError.
+    Args:
+        group: a group of torch.distributed, with gloo (values are on the CPU), which nothing else uses.
+        store: the store; None for the one with which torch.distributed has made the group.
+
+    Attributes:
+        spans: whether torch.distributed's processes are the sites, one process each; else the group was made by
+            hand, and torch.distributed may connect the processes within a site.
+
+    Raises:
+        OverlayError: the group is unsuitable, or no store is known.
     """
 
     def __init__(self, group: Any, store: Any = None) -> None:
@@ -79,8 +86,12 @@ class Fallback:
 class Attempt:
     """One try to do a round over the group.
 
-    number: of the attempt, among those of the round. result: what the all-reduce has given. ended: whether all take
-    that. why: why not, in words.
+    Attributes:
+        round: the round.
+        number: number of the attempt, among those of the round.
+        result: the sum that the all-reduce has given.
+        ended: whether all sites take the sum.
+        why: why they do not, in words.
     """
 
     round: int
@@ -93,13 +104,15 @@ class Attempt:
     _said: bool = False
 
     def say(self) -> bool:
-        """Ask, before this site says that it has a result, whether its trainer still waits."""
+        """Take note that this site is going to say that it has a result, and return whether its trainer still waits for
+        it.
+        """
         with self._lock:
             self._said = not self._left
             return self._said
 
     def leave(self) -> bool:
-        """The trainer waits no longer. Returns whether this site has said that it has a result."""
+        """Take note that the trainer waits no longer. Return whether this site has said that it has a result."""
         with self._lock:
             self._left = True
             return self._said
@@ -110,9 +123,17 @@ class Attempt:
 
 
 class Ballot:
-    """Ballot of one site: what it promises, says and reads. store: where all sites read that. names: of all sites, in
-    the group's order. add(values, seconds): replaces the values by their sum over all sites; whether it could in this
-    time."""
+    """The votes of one site: it promises, says and reads in the store.
+
+    Args:
+        store: the store, which all sites read.
+        site: this site's name.
+        names: names of all sites, in the group's order.
+        add: called as add(values, seconds); replaces the values by their sum over all sites, and returns whether it
+            could in this time.
+        clock: returns the time in seconds.
+        sleep: waits for so many seconds.
+    """
 
     def __init__(
         self, store: Any, site: str, names: tuple[str, ...], add: Callable[[Floats, float], bool], *,
@@ -122,17 +143,24 @@ class Ballot:
         self._clock, self._sleep = clock, sleep
 
     def took(self, round_: int) -> None:
-        """Note that this site has the network's result of the round."""
+        """Tell the others that this site has the network's result of the round."""
         self.store.set(f"{round_}/taken", self.site)
 
     def refuse(self) -> None:
-        """Refuse the group, which this site cannot use any more, so that nobody can: the others need not wait
-        for it."""
+        """Refuse the group, which this site cannot use any more, so that no site can: the others need not wait for this
+        one.
+        """
         self.store.set("unable", self.site)
 
     def try_round(self, attempt: Attempt, values: Floats, end: float) -> bool:
-        """Return whether the round was done over the group: then attempt.result has the sum. end: of the clock. Raises
-        what the store does."""
+        """Return whether the round was done over the group; then attempt.result has the sum. Raise what the store
+        raises.
+
+        Args:
+            attempt: the attempt.
+            values: this site's values.
+            end: when to give up, in seconds of the clock.
+        """
         attempt.number = self._first_open(attempt.round)
         if not self._all_promise(attempt, end):
             return False
@@ -146,12 +174,13 @@ class Ballot:
         return self._all_have(attempt, hashlib.sha256(result.tobytes()).digest(), end)
 
     def ask(self, attempt: Attempt) -> bool:
-        """Return how an attempt has ended in which this site has said that it has a result; it ends now if it
-        has not."""
+        """Return how an attempt has ended in which this site has said that it has a result; end it now where it has not
+        ended.
+        """
         return self._decide(attempt, "end", NO)
 
     def _first_open(self, round_: int) -> int:
-        """The first attempt of this round that has not come to nothing: the same at all sites."""
+        """Return the first attempt of this round that was not decided with "no": the same at all sites."""
         number = 0
         while any(self._read(f"{round_}/{number}/{what}") == NO for what in ("begin", "end")):
             number += 1
@@ -199,7 +228,7 @@ class Ballot:
         return f"{attempt.round}/{attempt.number}/{what}"
 
     def _decide(self, attempt: Attempt, what: str, wanted: bytes) -> bool:
-        """Decides this, unless it is decided; whether for "yes"."""
+        """Decide an entry, unless it is decided already. Return whether it is "yes"."""
         decided: bytes = self.store.compare_set(self._key(attempt, what), "", wanted.decode())
         return decided == YES
 
@@ -211,8 +240,12 @@ class Ballot:
 class Rescue:
     """A site's part in rounds over the group; called by the site's trainer, one call at a time.
 
-    names: of all sites of the group. unable: why this site cannot use it any more, in words. Raises OverlayError when
-    not all of its sites come to `init`.
+    Attributes:
+        names: names of all sites of the group.
+        unable: why this site cannot use the group any more, in words; empty where it can.
+
+    Raises:
+        OverlayError: not all sites of the group call `init`.
     """
 
     def __init__(self, fallback: Fallback, site: str) -> None:
@@ -224,7 +257,7 @@ class Rescue:
         self._open: Attempt | None = None  # this site does not know yet how it has ended
 
     def _meet(self, fallback: Fallback, site: str) -> tuple[Any, tuple[str, ...]]:
-        """(the store of this run, the names of all sites)."""
+        """Return the store of this run and the names of all sites."""
         import torch.distributed as dist
 
         rank, size = self._group.rank(), self._group.size()
@@ -259,14 +292,17 @@ class Rescue:
         return True
 
     def took(self, round_: int) -> None:
-        """Note that this site has the network's result of the round: a site without it need not wait for this one."""
+        """Tell the others that this site has the network's result of the round: a site without it need not wait for
+        this one.
+        """
         if not self.unable:
             self._in_thread(lambda: self.ballot.took(round_))
 
     def left_open(self, round_: int) -> tuple[Floats, tuple[float, ...]] | None:
-        """Return what the group has given for a round, in an attempt whose end this site did not learn; None: there is
-        no such attempt, or it has come to nothing. To be called before the round is submitted. Raises Late: that is
-        still unknown."""
+        """Return the mean and weights that the group has given for a round, in an attempt whose end this site did not
+        learn; None where there is no such attempt, or it was not done. To be called before the round is submitted.
+        Raise Late where the end of the attempt is still unknown.
+        """
         attempt, self._open = self._open, None
         if attempt is None or attempt.round != round_:
             return None
@@ -280,8 +316,20 @@ class Rescue:
     def average(
         self, values: Floats, round_: int, weight: float, *, seconds: float, late: Late, members: Collection[str]
     ) -> tuple[Floats, tuple[float, ...]]:
-        """(the weighted mean over all sites of the group, their weights), when the network has given the round up.
-        late: how. members: the sites that are known to the network. Raises Late when not all sites do it."""
+        """Return the weighted mean over all sites of the group, and their weights, when the network has given the round
+        up.
+
+        Args:
+            values: this site's values.
+            round_: the round.
+            weight: weight of this site's values.
+            seconds: how long this may take.
+            late: the error with which the network gave the round up.
+            members: the sites that are connected to the coordinator.
+
+        Raises:
+            Late: not all sites do the round over the group.
+        """
         strangers = sorted(set(members) - set(self.names))
         if strangers:
             self.unable = f"{', '.join(strangers)} trains, too, and is not in its process group"
@@ -317,7 +365,7 @@ class Rescue:
 
     @staticmethod
     def _in_thread(act: Callable[[], Any]) -> Future[Any]:
-        """Calls this in a thread that nobody has to wait for."""
+        """Call a function in a thread for which nobody has to wait, and return the future of its result."""
         future: Future[Any] = Future()
 
         def run() -> None:

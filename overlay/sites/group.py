@@ -43,16 +43,20 @@ if TYPE_CHECKING:
 FLOAT_BITS = 32
 TIMEOUT_SECONDS = 600.0
 REJOIN_SECONDS = 30.0
-"""A site that was restarted joins again when the coordinator has noticed that its old process is gone; at most so
-long."""
+"""Longest time, in seconds, that a site which was restarted tries to join: the coordinator may not have noticed yet
+that the site's old process is gone.
+"""
 
 REMIND_SECONDS = 10.0
-"""A site that waits for others says so this often, on stderr unless logging is set up otherwise."""
+"""Seconds between two lines in which a site says that it waits for others, on stderr unless logging is set up
+otherwise.
+"""
 
 PAUSE_SECONDS = 0.2
 AGAIN_SECONDS, MOST_AGAIN_SECONDS = 0.05, 1.0
-"""A round that is given up is done again at once, and then after so many seconds, twice as many each time, up to the
-second one: links that break each connection at once would have it done again hundreds of times a second."""
+"""A round that is given up is done again at once, then after AGAIN_SECONDS, and after twice as long each time, up to
+MOST_AGAIN_SECONDS: links that break each connection at once would have it done again hundreds of times a second.
+"""
 
 COORDINATOR, SITE, LISTEN, ADVERTISE = "INART_COORDINATOR", "INART_SITE", "INART_SITE_LISTEN", "INART_SITE_ADVERTISE"
 TOKEN = "INART_SITE_TOKEN"
@@ -64,9 +68,16 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Averaged:
-    """A mean that has replaced a site's values. sites: whose values are in it. weights: of these. left: what rounding
-    has left out of this site's own values; None: nothing was rounded. seconds: since the values were given. fell_back:
-    it was added over torch.distributed, in float32, since the network of sites had given the round up."""
+    """A mean that has replaced a site's values.
+
+    Attributes:
+        sites: the sites whose values are in the mean.
+        weights: the weights of these sites.
+        left: the part of this site's own values that rounding has left out; None where nothing was rounded.
+        seconds: time since the values were given.
+        fell_back: whether the mean was computed over torch.distributed, in float32, since the network of sites had
+            given the round up.
+    """
 
     sites: tuple[str, ...]
     weights: tuple[float, ...]
@@ -76,7 +87,7 @@ class Averaged:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Reads HOST:PORT, or [HOST]:PORT for IPv6. Raises ValueError."""
+    """Return the address in HOST:PORT, or in [HOST]:PORT for IPv6. Raise ValueError for another text."""
     host, _, port = text.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not host or not port.isdigit() or int(port) > 65535:
@@ -85,7 +96,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
-    """Reads HOST:PORT, or several with commas. Raises ValueError."""
+    """Return the addresses in HOST:PORT, or several with commas. Raise ValueError for another text."""
     return tuple(parse_address(each.strip()) for each in text.split(","))
 
 
@@ -101,18 +112,29 @@ def init(
     fallback: Any = None,
     log: Callable[[str], None] = _log.info,
 ) -> SiteGroup | None:
-    """Joins the sites that train together, from the first process of each site. The site's other processes (torchrun's
-    RANK above 0: one torchrun a site) get None; optimisers take that, and get their results from the first process.
+    """Join the sites that train together, from the first process of each site. The site's other processes (torchrun's
+    RANK above 0: one torchrun a site) get None; optimisers take None, and get their results from the first process.
 
-    coordinator: HOST:PORT of `inart site coordinator`; of several of them, with commas. site: this site's name, as on
-    its certificate (default: the host's name). credentials: a folder of `inart certificates`; without one nothing is
-    encrypted. listen: HOST:PORT at which other sites reach this one (default: any port of all addresses, IPv6 ones
-    where the coordinator's is); advertise: the address that they are told instead, or "none" where they cannot reach
-    any: then this site opens all connections. All of these are taken from the environment where they are not given:
-    `inart site run` sets it. timeout: seconds that anything may take before it fails. token: of `inart site token`, for
-    which the coordinator gives a certificate; that is kept in `credentials`, or in ~/.local/state/inart. fallback: a
-    process group of torch.distributed with one process of each site (gloo), or a `Fallback`: rounds that the network of
-    sites gives up are done over it. Raises OverlayError that says what is wrong and who is missing.
+    Arguments that are not given are taken from the environment, which `inart site run` sets, except for `timeout`,
+    `fallback` and `log`.
+
+    Args:
+        coordinator: HOST:PORT of `inart site coordinator`; of several coordinators, with commas.
+        site: this site's name, as on its certificate (default: the host's name).
+        credentials: a folder of `inart certificates`; without one nothing is encrypted.
+        listen: HOST:PORT at which other sites connect to this one (default: any port of all addresses, IPv6 ones
+            where the coordinator's is).
+        advertise: the address that other sites are told instead, or "none" where they cannot connect to this site:
+            then it opens all connections.
+        timeout: seconds that anything may take before it fails.
+        token: a token of `inart site token`, for which the coordinator gives a certificate. The certificate is kept
+            in `credentials`, or in ~/.local/state/inart.
+        fallback: a process group of torch.distributed with one process of each site (gloo), or a `Fallback`: rounds
+            that the network of sites gives up are done over it.
+        log: gets each line of log.
+
+    Raises:
+        OverlayError: says what is wrong, and which sites are missing.
     """
     rescuing = _fallback_of(fallback)
     if int(os.environ.get("RANK") or 0) > 0 and not (rescuing is not None and rescuing.spans):
@@ -150,7 +172,7 @@ def init(
 def _enrolled(
     coordinators: tuple[tuple[str, int], ...], site: str, token: str | None, folder: Path | None
 ) -> Enrolment | None:
-    """Return the enrolment with a certificate that was bought with the token; None where there is no token."""
+    """Return the enrolment with a certificate that was bought with the token; None where no token is given."""
     if not token:
         return None
     from overlay.sites.enrolment import Enrolment  # needs a library for certificates
@@ -162,7 +184,7 @@ def _enrolled(
 
 
 def _fallback_of(given: Any) -> Fallback | None:
-    """Return the fallback of which `init` was told: a process group, or one with its store."""
+    """Return the fallback that was given to `init`, as a `Fallback`."""
     if given is None:
         return None
     from overlay.sites.fallback import Fallback  # needs torch
@@ -177,8 +199,9 @@ def _rescue(fallback: Fallback, site: str) -> Rescue:
 
 
 def _everywhere(coordinator: tuple[str, int]) -> str:
-    """Return the address that means all of this machine, of the kind over which it reaches the coordinator: others are
-    told the one that the coordinator sees."""
+    """Return the address that means all of this machine, of the kind (IPv4 or IPv6) over which it reaches the
+    coordinator: other sites are told the address that the coordinator sees.
+    """
     try:
         family = socket.getaddrinfo(*coordinator, type=socket.SOCK_STREAM)[0][0]
     except OSError:  # its name is not known yet
@@ -187,7 +210,9 @@ def _everywhere(coordinator: tuple[str, int]) -> str:
 
 
 class SiteGroup:
-    """One site's membership; a context manager. Methods wait; call them from one thread at a time."""
+    """One site's membership in the group; a context manager. Methods wait for their end; call them from one thread at a
+    time.
+    """
 
     def __init__(
         self, agent: Agent, *, timeout: float = TIMEOUT_SECONDS, rescue: Rescue | None = None,
@@ -198,12 +223,12 @@ class SiteGroup:
         self.site = agent.node
 
     def members(self) -> list[str]:
-        """The names of the sites that are connected now."""
+        """Return the names of the sites that are connected now."""
         return self.agent.site.members()
 
     @property
     def one_process(self) -> bool:
-        """Whether torch.distributed's processes are the sites: then each site is one process."""
+        """Whether torch.distributed's processes are the sites, so that each site is one process."""
         return self._rescue is not None and self._rescue.spans
 
     def bytes_sent(self) -> int:
@@ -213,12 +238,16 @@ class SiteGroup:
     # --- the state that all sites share ---
 
     def agree(self, data: Bytes, round: int) -> State:
-        """Compares this site's state with the others' and returns the one to go on with: this one, or another site's,
-        whose digest has been checked. Afterwards the others count on this site.
+        """Compare this site's state with the others', and return the state to go on with: this site's own, or another
+        site's, whose digest has been checked. Afterwards the others count on this site. Of sites that begin together,
+        the state before the highest round is taken, and among equals that of the first name.
 
-        data: the state, as bytes (uint8, one dimension), which nobody changes any more. round: the one before which it
-        is. Of sites that begin together, the state before the highest round is taken, and among equals that of the
-        first name. Raises Late when too few sites are there.
+        Args:
+            data: the state, as bytes (uint8, one dimension), which must not change any more.
+            round: the state is that before this round.
+
+        Raises:
+            Late: too few sites have joined in time.
         """
         state = State(round, digest_of(data), data)
         end = time.monotonic() + self.timeout
@@ -238,7 +267,7 @@ class SiteGroup:
             state = fetched
 
     def offer(self, data: Bytes, round: int) -> None:
-        """Offer this state of this site, before this round, to sites that join. data: not changed any more."""
+        """Offer the state before this round to sites that join. The data must not change any more."""
         self.agent.site.offer(State(round, digest_of(data), data))
 
     # --- averages ---
@@ -246,16 +275,23 @@ class SiteGroup:
     def average(
         self, values: Floats, *, round: int, weight: float = 1.0, bits: int = FLOAT_BITS, keep: float = 1.0
     ) -> Averaged:
-        """Replaces `values` by their weighted mean over all sites that take part in this round: the same bits at each.
+        """Replace `values` by their weighted mean over all sites that take part in this round, with the same bits at
+        each.
 
-        values: float32, one dimension, contiguous; the same number at all sites. round: its number, one more each time.
-        weight: of this site's values (samples), above 0 at some site at least. bits: 32 (float32), or 16, 8 or 4:
-        integers, which sites add (packing.py). keep: below 1, with few bits: only this part of the blocks travels,
-        those with the largest values at any site; the mean of the others is 0, and all of them is left over. Sites that
-        are lost meanwhile are left out, and the round is done by the others. With a fallback, a round for which
-        `timeout` has passed is done over that by all sites or none, for which it has as long again. Raises Behind when
-        the others have done this round already: `agree` gives their state; Late when the time has passed, naming who is
-        missing.
+        Sites that are lost meanwhile are left out, and the others do the round. With a fallback, a round for which
+        `timeout` has passed is done over the fallback by all sites or none, which may take as long again.
+
+        Args:
+            values: float32, one dimension, contiguous; the same number at all sites.
+            round: number of the round, one more each time.
+            weight: weight of this site's values (samples), above 0 at some site at least.
+            bits: 32 (float32), or 16, 8 or 4 for integers, which sites add (packing.py).
+            keep: below 1, with few bits, only this part of the blocks travels, those with the largest values at any
+                site. The mean of the other blocks is 0, and all of their values are left over.
+
+        Raises:
+            Behind: the others have done this round already; `agree` gives their state.
+            Late: the time has passed; the message names the sites that are missing.
         """
         if bits != FLOAT_BITS and bits not in BITS:
             raise ValueError(f"bits are {FLOAT_BITS} or one of {', '.join(map(str, BITS))}, not {bits}")
@@ -282,7 +318,7 @@ class SiteGroup:
     def _fell_back(
         self, values: Floats, round_: int, mean: Floats, weights: tuple[float, ...], began: float
     ) -> Averaged:
-        """The round was done over the fallback: its result replaces the values."""
+        """Replace the values by the result of a round that was done over the fallback."""
         assert self._rescue is not None, "it has done the round"
         values[:] = mean
         self.agent.site.did(round_, self._rescue.names)
@@ -336,7 +372,7 @@ class SiteGroup:
         return second, left
 
     def _alone(self, values: Floats, about: About, end: float) -> tuple[Done, Floats | None]:
-        """The round of a single site: it says that it has done it, and keeps its values as they are."""
+        """Do the round of a single site: report it as done, and keep the values as they are."""
         nothing = np.zeros(word_values(1, FLOAT_BITS // 2, 1), np.float32)
         return self._synchronise(nothing, about, end), np.zeros_like(values)
 
@@ -362,7 +398,9 @@ class SiteGroup:
                 _log.warning("%s waits: %s yet; %s", self.site, what, said)
 
     def close(self) -> None:
-        """Leaves: the others go on without this site. What it still passes on for others ends first."""
+        """Leave the group: the others go on without this site. Chunks that it still passes on for others are sent
+        first.
+        """
         if self._enrolment is not None:
             self._enrolment.close()
         self.agent.leave()

@@ -1,4 +1,5 @@
-"""Optimisers for sites far apart: each site trains by itself, and only what it learned travels, seldom and small.
+"""Optimisers for sites far apart: each site trains by itself, and only the change of its model travels, seldom and
+small.
 
     outer = DiLoCo(model, group, every=100, bits=8)
     for batch in data:
@@ -13,7 +14,7 @@ outer gradient), averages it over the sites, weighted by samples, and moves the 
 - `StreamingDiLoCo`: one fragment of the model at a time, while the site goes on training; the result is mixed in some
   steps later (Douillard et al., 2025, Algorithm 2).
 
-The update is done in float32 by NumPy, product by product and sum by sum, so that sites with other processors get the
+NumPy computes the update in float32, product by product and sum by sum, so that sites with other processors get the
 same bits. Floating-point buffers (BatchNorm's means) are averaged like parameters, without momentum.
 """
 
@@ -45,8 +46,10 @@ _DONE, _FAILED = 0, 1
 class Fragment:
     """Some of a model's tensors, as one array of float32: parameters first, then buffers.
 
-    outer: what all sites share. momentum: of the parameters. left: what rounding has left out of this site's outer
-    gradients; it is the site's own.
+    Attributes:
+        outer: the outer values, which all sites share.
+        momentum: momentum of the parameters.
+        left: the part of this site's outer gradients that rounding has left out; each site has its own.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor]) -> None:
@@ -62,8 +65,9 @@ class Fragment:
         self.left: Floats = np.zeros(self.values, np.float32)
 
     def read(self) -> Floats:
-        """The tensors' present values, in memory that the next call uses again. From a GPU they come over pinned
-        memory, on a stream of its own."""
+        """Return the tensors' present values, in memory that the next call uses again. From a GPU they are copied over
+        pinned memory, on a stream of its own.
+        """
         if self._stream is None:
             self._copy_out()
         else:
@@ -83,7 +87,7 @@ class Fragment:
 
     @torch.no_grad()
     def write(self, mixing: float = 0.0) -> None:
-        """Gives the tensors the outer values; mixing: the part of their own values that they keep."""
+        """Give the tensors the outer values; `mixing` is the part of their own values that they keep."""
         if mixing:
             own = self.read()
             np.multiply(own, np.float32(mixing), out=own)
@@ -98,14 +102,15 @@ class Fragment:
             torch.cuda.current_stream(self._device).synchronize()  # the next call writes this memory
 
     def gradient(self) -> Floats:
-        """The outer gradient: outer minus own values, and what rounding had left out of the last ones."""
+        """Return the outer gradient: outer minus own values, plus the part that rounding left out of the last one."""
         found: Floats = self.outer - self.read()
         found += self.left
         return found
 
     def move(self, mean: Floats, rate: float, momentum: float) -> None:
-        """Moves the outer values by the mean of the outer gradients: v = momentum v + g, then rate (g + momentum v)
-        (Nesterov, as PyTorch's SGD has it). Buffers become the mean."""
+        """Move the outer values by the mean of the outer gradients: v = momentum v + g, then rate (g + momentum v)
+        (Nesterov, as PyTorch's SGD has it). Buffers become the mean.
+        """
         gradient = mean[: self.parameters]
         if momentum:
             np.multiply(self.momentum, np.float32(momentum), out=self.momentum)
@@ -117,8 +122,12 @@ class Fragment:
 
 @dataclass
 class _Pending:
-    """A fragment's round that is under way. due: the step after which it is mixed in. future: the outer values have
-    moved."""
+    """A fragment's round that is under way.
+
+    Attributes:
+        due: the step after which its result is mixed in.
+        future: done when the outer values have moved.
+    """
 
     fragment: Fragment
     due: int
@@ -126,20 +135,29 @@ class _Pending:
 
 
 class StreamingDiLoCo:
-    """Fragments of the model are averaged in turn, while training goes on.
+    """Averages fragments of the model in turn, while training goes on.
 
-    model: on one device, all of it in this process (no FSDP); several processes of one site hold equal models (DDP).
-    group: of `inart.sites.init()`; None in all processes of a site but its first, which then get the results from that
-    one over torch.distributed. every: steps in which each fragment is averaged once. fragments: into how many parts of
-    about equal size the model is divided. delay: steps between the sending of a fragment and its mixing in; None: as
-    few as rounds take, as measured, so that training does not wait for them (pace.py). mixing: the part of a site's own
-    values that it keeps then (alpha; 0: none). rate, momentum: of the outer optimiser. bits: that
-    values travel in: 32, or 16, 8, 4 with error feedback. keep: below 1, only this part travels (`SiteGroup.average`).
-    checkpoint: of `state_dict`, from an earlier run.
+    When the constructor returns, the model is that of the other sites: the state of the site that has done the most
+    rounds, checked by digest.
 
-    On return the model is that of the other sites: the state of the site that is furthest, checked by digest. last:
-    the mean of the round that has changed the model last; with no sites where this one was behind, and the change was
-    to the others' state.
+    Args:
+        model: on one device, all of it in this process (no FSDP); several processes of one site hold equal models
+            (DDP).
+        group: the group of `inart.sites.init()`; None in all processes of a site except its first, from which they
+            get the results over torch.distributed.
+        every: steps in which each fragment is averaged once.
+        fragments: number of parts of about equal size into which the model is divided.
+        delay: steps between the sending of a fragment and the mixing in of its mean; None for as few as rounds
+            take, as measured, so that training does not wait for them (pace.py).
+        mixing: the part of a site's own values that it keeps then (alpha; 0 for none).
+        rate, momentum: learning rate and momentum of the outer optimiser.
+        bits: bits in which a value travels: 32, or 16, 8, 4 with error feedback.
+        keep: below 1, only this part of the blocks travels (`SiteGroup.average`).
+        checkpoint: the result of `state_dict`, from an earlier run.
+
+    Attributes:
+        last: the mean of the round that has changed the model last; without sites where this site was behind, and
+            has taken the others' state.
     """
 
     def __init__(
@@ -183,9 +201,12 @@ class StreamingDiLoCo:
     # --- for training scripts ---
 
     def step(self, samples: float = 1.0) -> bool:
-        """After each step of the inner optimiser. samples: what this site has trained on in the step (of all its
-        processes): the weight of its part. Returns whether the model was changed. Raises OverlayError, at all processes
-        of the site alike."""
+        """Count a step of the inner optimiser, after which this has to be called; send and mix in fragments where it is
+        time. Return whether the model was changed. Raise OverlayError, at all processes of the site alike.
+
+        Args:
+            samples: number of samples on which this site has trained in the step (in all its processes): its weight.
+        """
         if self._ended:
             self.pace.stepped(time.monotonic() - self._ended)
         self.steps += 1
@@ -201,14 +222,15 @@ class StreamingDiLoCo:
         return changed
 
     def synchronise(self) -> None:
-        """Averages the next fragment now, and waits (for the end of training, say)."""
+        """Average the next fragment now, and wait for the result (for the end of training, say)."""
         self._drain()
         self._send()
         self._drain()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs beside the model's and the inner optimiser's own states. Rounds under way end
-        first. All processes of a site call it."""
+        first. All processes of a site call this.
+        """
         self._drain()
         return {
             "version": STATE_VERSION, "round": self.round, "steps": self.steps, "samples": self.samples,
@@ -220,7 +242,7 @@ class StreamingDiLoCo:
         }  # fmt: skip
 
     def close(self) -> None:
-        """Ends what is under way, and leaves the group."""
+        """End the rounds under way, and leave the group."""
         try:
             self._drain()
         finally:
@@ -232,7 +254,7 @@ class StreamingDiLoCo:
     # --- rounds ---
 
     def _send(self) -> None:
-        """Begins the round of the next fragment."""
+        """Begin the round of the next fragment."""
         index = (self.round + len(self._pending)) % len(self.fragments)
         fragment, round_ = self.fragments[index], self.round + len(self._pending)
         weight, self._sent_samples[index] = self.samples - self._sent_samples[index], self.samples
@@ -243,7 +265,7 @@ class StreamingDiLoCo:
         self._pending.append(_Pending(fragment, self.steps + self._delay_now(), future))
 
     def _delay_now(self) -> int:
-        """The delay of the round that is sent now, the same in all processes of the site."""
+        """Return the delay of the round that is sent now, the same in all processes of the site."""
         if self.delay is not None:
             return self.delay
         planned = [self.pace.delay()]
@@ -252,7 +274,9 @@ class StreamingDiLoCo:
         return planned[0]
 
     def _average(self, fragment: Fragment, gradient: Floats, round_: int, weight: float, sent: float) -> Averaged:
-        """In the worker's thread: averages, moves the outer values, and offers the new state to sites that join."""
+        """Average a fragment, move the outer values, and offer the new state to sites that join. Runs in the worker's
+        thread.
+        """
         assert self._group is not None, "only the site's first process has a worker"
         found = self._group.average(gradient, round=round_, weight=weight, bits=self.bits, keep=self.keep)
         if found.left is not None:
@@ -264,7 +288,7 @@ class StreamingDiLoCo:
         return found
 
     def _finish(self) -> None:
-        """Waits for the oldest round under way, and mixes its result in."""
+        """Wait for the oldest round under way, and mix its result in."""
         pending = self._pending.pop(0)
         error: OverlayError | None = None
         tensors = pending.fragment.tensors
@@ -280,7 +304,9 @@ class StreamingDiLoCo:
         self._tell_site(tensors, error)
 
     def _catch_up(self, behind: Behind) -> OverlayError | None:
-        """The others are further: takes their state, and gives up what is under way. Returns why it could not."""
+        """Take the state of the other sites, which have done more rounds, and give up the rounds under way. Return the
+        error where that fails, else None.
+        """
         for pending in self._pending:
             pending.future.exception()  # it is for a round that is done, too
         self._pending.clear()
@@ -298,7 +324,7 @@ class StreamingDiLoCo:
     # --- several processes of a site ---
 
     def _tell_site(self, tensors: Sequence[torch.Tensor], error: OverlayError | None) -> None:
-        """The site's other processes get these tensors and the round; or the error."""
+        """Give the site's other processes these tensors and the round, or raise the error at all of them."""
         if self._world > 1:
             words = f"{type(error).__name__}: {error}" if error is not None else None
             last = None if self.last is None else replace(self.last, left=None)
@@ -318,7 +344,7 @@ class StreamingDiLoCo:
     # --- the state that all sites share ---
 
     def _agree(self) -> None:
-        """The model, here and at the site's other processes, becomes that of all sites."""
+        """Make the model that of all sites, in this process and in the site's other processes."""
         error: OverlayError | None = None
         if self._group is not None:
             try:
@@ -340,7 +366,9 @@ class StreamingDiLoCo:
             self.round = self._shared_round = state.round
 
     def _state(self) -> Bytes:
-        """Return what all sites share, as bytes: a line of JSON, then outer values and momentum of each fragment."""
+        """Return the state that all sites share, as bytes: a line of JSON, then outer values and momentum of each
+        fragment.
+        """
         head = {"version": STATE_VERSION, "bits": self.bits, "keep": self.keep, "rate": self.rate,
                 "momentum": self.momentum,
                 "values": [[part.parameters, part.values] for part in self.fragments]}  # fmt: skip
@@ -352,7 +380,9 @@ class StreamingDiLoCo:
         return np.concatenate(parts)
 
     def _load(self, data: Bytes) -> None:
-        """Raises OverlayError when the state is of another model or other settings."""
+        """Take the outer values and momentum of another site's state. Raise OverlayError when it is of another model or
+        of other settings.
+        """
         end = int(np.argmax(data == ord("\n"))) + 1
         own = self._state()
         own_head = own[: int(np.argmax(own == ord("\n"))) + 1].tobytes()
@@ -383,8 +413,9 @@ class StreamingDiLoCo:
 
 
 class DiLoCo(StreamingDiLoCo):
-    """The whole model every so many steps, while nobody trains (Douillard et al., 2023). Arguments as for
-    `StreamingDiLoCo`; `every` is the paper's H."""
+    """Averages the whole model every so many steps, while no site trains (Douillard et al., 2023). The arguments are
+    those of `StreamingDiLoCo`; `every` is the paper's H.
+    """
 
     def __init__(
         self,
@@ -405,7 +436,9 @@ class DiLoCo(StreamingDiLoCo):
 
 
 class LocalSGD(StreamingDiLoCo):
-    """The sites' models become their mean every so many steps (Stich, 2019). Arguments as for `StreamingDiLoCo`."""
+    """Replaces the sites' models by their mean every so many steps (Stich, 2019). The arguments are those of
+    `StreamingDiLoCo`.
+    """
 
     def __init__(
         self,
@@ -423,8 +456,12 @@ class LocalSGD(StreamingDiLoCo):
 
 
 def _check_processes(group: SiteGroup | None, known: int) -> None:
-    """Raises OverlayError when a site's processes would not hear of each other's rounds. group: of this process. known:
-    the processes of this site that torch.distributed has."""
+    """Check that a site's processes hear of each other's rounds; raise OverlayError otherwise.
+
+    Args:
+        group: the group of this process, or None.
+        known: number of processes of this site that torch.distributed knows.
+    """
     started, one_process = int(os.environ.get("WORLD_SIZE") or 1), group is not None and group.one_process
     if known == 1 and started > 1 and not one_process:
         raise OverlayError(
@@ -436,7 +473,9 @@ def _check_processes(group: SiteGroup | None, known: int) -> None:
 
 
 def _divide(model: nn.Module, count: int) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-    """(parameters, floating-point buffers) of each fragment, in the model's order. Raises OverlayError."""
+    """Return the parameters and the floating-point buffers of each fragment, in the model's order. Raise OverlayError
+    where the model cannot be divided so.
+    """
     entries: list[tuple[torch.Tensor, bool]] = []
     for module in model.modules():
         entries += [(tensor, True) for tensor in module.parameters(recurse=False) if tensor.requires_grad]

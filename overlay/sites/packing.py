@@ -7,8 +7,8 @@
 
 With W sites a field has `bits` and ceil(log2 W) bits, so that each site's part of an even mean has `bits` of its own,
 and the sum of all always fits: parts are at most `fraction` of the scale, fractions sum to 1, and each rounding adds at
-most 1/2. The mean differs from the exact one by at most W / 2 quanta; a quantum is the scale / levels(bits, W). What
-rounding left out is handed back, to be added to the site's next values (error feedback).
+most 1/2. The mean differs from the exact one by at most W / 2 quanta; a quantum is the scale / levels(bits, W). The
+part that rounding left out is returned, to be added to the site's next values (error feedback).
 """
 
 from __future__ import annotations
@@ -32,22 +32,24 @@ SOURCE = Path(__file__).parent / "native" / "fields.c"
 
 
 def width(bits: int, sites: int) -> int:
-    """The bits of a field, in which the integers of so many sites are added."""
+    """Return the bits of a field, in which the integers of so many sites are added."""
     return bits + max(0, math.ceil(math.log2(sites)))
 
 
 def levels(bits: int, sites: int) -> int:
-    """The quanta in a block's scale: the largest sum that fits when every site has rounded up."""
+    """Return the number of quanta in a block's scale: the largest sum that fits when every site has rounded up."""
     return max(1, 2 ** (width(bits, sites) - 1) - 2 - math.ceil(sites / 2))
 
 
 def bits_a_value(bits: int, sites: int) -> float:
-    """Return the bits that a value takes on the network, with its block's scale: words hold whole fields only."""
+    """Return the bits that a value takes on the network, with its part of the block's scale: words hold whole fields
+    only.
+    """
     return 64 / (64 // width(bits, sites)) + 32 / BLOCK
 
 
 def word_values(values: int, bits: int, sites: int) -> int:
-    """The number of float32 values whose memory the words of this many values take; even."""
+    """Return the number of float32 values, which is even, whose memory the words of this many values take."""
     return 2 * math.ceil(values / (64 // width(bits, sites)))
 
 
@@ -64,8 +66,9 @@ def _library() -> Any:
 
 
 def largest_blocks(scales: Floats, keep: float) -> NDArray[np.intp]:
-    """The part `keep` of the blocks that have the largest scales, at least one, in their order: the same at all sites,
-    since they have agreed on the scales. Blocks that are not finite come first, so that everybody sees them."""
+    """Return the part `keep` of the blocks that have the largest scales, at least one, in their order: the same at all
+    sites, since they have agreed on the scales. Blocks that are not finite come first, so that every site sees them.
+    """
     count = max(1, math.ceil(keep * scales.size))
     order = np.argsort(-np.nan_to_num(scales, nan=np.inf), kind="stable")
     return np.sort(order[:count])
@@ -79,7 +82,7 @@ def take_blocks(values: Floats, blocks: NDArray[np.intp]) -> Floats:
 
 
 def put_blocks(values: Floats, blocks: NDArray[np.intp], taken: Floats) -> None:
-    """Puts back what `take_blocks` took."""
+    """Write blocks that `take_blocks` has returned into the values again, where they were."""
     whole = np.zeros((math.ceil(values.size / BLOCK), BLOCK), np.float32)
     whole.reshape(-1)[: values.size] = values
     whole[blocks] = taken.reshape(-1, BLOCK)
@@ -87,16 +90,22 @@ def put_blocks(values: Floats, blocks: NDArray[np.intp], taken: Floats) -> None:
 
 
 def scales_of(values: Floats) -> Floats:
-    """The largest magnitude of each block; NaN where the block has one."""
+    """Return the largest magnitude of each block; NaN for a block that has one."""
     scales = np.empty(math.ceil(values.size / BLOCK), np.float32)
     _library().fields_scales(values.ctypes.data, values.size, BLOCK, scales.ctypes.data)
     return scales
 
 
 def pack(values: Floats, scales: Floats, fraction: float, bits: int, sites: int) -> tuple[Floats, Floats]:
-    """(the words of this site's part of the mean, in the memory of float32 values; what rounding left out of `values`).
+    """Return the words of this site's part of the mean, in the memory of float32 values, and the part of `values` that
+    rounding left out.
 
-    values: float32, one dimension, contiguous. scales: agreed by all sites. fraction: this site's part of the mean.
+    Args:
+        values: float32, one dimension, contiguous.
+        scales: scales of the blocks, on which all sites have agreed.
+        fraction: this site's part of the mean.
+        bits: bits of a value.
+        sites: number of sites.
     """
     words = np.zeros(word_values(values.size, bits, sites), np.float32)
     left = np.empty_like(values)
@@ -108,7 +117,7 @@ def pack(values: Floats, scales: Floats, fraction: float, bits: int, sites: int)
 
 
 def unpack(words: Floats, scales: Floats, bits: int, sites: int, out: Floats) -> None:
-    """Writes the mean that all sites' words add up to into `out`."""
+    """Write the mean that the sum of all sites' words represents into `out`."""
     _library().fields_unpack(
         words.ctypes.data, out.size, BLOCK, scales.ctypes.data, levels(bits, sites), width(bits, sites),
         out.ctypes.data,
