@@ -1,11 +1,10 @@
-"""The command `python -m evaluation.apsp run | table3 | fig4 | fig5 | fig6 | laws | scaling | headline`."""
+"""The command `python -m evaluation.apsp run | table3 | fig4 | fig5 | fig6 | laws | headline`."""
 
 import sys
-from functools import partial
 
 from evaluation.apsp import figures
 from evaluation.wan.panels import panels
-from evaluation.wan.report import Figure, main, plot
+from evaluation.wan.report import Figure, main
 
 SCHEME = ("scheme",)
 SECONDS = "seconds per epoch"
@@ -19,8 +18,6 @@ FIGURES = {
     "fig6": Figure(figures.fig6, "routings over the least bandwidth", "least_mbps", "seconds", SCHEME, 2, LINES),
     "laws": Figure(figures.laws, "other readings of bandwidth by distance", "law", "less_than_random_%", ("delay",), 5,
                    panels("network", label="% less time than a random server", as_bars=True)),
-    "scaling": Figure(figures.scaling, "computation over the number of nodes", "n", "seconds", ("algorithm",), 1,
-                      partial(plot, label="CPU seconds", log=True)),
 }  # fmt: skip
 
 if sys.argv[1:2] == ["run"]:  # `run` trains over an emulated network and needs root, unlike the figures.

@@ -1,4 +1,4 @@
-"""APSP's Table III (Fig. 4 draws it), Figs. 5 and 6, and its headline (section V), beside the exact optimum.
+"""APSP's Table III (Fig. 4 draws it), Figs. 5 and 6, and its headline (section V).
 
 There are two models of a path's time: `stored` (|p| D / b, as printed) and `fluid` (hops pipelined, D / b). Baselines
 place the server and are routed as APSP routes; `shortest` means that their flows take shortest paths instead. Each
@@ -7,7 +7,6 @@ seed varies the links' lengths by about 20 % (evaluation/wan/networks.py) and dr
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -35,9 +34,7 @@ PAPER = {  # Table III: seconds for a random, the most connected, and APSP's ser
 
 
 def seconds(graph: nx.DiGraph, delay: apsp.Delay, seed: int) -> dict[str, float]:
-    """Return seconds per epoch and Mbit for each way to place the server (means over its places), and for the
-    optimum.
-    """
+    """Return seconds per epoch and Mbit for each way to place the server (means over its places)."""
     routed = {root: apsp.place(graph, 1.0, seed=seed, roots=[root], delay=delay) for root in graph.nodes}
     best = min(routed.values(), key=lambda placement: placement.time)
     short = {root: apsp.epoch_time(graph, apsp.shortest_routes(graph, root), 1.0, delay) for root in graph.nodes}
@@ -53,17 +50,13 @@ def seconds(graph: nx.DiGraph, delay: apsp.Delay, seed: int) -> dict[str, float]
     }
 
 
-Case = tuple[str, apsp.Delay, float, str, bool]  # network, delay, least Mbit/s, law, also the exact optimum
+Case = tuple[str, apsp.Delay, float, str]  # network, delay, least Mbit/s, law
 
 
 def _one(item: tuple[Case, int]) -> dict[str, float]:
-    (name, delay, least, law, exactly), seed = item
+    (name, delay, least, law), seed = item
     graph = by_distance(name, seed=seed, least=least, law=law)
-    found = seconds(graph, delay, seed)
-    if exactly:
-        exact = apsp.place_exactly(graph, 1.0, delay=delay, time_limit=5.0)
-        found |= {"exact": exact.time, "bound": exact.bound}
-    return found
+    return seconds(graph, delay, seed)
 
 
 def _runs(cases: Sequence[Case], trials: int) -> list[dict[str, np.ndarray]]:
@@ -84,13 +77,9 @@ def _less(ours: np.ndarray, other: np.ndarray) -> str:
 
 
 def table3(trials: int) -> list[Row]:
-    """Return the rows of Table III.
-
-    ours: the exact optimum, which is our own strategy (apsp-exact). loss: APSP's loss against it. bound: the proven
-    one.
-    """
+    """Return the rows of Table III."""
     rows = []
-    cases: list[Case] = [(*place, 500.0, "linear", True) for place in PLACES]
+    cases: list[Case] = [(*place, 500.0, "linear") for place in PLACES]
     for (name, delay), runs in zip(PLACES, _runs(cases, trials), strict=True):
         for model, mbit in MODELS.items():
             paper = PAPER[name, model]
@@ -104,9 +93,6 @@ def table3(trials: int) -> list[Row]:
                     "less_than_random_%": _less(runs["apsp"], runs["random"]),
                     "less_than_connected_%": _less(runs["apsp"], runs["most_connected"]),
                     "paper_%": f"{100 * (1 - paper[2] / paper[0]):.1f}/{100 * (1 - paper[2] / paper[1]):.1f}",
-                    "ours": float(runs["exact"].mean()) * mbit,
-                    "loss_%": float(100 * (runs["apsp"] / runs["exact"] - 1).mean()),
-                    "gap_%": round(float(100 * (1 - runs["bound"] / runs["exact"]).max()), 4),
                     "seeds": trials,
                 }
             )
@@ -116,18 +102,17 @@ def table3(trials: int) -> list[Row]:
 def fig4(trials: int) -> list[Row]:
     """Return the rows of Fig. 4, which draws Table III, one per bar; the paper's own rows have delay "paper"."""
     rows = []
-    cases: list[Case] = [(*place, 500.0, "linear", True) for place in PLACES]
+    cases: list[Case] = [(*place, 500.0, "linear") for place in PLACES]
     found = dict(zip(PLACES, _runs(cases, trials), strict=True))
     for name in NETWORKS:
         for model, mbit in MODELS.items():
-            for k, key in enumerate(("random", "most_connected", "apsp", "exact")):
+            for k, key in enumerate(("random", "most_connected", "apsp")):
                 for delay in DELAYS:
                     value = float(found[name, delay][key].mean()) * mbit
                     row: Row = {"network": name, "delay": delay, "model": model, "scheme": key}
                     rows.append({**row, "seconds": value, "seeds": trials})
-                if k < 3:
-                    row = {"network": name, "delay": "paper", "model": model, "scheme": key}
-                    rows.append({**row, "seconds": PAPER[name, model][k], "seeds": 1})
+                row = {"network": name, "delay": "paper", "model": model, "scheme": key}
+                rows.append({**row, "seconds": PAPER[name, model][k], "seeds": 1})
     order = (*DELAYS, "paper")
     return sorted(rows, key=lambda row: (NETWORKS.index(row["network"]), order.index(row["delay"])))
 
@@ -135,9 +120,9 @@ def fig4(trials: int) -> list[Row]:
 def _series(trials: int, keys: tuple[str, ...]) -> list[Row]:
     rows = []
     cases: list[Case] = [
-        (*place, least, "linear", True) for place in PLACES for least in (500.0, 1000.0, 2000.0, 3000.0, 4000.0, 5000.0)
+        (*place, least, "linear") for place in PLACES for least in (500.0, 1000.0, 2000.0, 3000.0, 4000.0, 5000.0)
     ]
-    for (name, delay, least, _, _), runs in zip(cases, _runs(cases, trials), strict=True):
+    for (name, delay, least, _), runs in zip(cases, _runs(cases, trials), strict=True):
         for key in keys:
             values = runs[key] * MODELS["ResNet152"]
             low, high = (float(x) for x in np.percentile(values, [5, 95]))
@@ -148,15 +133,15 @@ def _series(trials: int, keys: tuple[str, ...]) -> list[Row]:
     return rows
 
 
-fig5 = partial(_series, keys=("random", "most_connected", "apsp", "exact"))
-fig6 = partial(_series, keys=("shortest_routing", "balanced_routing", "apsp", "exact"))
+fig5 = partial(_series, keys=("random", "most_connected", "apsp"))
+fig6 = partial(_series, keys=("shortest_routing", "balanced_routing", "apsp"))
 
 
 def laws(trials: int) -> list[Row]:
     """Return the headline's numbers under other readings of "bandwidth by distance"."""
     rows = []
-    cases: list[Case] = [(*place, 500.0, law, False) for law in LAWS for place in PLACES]
-    for (name, delay, _, law, _), times in zip(cases, _runs(cases, trials), strict=True):
+    cases: list[Case] = [(*place, 500.0, law) for law in LAWS for place in PLACES]
+    for (name, delay, _, law), times in zip(cases, _runs(cases, trials), strict=True):
         rows.append(
             {"law": law, "network": name, "delay": delay,
              "less_than_random_%": float(100 * (1 - times["apsp"] / times["random"]).mean()),
@@ -167,32 +152,10 @@ def laws(trials: int) -> list[Row]:
     return rows
 
 
-def scaling(trials: int) -> list[Row]:
-    """Return CPU seconds over the number of nodes (rings with n chords): Algorithm 2, and the exact optimum."""
-    rows = []
-    for n in (8, 12, 16, 24):
-        graph = nx.DiGraph()
-        rng = np.random.default_rng(n)
-        for i in range(n):
-            for j in ((i + 1) % n, int(rng.integers(n))):
-                if j != i:
-                    graph.add_edge(i, j, mbps=float(rng.integers(500, 5001)))
-                    graph.add_edge(j, i, mbps=float(rng.integers(500, 5001)))
-        for name, run in (("apsp", apsp.place), ("exact, 5 s per root", partial(apsp.place_exactly, time_limit=5.0))):
-            best = np.inf
-            for _ in range(trials):
-                begin = time.process_time()
-                placement = run(graph, 1.0, most_paths=60)
-                best = min(best, time.process_time() - begin)
-            gap = 100 * (1 - placement.bound / placement.time)
-            rows.append({"algorithm": name, "n": n, "seconds": best, "per_candidate": best / n, "gap_%": gap})
-    return rows
-
-
 def headline(trials: int) -> list[Claim]:
     """Return how much less time APSP takes than a random server, in percent. The aim is at least the paper's."""
     claims = []
-    cases: list[Case] = [(*place, 500.0, "linear", False) for place in PLACES]
+    cases: list[Case] = [(*place, 500.0, "linear") for place in PLACES]
     papers = {"b4": ("52 to 62 % (54.2 to 61.8 by Table III)", 52), "internet2": ("21.7 %", 21)}
     for (name, delay), runs in zip(PLACES, _runs(cases, trials), strict=True):
         paper, least = papers[name]

@@ -21,14 +21,18 @@ from controlplane.planner.strategies.wan.selmcast import algorithm as selmcast
 from controlplane.planner.strategies.wan.selmcast.policy import SelMcast, SelMcastSettings
 from evaluation.wan.workloads import RUNTIMES
 
+MEAN_MBPS = 40_000.0
+VARIATION = 0.5
+"""The paper's lambda: bandwidths are within this part of their mean."""
+
 
 @dataclass(frozen=True)
 class Setup:
     """The settings of a simulation.
 
-    variation: lambda. ratio: mu, upload over download. fraction: p / n. volume: Mbit. k: every pair at least once in k
+    ratio: mu, upload over download. fraction: p / n. volume: Mbit. k: every pair at least once in k
     + 1 rounds (None: never forced). threshold: of SSP. gamma, interval: bandwidths become b#(1 - gamma) + gamma b*
-    every interval (s). prioritised: transfers of workers that would wait anyway (tau > 0) go last.
+    every interval (s).
     """
 
     scheme: str = "SelMcast"
@@ -38,23 +42,19 @@ class Setup:
     k: int | None = 4
     threshold: int = 4
     eta: float = 0.75
-    variation: float = 0.5
     ratio: float = 1.0
-    mean_mbps: float = 40_000.0
     volume: float = 1600.0
     layer: selmcast.Layer = "L3"
     gamma: float = 0.0
     interval: float = 0.1
-    waiting_first: bool = False
-    prioritised: bool = False
 
     def __post_init__(self) -> None:
         if self.scheme not in ("SelMcast", "Orpheus"):
             raise ValueError(f"unknown scheme {self.scheme!r}; known: SelMcast, Orpheus")
         if self.n < 2 or not 0 < self.fraction <= 1 - 1 / self.n:
             raise ValueError(f"n must be >= 2 and p / n between 0 and 1 - 1 / n, got {self.n} and {self.fraction}")
-        if not (0 <= self.variation < 1 and 0 <= self.gamma <= 1 and self.ratio > 0 and self.mean_mbps > 0):
-            raise ValueError("bandwidths must stay above 0: 0 <= variation < 1, 0 <= gamma <= 1, ratio and mean > 0")
+        if not (0 <= self.gamma <= 1 and self.ratio > 0):
+            raise ValueError("bandwidths must stay above 0: 0 <= gamma <= 1, ratio > 0")
         if self.workload not in RUNTIMES:
             raise ValueError(f"unknown workload {self.workload!r}; known: {', '.join(RUNTIMES)}")
 
@@ -83,7 +83,6 @@ class Training:
         self.ends = np.full(n, np.inf)  # ends of the present computations
         self.computed = np.zeros(n)
         self.multicasts: dict[int, _Multicast] = {}
-        self.taus = np.zeros(n)
         self.streams = self.rng.spawn(n)
         self.steps: list[list[float]] = [[] for _ in range(n)]
         self.policy = SelMcast(
@@ -97,7 +96,6 @@ class Training:
                 threshold=setup.threshold,
                 eta=setup.eta,
                 layer=setup.layer,
-                waiting_first=setup.waiting_first,
             ),
             exact=self,
         )
@@ -106,8 +104,8 @@ class Training:
 
     def _draw(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         s = self.setup
-        down = s.mean_mbps * (1 + s.variation * self.rng.uniform(-1, 1, s.n))
-        up = s.mean_mbps * s.ratio * (1 + s.variation * self.rng.uniform(-1, 1, s.n))
+        down = MEAN_MBPS * (1 + VARIATION * self.rng.uniform(-1, 1, s.n))
+        up = MEAN_MBPS * s.ratio * (1 + VARIATION * self.rng.uniform(-1, 1, s.n))
         return up, down
 
     def run(self, seconds: float) -> tuple[float, float]:
@@ -144,10 +142,6 @@ class Training:
     def _ready(self, worker: int) -> None:
         self.ends[worker] = np.inf
         self._tell(Ready(str(worker), self.values))
-        if self.setup.prioritised and self.setup.scheme == "SelMcast":
-            for i, task in self.multicasts.items():
-                for flow in task.flows.values():
-                    self.sim.set_priority(flow, int(self.taus[i] > 0))
 
     # --- what the manager knows (Exact) ---
 
@@ -160,8 +154,7 @@ class Training:
         least = int(after.min())
         slowest = (after == least) & np.isfinite(self.ends)
         left = float((self.ends[slowest] - self.sim.now).max()) if slowest.any() else 0.0
-        self.taus = np.where(after - least > self.setup.threshold, max(left, 0.0), 0.0)
-        return self.taus
+        return np.where(after - least > self.setup.threshold, max(left, 0.0), 0.0)
 
     def left(self, sender: int) -> NDArray[np.float64]:
         """Return what is left of a transfer, as a fraction of the whole."""
@@ -203,16 +196,15 @@ class Training:
     def _send(self, order: Task) -> None:
         worker, ids = int(order.trees[0].root), [int(name) for name in order.trees[0].receivers]
         task = self.multicasts[worker] = _Multicast(order.number, set(ids))
-        priority = int(self.setup.prioritised and self.setup.scheme == "SelMcast" and self.taus[worker] > 0)
         group = self.sim.groups(1, lambda _: self._done(worker))[0]
         self.sim.hold(group)
         if self.setup.layer == "L3":
             path = self.switch.multicast(worker, ids)
-            task.flows[-1] = self.sim.send(self.setup.volume, path, group=group, priority=priority)
+            task.flows[-1] = self.sim.send(self.setup.volume, path, group=group)
         else:
             for j in ids:
                 path = self.switch.unicast(worker, j)
-                task.flows[j] = self.sim.send(self.setup.volume, path, group=group, priority=priority)
+                task.flows[j] = self.sim.send(self.setup.volume, path, group=group)
         self.sim.release(group)
 
     def _done(self, worker: int) -> None:

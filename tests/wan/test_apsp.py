@@ -50,30 +50,18 @@ def check(placement: apsp.Placement, graph: nx.DiGraph, volume: float, delay: ap
 
 @settings(max_examples=examples(25), deadline=None)
 @given(networks(), st.sampled_from(["stored", "fluid"]), st.integers(0, 99))
-def test_placements_are_feasible_and_the_exact_one_is_the_best_of_all(
+def test_placements_are_feasible_and_no_choice_of_paths_is_below_the_bound(
     graph: nx.DiGraph, delay: apsp.Delay, seed: int
 ) -> None:
-    rounded = apsp.place(graph, 3.0, seed=seed, delay=delay)
-    exact = apsp.place_exactly(graph, 3.0, delay=delay)
-    for placement in (rounded, exact):
+    placements = [apsp.place(graph, 3.0, seed=seed, roots=[root], delay=delay) for root in graph.nodes]
+    for placement in placements:
         check(placement, graph, 3.0, delay)
-    best = np.inf
-    for root in graph.nodes:
-        choices = apsp.paths_to(graph, root)
+    for placement in placements:
+        best = np.inf
+        choices = apsp.paths_to(graph, placement.root)
         for paths in itertools.islice(itertools.product(*choices.values()), 20000):
             best = min(best, apsp.epoch_time(graph, dict(zip(choices, paths, strict=True)), 3.0, delay))
-    assert exact.time == pytest.approx(best, rel=1e-3)
-    assert exact.bound <= best * (1 + 1e-6) and exact.bound >= best * (1 - 1e-3)
-    assert exact.time <= rounded.time * (1 + 1e-9)
-
-
-def test_a_root_that_cannot_win_is_left_out_even_where_the_solvers_presolve_fails() -> None:
-    """For one of these roots' programs HiGHS 1.15's presolve claims a solution with a row violated by 1."""
-    graph = netstorm_draw(np.random.default_rng(23))
-    members = list(graph)[::2]
-    exact = apsp.place_exactly(graph, 1.0, roots=members, sources=members, delay="fluid", most_paths=60)
-    assert exact.time == pytest.approx(exact.bound, rel=1e-3)
-    assert exact.time <= apsp.place(graph, 1.0, roots=members, sources=members, delay="fluid").time * (1 + 1e-9)
+        assert placement.bound * (1 - 1e-6) <= best <= placement.time * (1 + 1e-9)
 
 
 def test_a_star_puts_the_server_in_the_middle() -> None:
@@ -98,8 +86,8 @@ def test_hops_count_when_stored_and_not_when_pipelined() -> None:
 def test_one_node_needs_no_network() -> None:
     graph = nx.DiGraph()
     graph.add_node(0)
-    for placement in (apsp.place(graph, 5.0), apsp.place_exactly(graph, 5.0)):
-        assert (placement.root, placement.time, placement.paths) == (0, 0.0, {})
+    placement = apsp.place(graph, 5.0)
+    assert (placement.root, placement.time, placement.paths) == (0, 0.0, {})
 
 
 def test_unreachable_nodes_and_links_without_bandwidth_are_named() -> None:

@@ -55,7 +55,7 @@ def speeds(monkeypatch: pytest.MonkeyPatch) -> Speeds:
 def times(monkeypatch: pytest.MonkeyPatch) -> Speeds:
     seconds = {
         "random": 4.0, "most_connected": 3.0, "random_shortest": 5.0, "most_connected_shortest": 4.0,
-        "apsp": 2.0, "shortest_routing": 3.0, "balanced_routing": 2.5, "exact": 1.6, "bound": 1.6,
+        "apsp": 2.0, "shortest_routing": 3.0, "balanced_routing": 2.5,
     }  # fmt: skip
     monkeypatch.setattr(apsp, "spread", lambda work, items: [seconds for _ in items])
     return seconds
@@ -106,7 +106,6 @@ def test_apsps_figures_are_printed_and_drawn(
     rows = json.loads(capsys.readouterr().out)
     assert picture.stat().st_size > 1000
     if figure == "table3":
-        assert {row["loss_%"] for row in rows} == {25.0} and {row["gap_%"] for row in rows} == {0.0}
         assert all(row["less_than_random_%"].startswith("50.0") for row in rows)
     if figure == "fig4":
         assert next(row for row in rows if row["delay"] == "paper")["seconds"] == 14.88

@@ -30,7 +30,7 @@ from tests.support.examples import examples
 from tests.wan.test_apsp import networks
 
 NAMES = (
-    "apsp", "apsp-exact", "apsp-random", "apsp-connected", "apsp-shortest", "apsp-balanced",
+    "apsp", "apsp-random", "apsp-connected", "apsp-shortest", "apsp-balanced",
     "netstorm", "star", "balanced-tree", "tsengine", "crew", "wan",
 )  # fmt: skip
 OF_TREES = [name for name in STRATEGIES if name not in ("selmcast", "selmcast-l7", "orpheus", "all-to-all", "exact")]

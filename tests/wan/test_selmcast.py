@@ -245,11 +245,10 @@ def test_ssp_only_drops_receivers_and_keeps_nearly_complete_ones(task: selmcast.
     v = np.where(x, (part * task.volumes)[:, None], 0.0)
     waits = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), float)
     now = selmcast.Ongoing(x, v, waits, range(n))
-    for waiting_first in (False, True):
-        y = selmcast.select_ssp(task, now, eta=0.75, waiting_first=waiting_first)
-        assert not (y & ~x).any()
-        check(y, task)
-        assert y[x & (v < 0.75 * task.volumes[:, None])].all()
+    y = selmcast.select_ssp(task, now, eta=0.75)
+    assert not (y & ~x).any()
+    check(y, task)
+    assert y[x & (v < 0.75 * task.volumes[:, None])].all()
 
 
 def test_ssp_of_one_new_worker_extends_the_basic_selection() -> None:
@@ -282,7 +281,7 @@ def test_load_of_intermediate_links_counts() -> None:
 @pytest.mark.parametrize("layer", ["L3", "L7"])
 @pytest.mark.parametrize("scheme", ["SelMcast", "Orpheus"])
 def test_training_keeps_its_promises(scheme: str, layer: str) -> None:
-    run = Training(Setup(scheme, n=8, layer=layer, prioritised=True, threshold=2, k=3), 1)  # type: ignore[arg-type]
+    run = Training(Setup(scheme, n=8, layer=layer, threshold=2, k=3), 1)  # type: ignore[arg-type]
     busy, scale = run.run(20.0)
     assert 0 < busy < 1
     manager = run.policy
@@ -291,9 +290,7 @@ def test_training_keeps_its_promises(scheme: str, layer: str) -> None:
     assert manager.round.max() - manager.round.min() <= 2 + 1
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"n": 1}, {"fraction": 1.0}, {"variation": 1.0}, {"gamma": 2.0}, {"ratio": 0.0}, {"scheme": "x"}]
-)
+@pytest.mark.parametrize("wrong", [{"n": 1}, {"fraction": 1.0}, {"gamma": 2.0}, {"ratio": 0.0}, {"scheme": "x"}])
 def test_wrong_setups_say_what_they_need(wrong: dict) -> None:
     with pytest.raises(ValueError, match=r"must|known"):
         Setup(**wrong)

@@ -120,7 +120,6 @@ STRATEGIES = Registry(
         "fabric.exact": ("exact",),
         "wan.apsp.strategy": (
             "apsp",
-            "apsp-exact",
             "apsp-random",
             "apsp-connected",
             "apsp-shortest",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, Literal
 
@@ -20,15 +20,13 @@ import networkx as nx
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from controlplane.planner.strategies.wan.apsp.path_choice import PathChoice
+from controlplane.planner.strategies.wan.apsp.path_choice import path_shares
 from controlplane.planner.strategies.wan.errors import WanError
 
 Node = Any  # a node of the graph, int or str
 Path = tuple[Node, ...]
 Delay = Literal["stored", "fluid"]
 MOST_PATHS = 400
-GAP = 1e-4
-"""Relative gap to the optimum at which the solver may stop."""
 MOST_GROWN = 50_000
 
 
@@ -123,8 +121,14 @@ def epoch_time(
     return 2 * max(busy.values(), default=0.0)
 
 
-def _choice(graph: nx.DiGraph, choices: Mapping[Node, Sequence[Path]], delay: Delay) -> PathChoice:
-    """Return the choice among these paths, with a column per path and seconds per Mbit of volume."""
+def relaxed(
+    graph: nx.DiGraph,
+    choices: Mapping[Node, Sequence[Path]],
+    delay: Delay = "stored",
+) -> tuple[list[np.ndarray], float]:
+    """Solve Problem 4, and return the share of each path per flow, and the seconds one way per Mbit."""
+    if not choices:
+        return [], 0.0
     links = {link: k for k, link in enumerate(graph.edges)}
     rows, columns, values = [], [], []
     flow: list[int] = []
@@ -136,16 +140,7 @@ def _choice(graph: nx.DiGraph, choices: Mapping[Node, Sequence[Path]], delay: De
                 columns.append(len(flow))
                 values.append(weight / graph.edges[link]["mbps"])
             flow.append(owner)
-    return PathChoice(csr_matrix((values, (rows, columns)), shape=(len(links), len(flow))), flow)
-
-
-def relaxed(
-    graph: nx.DiGraph,
-    choices: Mapping[Node, Sequence[Path]],
-    delay: Delay = "stored",
-) -> tuple[list[np.ndarray], float]:
-    """Solve Problem 4, and return the share of each path per flow, and the seconds one way per Mbit."""
-    return _choice(graph, choices, delay).relaxed() if choices else ([], 0.0)
+    return path_shares(csr_matrix((values, (rows, columns)), shape=(len(links), len(flow))), flow)
 
 
 def rounding(
@@ -203,59 +198,6 @@ def place(
     if best is None:
         raise WanError("no candidate for the parameter server was given")
     return best
-
-
-def place_exactly(
-    graph: nx.DiGraph,
-    volume: float,
-    *,
-    roots: Sequence[Node] | None = None,
-    sources: Sequence[Node] | None = None,
-    delay: Delay = "stored",
-    most_paths: int = MOST_PATHS,
-    time_limit: float = 30.0,
-) -> Placement:
-    """Return the optimum over roots and single paths, by a mixed-integer program per root, in the order of the roots'
-    bounds; roots that cannot win are left out. A local search from the relaxed solutions comes first, so that few roots
-    are left.
-
-    The placement's bound is a proven one of the whole problem (the solver's, where it reached its limit of `time_limit`
-    s).
-    """
-    network = usable(graph)
-    candidates = list(network.nodes if roots is None else roots)
-    if not candidates:
-        raise WanError("no candidate for the parameter server was given")
-    alone = [root for root in candidates if set(network.nodes if sources is None else sources) <= {root}]
-    if alone:
-        return Placement(alone[0], {}, {}, 0.0, 0.0)
-    # The unit in which times with whole paths are whole numbers, where all links are alike.
-    rates = {data["mbps"] for _, _, data in network.edges(data=True)}
-    unit = 1 / rates.pop() if len(rates) == 1 else 0.0
-    prepared = []
-    for root in candidates:
-        choices = paths_to(network, root, most_paths, sources)
-        choice = _choice(network, choices, delay)
-        shares, least = choice.relaxed()
-        if unit:
-            least = unit * math.ceil(least / unit - 1e-6)
-        start = choice.good(shares)
-        prepared.append((least, choice.busy(start), root, choices, choice, start))
-    least, best_time, best_root, best_choices, _, best_columns = min(prepared, key=lambda item: (item[1], item[0]))
-    bound = np.inf
-    for least, time, root, choices, choice, start in sorted(prepared, key=lambda item: item[0]):
-        if least >= best_time * (1 - GAP):
-            bound = min(bound, least)
-            break  # sorted: none of the rest can win either
-        found, proven = choice.whole(min(time, best_time), time_limit, GAP)
-        bound = min(bound, max(proven, least))
-        columns = start if found is None else found
-        if choice.busy(columns) < best_time:
-            best_time, best_root, best_choices, best_columns = choice.busy(columns), root, choices, columns
-    flat = [path for paths in best_choices.values() for path in paths]
-    paths = {node: flat[c] for node, c in zip(best_choices, best_columns.tolist(), strict=True)}
-    placement = _placement(network, best_root, paths, volume, delay, 0.0)
-    return replace(placement, bound=float(min(2 * bound * volume, placement.time)))
 
 
 # --- baselines ---

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import networkx as nx
 
 from controlplane.planner.plan.task import Edge, SumTree, Task
-from controlplane.planner.strategies.wan.apsp.algorithm import Delay, Placement, place, place_exactly
+from controlplane.planner.strategies.wan.apsp.algorithm import Delay, Placement, place
 from controlplane.planner.strategies.wan.policy import (
     BROKEN_MBPS,
     Changed,
@@ -30,7 +30,6 @@ class ApspSettings:
     Attributes:
         seed: As for `place`.
         delay: As for `place`.
-        exact: Whether the server is placed at the optimum, instead of by rounding.
         change: The server is placed again when some link's rate has changed by more than this part; None for never.
         momentum: Momentum of the server's optimiser.
         paced: Whether flows keep to the bandwidths of the placement, less the part `headroom`.
@@ -41,7 +40,6 @@ class ApspSettings:
 
     seed: int = 0
     delay: Delay = "stored"
-    exact: bool = False
     change: float | None = 0.1
     momentum: float = 0.0
     paced: bool = False
@@ -80,15 +78,6 @@ class Apsp(Rounds):
     def _decide(self) -> Placement:
         self.decisions += 1
         roots = None if self.fixed is None else [self.fixed]
-        if self.settings.exact:
-            return place_exactly(
-                self.decided,
-                1.0,
-                roots=roots,
-                delay=self.settings.delay,
-                most_paths=MOST_PATHS,
-                time_limit=10.0,
-            )
         return place(
             self.decided,
             1.0,

@@ -1,6 +1,5 @@
-"""The strategies apsp (one parameter server, placed and reached as APSP decides), apsp-exact (the exact optimum of its
-problem), and the paper's baselines, which place the server (apsp-random, apsp-connected) or the flows (apsp-shortest,
-apsp-balanced) in other ways.
+"""The strategies apsp (one parameter server, placed and reached as APSP decides), and the paper's baselines, which place
+the server (apsp-random, apsp-connected) or the flows (apsp-shortest, apsp-balanced) in other ways.
 """
 
 from __future__ import annotations
@@ -54,13 +53,6 @@ def _rounded(graph: nx.DiGraph, roots: list[str], busy: list[str], seed: int) ->
     return found.root, found.paths
 
 
-def _exactly(graph: nx.DiGraph, roots: list[str], busy: list[str], seed: int) -> tuple[str, dict[str, Path]]:
-    found = algorithms.place_exactly(
-        graph, 1.0, roots=roots, sources=busy, delay="fluid", most_paths=MOST_PATHS, time_limit=10.0
-    )
-    return found.root, found.paths
-
-
 def _anywhere(graph: nx.DiGraph, roots: list[str], busy: list[str], seed: int) -> tuple[str, dict[str, Path]]:
     return _rounded(graph, [roots[int(np.random.default_rng(seed).integers(len(roots)))]], busy, seed)
 
@@ -88,7 +80,6 @@ def _strategy(name: str, decide: Decide, text: str) -> Callable[..., Plan]:
 
 
 apsp = _strategy("apsp", _rounded, "Algorithm 2 with the paper's delay (|p| counts).")
-apsp_exact = _strategy("apsp-exact", _exactly, "The best server and single paths for pipelined hops, by MILP.")
 apsp_random = _strategy("apsp-random", _anywhere, "A server drawn by the seed, routed as APSP routes.")
 apsp_connected = _strategy("apsp-connected", _connected, "The first site with the most links, routed as APSP routes.")
 apsp_shortest = _strategy("apsp-shortest", _shortest, "APSP's server, every flow on a path of fewest hops.")

@@ -266,12 +266,12 @@ class Ongoing:
     active: Sequence[int]
 
 
-def select_ssp(task: Instance, now: Ongoing, *, eta: float = 0.75, waiting_first: bool = False) -> Bools:
+def select_ssp(task: Instance, now: Ongoing, *, eta: float = 0.75) -> Bools:
     """Return the receivers that stay (y), by Algorithm 2. They are among x: a receiver that was left out is not taken
     in again in this round.
 
-    Corrections of the print: line 2's v_i is v_kappa (the caller sets it); line 32's sum is over y. `waiting_first`
-    takes the text's order of tau (non-increasing) instead of line 13's (non-decreasing). Ties are broken by number.
+    Corrections of the print: line 2's v_i is v_kappa (the caller sets it); line 32's sum is over y. The order of tau
+    is line 13's (non-decreasing); the text has the other one. Ties are broken by number.
     """
     if not 0 <= eta <= 1:
         raise WanError(f"eta must be between 0 and 1, got {eta}")
@@ -279,8 +279,7 @@ def select_ssp(task: Instance, now: Ongoing, *, eta: float = 0.75, waiting_first
     n = task.n
     y = x & (task.must | (v < eta * task.volumes[:, None]))
     load = np.where(y, v, 0.0).sum(axis=0)
-    sign = -1 if waiting_first else 1
-    order = sorted(now.active, key=lambda i: (sign * now.waits[i], i))
+    order = sorted(now.active, key=lambda i: (now.waits[i], i))
     for i in order:
         q = int(task.receivers[i] - y[i].sum())
         if q <= 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -79,12 +79,10 @@ class SelMcastSettings(MulticastSettings):
     Attributes:
         threshold: How many rounds a worker may be ahead of the slowest one.
         eta: A receiver that has less than this part of a multicast still to get keeps it.
-        waiting_first: Whether receivers that wait are selected first (`select_ssp`).
     """
 
     threshold: int = 4
     eta: float = 0.75
-    waiting_first: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -421,11 +419,10 @@ class SelMcast:
             return []
         waits = self._waits(now) if self.exact is None else self.exact.waits(new)
         ongoing = algorithm.Ongoing(x, v, waits, list(self.sending))
-        how: dict[str, Any] = {"eta": self.settings.eta, "waiting_first": self.settings.waiting_first}
         if self.network is None:
-            kept = algorithm.select_ssp(instance, ongoing, **how)
+            kept = algorithm.select_ssp(instance, ongoing, eta=self.settings.eta)
         else:
-            kept = shared.select_ssp(instance, ongoing, self.network.links, **how)
+            kept = shared.select_ssp(instance, ongoing, self.network.links, eta=self.settings.eta)
         orders: list[Order] = []
         for i, task in list(self.sending.items()):
             gone = np.flatnonzero(x[i] & ~kept[i]).tolist()

@@ -94,14 +94,13 @@ def select(task: Instance, links: Links, *, allowed: Bools | None = None) -> Boo
     return chosen.y
 
 
-def select_ssp(task: Instance, now: Ongoing, links: Links, *, eta: float = 0.75, waiting_first: bool = False) -> Bools:
+def select_ssp(task: Instance, now: Ongoing, links: Links, *, eta: float = 0.75) -> Bools:
     """Return the selection of Algorithm 2 (see `algorithm.select_ssp`), with the rates of the links instead of the
     task's upload and download.
     """
     x, v = now.x, now.remaining
     chosen = _Selection(links, task.layer, v, x & (task.must | (v < eta * task.volumes[:, None])))
-    sign = -1 if waiting_first else 1
-    for i in sorted(now.active, key=lambda i: (sign * now.waits[i], i)):
+    for i in sorted(now.active, key=lambda i: (now.waits[i], i)):
         chosen.basic(i, int(task.receivers[i] - chosen.y[i].sum()), x[i])
     active = np.zeros(task.n, bool)
     active[list(now.active)] = True
