@@ -25,8 +25,8 @@
 #define GUARD_KEPT (2000 * INART_MS) /* for which packets that overtake each other are remembered */
 #define ROUND 16                     /* questions, after which it begins again */
 
-/* What to do about a chunk that has been asked for so often: a new attempt; the same again, which fills up what is in
- * the switches; single contributions. */
+/* What to do about a chunk that has been asked for so often: ask for it in a new attempt (ANEW); ask in the same
+ * attempt again, which fills up the sums in the switches (AGAIN); or ask for single contributions (ALONE). */
 enum question { ANEW, AGAIN, ALONE };
 
 static enum question question_of(const struct root_thread *x, const struct root_cell *c) {
@@ -40,7 +40,8 @@ void root_cell_begin(struct root_thread *x, struct root_tree *t, uint64_t sequen
     memset(workers_of(x, t, sequence), 0, x->words * sizeof(uint64_t));
 }
 
-/* The root has a part of what a flow brings together: it could not add that flow's sum to it. */
+/* Returns whether the root has some but not all contributions that a flow brings together, so that it could not add
+ * that flow's sum to them. */
 static bool is_cut(const struct root_thread *x, const struct root_tree *t, const uint64_t *there) {
     for (uint32_t i = 0; i < x->flow_count; i++) {
         const struct root_flow *f = &x->flows[i];
@@ -66,8 +67,8 @@ void root_cell_forget(struct root_thread *x, struct root_tree *t, uint64_t seque
     c->missing = x->workers;
 }
 
-/* One question, to all workers: they find themselves in `set`, or chunks that the root has (inart_header's bitmap says
- * how many). */
+/* Sends one question to all workers. `set` is the set of workers that are asked, or of chunks that the root has (the
+ * count in inart_header's bitmap says which). */
 static bool send_question(struct root_thread *x, struct root_tree *t, uint64_t sequence, uint32_t count,
                           uint8_t attempt, bool alone, const uint64_t *set, uint64_t now) {
     struct io *io = x->engine.io;
@@ -104,9 +105,9 @@ static uint8_t next_attempt(struct root_tree *t, uint64_t now) {
     return t->attempt;
 }
 
-/* The first chunk of an attempt is complete: so long a question takes, at the slowest lately. An attempt that comes
- * after the next has been asked for says so, too; where it counted for nothing, each question would make the one before
- * it futile. */
+/* Takes note that the first chunk of an attempt is complete, which measures how long a question takes, at the slowest
+ * lately. An attempt counts also when the next one has been asked for meanwhile; otherwise each question would make the
+ * one before it futile. */
 static void question_answered(struct root_tree *t, uint32_t attempt, uint64_t now) {
     uint64_t *at = &t->attempt_at[attempt % RECENT_ATTEMPTS];
     if (!*at || (uint8_t)(t->attempt - attempt) >= RECENT_ATTEMPTS) return;
@@ -121,8 +122,8 @@ static bool is_complete(struct root_tree *t, uint64_t sequence) {
     return c->owner == sequence + 1 ? !c->missing : c->owner > sequence + 1;
 }
 
-/* All that the root lacks from `first` to before `end`, in one new attempt; without `often` not what was asked for
- * often. */
+/* Asks for all chunks that the root lacks, from `first` to before `end`, in one new attempt; without `often`, chunks
+ * that have often been asked for are left out. */
 static void ask_for_all(struct root_thread *x, struct root_tree *t, uint64_t first, uint64_t end, bool often,
                         uint64_t now) {
     uint64_t most = 32ull * (x->values - 1) < MOST_QUESTION ? 32ull * (x->values - 1) : MOST_QUESTION;
@@ -148,7 +149,8 @@ static void ask_for_all(struct root_thread *x, struct root_tree *t, uint64_t fir
     }
 }
 
-/* Chunk `sequence`: those whom the root lacks, or, where it has a part of a flow's sum, all. */
+/* Asks for chunk `sequence`: the workers that the root lacks, or all workers where the root has a part of a flow's sum.
+ */
 static void ask_for_one(struct root_thread *x, struct root_tree *t, uint64_t sequence, uint64_t now) {
     struct root_cell *c = cell_of(t, sequence);
     uint64_t *there = workers_of(x, t, sequence), asked[MOST_WORDS] = {0};
@@ -179,7 +181,7 @@ static void ask_for_one(struct root_thread *x, struct root_tree *t, uint64_t seq
     if (send_question(x, t, sequence, 1, c->attempt, question == ALONE, asked, now) && c->asks < UINT8_MAX) c->asks++;
 }
 
-/* How long what was asked for is given, from the last time that some of it came. */
+/* Returns how long the workers are given for what was asked for, from the last time that some of it came. */
 static uint64_t retry_time(const struct root_tree *t, unsigned doublings, uint64_t longest) {
     uint64_t least = 2 * t->question_rtt > RETRY_FIRST ? 2 * t->question_rtt : RETRY_FIRST;
     /* Workers send what is asked for at the tree's rate; as long as some of it comes, the rest is waited for. */
@@ -195,8 +197,8 @@ uint64_t root_arrival_time(const struct root_tree *t) {
     return packets > (double)ARRIVAL_TIME ? (uint64_t)packets : ARRIVAL_TIME;
 }
 
-/* The result of a complete chunk is to be sent once more, in its turn: to a worker (its index + 1), or to EVERYBODY,
- * but not twice in a short time. */
+/* Marks the result of a complete chunk to be sent once more, in its turn: to one worker (its index + 1), or to
+ * EVERYBODY, but not twice in a short time. */
 static void result_again(struct root_tree *t, uint64_t sequence, uint16_t asker, uint64_t now) {
     struct root_cell *c = cell_of(t, sequence);
     if (c->owner != sequence + 1 || c->missing) return;
@@ -217,9 +219,10 @@ void root_results_again(struct root_tree *t, uint64_t first, uint64_t end, uint6
     for (uint64_t sequence = first; sequence < end; sequence++) result_again(t, sequence, EVERYBODY, now);
 }
 
-/* A worker waits for a chunk, and nothing that is complete says that others are lost: whether all that the root lacks
- * is to be asked for, as far as windows reach. It goes on so while what was asked for comes, and while the root has a
- * part of the chunk; it ends when nothing comes for long: a worker that still waits says so again. */
+/* Asks, where a worker waits for a chunk and no complete chunk shows that others are lost, for all that the root lacks,
+ * as far as windows reach. It does so again while asked-for chunks come, and while the root has a part of the chunk. It
+ * stops when nothing comes for long; a worker that still waits says so again. Returns when there may be something to
+ * ask for next. */
 static uint64_t ask_unseen(struct root_thread *x, struct root_tree *t, uint64_t now) {
     if (t->wanted && t->wanted <= t->oldest) {
         const struct root_cell *c = cell_of(t, t->oldest);
@@ -254,8 +257,8 @@ static uint64_t ask_unseen(struct root_thread *x, struct root_tree *t, uint64_t 
 uint64_t root_ask(struct root_thread *x, struct root_tree *t, uint64_t now) {
     uint64_t unseen = ask_unseen(x, t, now);
     if (t->evident > t->oldest && now >= t->look_at) {
-        /* What was evident a guard ago; of what was asked for, what has not come while nothing else of it came either.
-         */
+        /* These are the chunks that were evidently lost a guard time ago. Of those that were asked for, they are the
+         * ones that have not come while nothing else that was asked for came either. */
         uint64_t end = t->evident_before < t->evident ? t->evident_before : t->evident, lost = 0, first = 0, last = 0;
         for (int round = 0; round < 2; round++) {
             if (round && lost > FEW_CHUNKS) ask_for_all(x, t, first, last + 1, false, now);
@@ -283,7 +286,7 @@ uint64_t root_ask(struct root_thread *x, struct root_tree *t, uint64_t now) {
     return unseen < until ? unseen : until;
 }
 
-/* A worker waits for a chunk. */
+/* Takes note that a worker waits for a chunk. */
 static void want(struct root_tree *t, uint64_t sequence) {
     if (t->wanted) return;
     t->wanted = sequence + 1;
@@ -330,7 +333,7 @@ void root_take_complete(struct root_tree *t, const struct inart_header *h, uint8
     t->wanted_asks = t->wanted_slow = 0;
     if (h->flags & INART_FLAG_LATE || (attempt && t->probed == h->sequence + 1ull)) /* it was lost, and nobody late */
         want(t, h->sequence + 1ull);                                                /* what is behind it */
-    /* How many results a second there are, for those that are sent once more. */
+    /* The rate of results per second is measured here, for results that are sent once more. */
     if (now - t->rate_since >= RATE_TIME) {
         double rate = t->rate_count * 1e9 / (double)(now - t->rate_since);
         t->rate = rate > t->rate ? rate : t->rate;

@@ -1,6 +1,6 @@
 #include "configure.h"
 
-/* What one thread is to have. */
+/* The trees and flows that one thread is to have. */
 struct share {
     struct io_spec spec;
     struct root_tree *trees;
@@ -32,7 +32,7 @@ void root_share_free(struct root_tree *trees, uint32_t count, struct root_flow *
     label_map_free(labels);
 }
 
-/* 0; -1: out of memory, or (with the reason in `error`) sets that cannot be. */
+/* Makes a flow; returns 0, or -1: out of memory, or (with the reason in `error`) sets that cannot be. */
 static int flow_make(struct root_flow *flow, const struct inart_root_flow *from, uint32_t workers, char *error,
                      size_t size) {
     uint32_t words = (workers + 63) / 64;
@@ -67,7 +67,7 @@ static uint32_t *labels_copy(const uint32_t *from, uint32_t count) {
     return to;
 }
 
-/* One direction of a lane of a tree; false: out of memory. Its lane stays what it is. */
+/* Makes one direction of a lane of a tree; returns false when out of memory. The tree's `lane` stays as it is. */
 static bool tree_make(struct root_tree *t, const struct inart_root_tree_config *from, struct inart_direction direction,
                       const struct inart_root_config *config) {
     uint32_t slots = from->slots / inart_ways(&direction), words = (config->workers + 63) / 64;
@@ -90,7 +90,8 @@ static bool tree_make(struct root_tree *t, const struct inart_root_tree_config *
     return t->ring && t->values && t->workers && t->answer_labels && (!from->others_labels || t->others_labels);
 }
 
-/* The first tree of `s` that is another lane of the same one; there is none: the next that there will be. */
+/* Returns the place of the first tree of `s` that is another lane of the same one; where there is none, the place of
+ * the next tree to be added. */
 static uint32_t family_of(const struct share *s, uint32_t tree) {
     uint32_t first = s->tree_count;
     while (first && s->trees[first - 1].number == tree) first--;

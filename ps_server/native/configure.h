@@ -1,4 +1,4 @@
-/* A parameter server's engine takes a configuration: its trees and flows, spread over the threads. */
+/* Gives a parameter server's engine a configuration: its trees and flows, spread over the threads. */
 #ifndef INART_ROOT_CONFIGURE_H
 #define INART_ROOT_CONFIGURE_H
 

@@ -6,7 +6,8 @@
 
 #define AHEAD 4 /* chunks */
 
-/* Whose contributions a packet of the flow has, to `set`. False: none, or a bit that means nothing. */
+/* Sets `set` to the workers whose contributions a packet of the flow has. Returns false where it has none, or a bit
+ * without a meaning. */
 static bool contributors(const struct root_flow *flow, uint64_t bitmap, uint32_t words, uint64_t *set) {
     if (!flow->partial) {
         memcpy(set, flow->sets, words * sizeof *set);
@@ -34,13 +35,13 @@ static void add(uint32_t *restrict sum, const uint32_t *restrict wire, uint32_t 
             sum[i] = __builtin_bswap32(__builtin_bswap32(sum[i]) + __builtin_bswap32(wire[i]));
 }
 
-/* The ring is larger than the caches, and chunks come in order: the one that comes a few later is fetched meanwhile. */
+/* Prefetches a later chunk's values: the ring is larger than the caches, and chunks come in order. */
 static void prefetch(const struct root_thread *x, const struct root_tree *t, uint64_t sequence) {
     const uint32_t *values = t->values + ((sequence + AHEAD) & t->mask) * x->values;
     for (uint32_t i = 0; i < x->values; i += 16) __builtin_prefetch(values + i, 1);
 }
 
-/* The flow that a packet is of, and its header; NULL: it is of none of this job, and counted so. */
+/* Returns the flow that a packet belongs to, and its header; NULL: it is none of this job's, which is counted. */
 static struct root_flow *flow_of(struct root_thread *x, uint8_t *packet, size_t length, struct inart_header *h) {
     x->stats.packets_received++;
     x->stats.bytes_received += INART_OFFSET_HEADER + length;
@@ -60,14 +61,15 @@ static struct root_flow *flow_of(struct root_thread *x, uint8_t *packet, size_t 
     return &x->flows[number];
 }
 
-/* Is some chunk still to become complete, whose result tells the owner of the present one that this one is? After a
- * chunk of one worker there is: the last of an operation is everybody's. */
+/* Returns whether another chunk will become complete later, whose result tells the owner of the present one that this
+ * one is complete. There is always one after a chunk of a single worker, because the last of an operation is
+ * everybody's. */
 static bool more_comes(const struct root_tree *t) {
     return t->oldest < t->stats.newest || cell_of(t, t->stats.newest - 1)->flags & INART_FLAG_SINGLE;
 }
 
-/* Chunk `sequence` has become complete by the packet of workers `set` with header h: its result leaves. values: of the
- * chunk, where they are nearest. */
+/* Sends the result of a chunk that has become complete by the packet of workers `set` with header h. `values` are the
+ * chunk's, wherever they are nearest. */
 static void finish(struct root_thread *x, struct root_tree *t, struct root_cell *c, const struct inart_header *h,
                    const uint64_t *set, const uint32_t *values, uint64_t now) {
     uint64_t sequence = h->sequence;
@@ -83,8 +85,8 @@ static void finish(struct root_thread *x, struct root_tree *t, struct root_cell 
         while (cell_of(t, t->oldest)->owner == t->oldest + 1 && !cell_of(t, t->oldest)->missing) t->oldest++;
         t->oldest_since = now;
     }
-    /* A sum that only its owner needs, or what all but its owner do; but when later chunks waited for it, all must hear
-     * that these are complete. */
+    /* A sum that only its owner needs, and a chunk that all but its owner need, go to these workers alone. But when
+     * later chunks waited for it, all workers must hear that those are complete. */
     uint32_t label = t->return_label;
     if (t->oldest - oldest <= 1 && kind & INART_FLAG_SCATTER)
         label = t->answer_labels[sequence % x->workers];
@@ -94,8 +96,8 @@ static void finish(struct root_thread *x, struct root_tree *t, struct root_cell 
     t->stats.results += root_send_result(x, t, sequence, values, label, now);
 }
 
-/* A packet of this job that reaches a chunk's cell. set: whose contributions it has, `size` of them; wire: its values.
- */
+/* A packet of this job that reaches a chunk's cell. `set` are the workers whose contributions it has, `size` of them;
+ * `wire` are its values. */
 struct arrival {
     const struct root_flow *flow;
     struct inart_header h; /* its sequence is that of the tree */
@@ -107,7 +109,7 @@ struct arrival {
     uint8_t kind;
 };
 
-/* The lane that a chunk is of, of the flow's tree; NULL: it came by a port that is not the lane's. */
+/* Returns the lane, of the flow's tree, that a chunk belongs to; NULL: it came by a port that is not the lane's. */
 static struct root_tree *tree_of(struct root_thread *x, const struct root_flow *flow, struct inart_header *h) {
     struct root_tree *t = &x->trees[flow->tree];
     uint32_t ways = inart_ways(&t->direction);
@@ -117,7 +119,7 @@ static struct root_tree *tree_of(struct root_thread *x, const struct root_flow *
     return t + way;
 }
 
-/* The tree has heard of a chunk. */
+/* Takes note that the tree has heard of a chunk. */
 static void note_newest(struct root_tree *t, uint64_t sequence, uint64_t now) {
     if (!t->stats.first_packet_ns) t->stats.first_packet_ns = now;
     if (sequence < t->stats.newest) return;
@@ -126,9 +128,10 @@ static void note_newest(struct root_tree *t, uint64_t sequence, uint64_t now) {
     t->stats.newest = sequence + 1;
 }
 
-/* Forget what a chunk has where the packet begins it anew: it is the answer to a request for all contributions; or it
- * is a sum of more workers than are there; or what is there was never sent by this job. both: whether some of the
- * packet's contributions are in the chunk already; new: whether some are not. Returns `both` as it is then. */
+/* Forgets a chunk's contributions where the packet begins it anew: it is the answer to a request for all contributions;
+ * or it is a sum of more workers than the root has; or what the root has was never sent by this job. `both` says
+ * whether some of the packet's contributions are in the chunk already, `new` whether some are not. Returns `both` as it
+ * is afterwards. */
 static uint64_t begin_anew(struct root_thread *x, const struct arrival *a, uint64_t both, uint64_t new) {
     struct root_tree *t = a->tree;
     struct root_cell *c = a->cell;
@@ -152,8 +155,8 @@ static uint64_t begin_anew(struct root_thread *x, const struct arrival *a, uint6
     return both;
 }
 
-/* A packet that cannot be added: of another kind than its chunk, or with a contribution that the chunk has. Where the
- * chunk is complete and a worker asks for its result, it is sent. */
+/* Handles a packet that cannot be added: it is of another kind than its chunk, or has a contribution that the chunk
+ * has. Where the chunk is complete and a worker asks for its result, the result is sent. */
 static void take_repeat(struct root_thread *x, const struct arrival *a, bool other, uint64_t now) {
     struct root_tree *t = a->tree;
     const struct root_cell *c = a->cell;
@@ -168,7 +171,8 @@ static void take_repeat(struct root_thread *x, const struct arrival *a, bool oth
     if (c->missing) root_take_hint(x, t, a->flow, &a->h, a->size, now);
 }
 
-/* Add the packet to its chunk, of which `there` are the workers, and finish the chunk when it is complete and right. */
+/* Adds the packet to its chunk, whose workers so far are `there`, and finishes the chunk when it is complete and right.
+ */
 static void take_contribution(struct root_thread *x, const struct arrival *a, uint64_t *there, bool empty,
                               uint64_t now) {
     struct root_tree *t = a->tree;

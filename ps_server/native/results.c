@@ -8,7 +8,7 @@
 #define SPEED 1.125      /* of the planned rate: so much more may be sent to the workers while something is lost */
 #define RATE_LEAST 200.0 /* packets a second, when nothing is known */
 
-/* Packets a second to the workers, new results and others. */
+/* Returns the packets per second to the workers, new results and others. */
 static double pace_of(const struct root_tree *t) {
     return SPEED * (t->planned > 0 ? t->planned : t->rate > RATE_LEAST ? t->rate : RATE_LEAST);
 }
@@ -17,7 +17,7 @@ void root_take_token(struct root_tree *t) {
     if (t->tokens > TOKENS_LEAST) t->tokens -= 1;
 }
 
-/* When something may be sent once more: `now` or earlier: at once. */
+/* Returns when something may be sent once more; `now` or earlier: at once. */
 static uint64_t root_token_due(struct root_tree *t, uint64_t now) {
     double pace = pace_of(t),
            tokens = t->tokens + (now > t->tokens_at ? (double)(now - t->tokens_at) * 1e-9 * pace : 0);

@@ -1,4 +1,4 @@
-/* Results leave: once when a chunk is complete, and once more for those who lack them. */
+/* Sends results: once when a chunk is complete, and once more to the workers that lack them. */
 #ifndef INART_ROOT_RESULTS_H
 #define INART_ROOT_RESULTS_H
 
@@ -6,12 +6,12 @@
 
 void root_take_token(struct root_tree *t);
 
-/* `values`: of the chunk, where they are nearest. */
+/* Sends the result of a chunk; `values` are the chunk's, wherever they are nearest. */
 bool root_send_result(struct root_thread *x, struct root_tree *t, uint64_t sequence, const void *values, uint32_t label,
                       uint64_t now);
 
-/* Sends results once more that workers have asked for, as far as tokens allow; when the next may go, UINT64_MAX: there
- * is none. */
+/* Sends results once more that workers have asked for, as far as tokens allow. Returns when the next may be sent;
+ * UINT64_MAX: there is none. */
 uint64_t root_repeat_results(struct root_thread *x, struct root_tree *t, uint64_t now);
 
 #endif

@@ -20,7 +20,7 @@
 #include "receive.h"
 #include "results.h"
 
-/* Of the structures shared with Python, in the order in which they are declared. */
+/* The sizes of the structures shared with Python, in the order in which they are declared. */
 INART_PUBLIC const size_t inart_root_sizes[] = {
     sizeof(struct inart_root_flow),    sizeof(struct inart_root_tree_config),
     sizeof(struct inart_root_config),  sizeof(struct inart_io_config),
@@ -28,7 +28,8 @@ INART_PUBLIC const size_t inart_root_sizes[] = {
     sizeof(struct inart_packet_stats), 0,
 };
 
-/* One round: what has come, and what it completes. Says how long nothing will happen by itself. */
+/* Runs one round: handles packets that have come, and sends the results that they complete. Returns how long nothing
+ * will happen by itself. */
 static struct engine_sleep root_round(struct engine_thread *engine) {
     struct root_thread *x = (struct root_thread *)engine;
     struct io *io = engine->io;
@@ -135,8 +136,8 @@ static void suspects_add(const struct inart_root_tree_stats *from, struct inart_
     }
 }
 
-/* Adds those of a tree, or of one of its directions or lanes, to `sum`. Of several the oldest chunk is that of the
- * first in which one waits, of directions the reductions'. */
+/* Adds the counters of a tree, or of one of its directions or lanes, to `sum`. The oldest chunk of several lanes is
+ * that of the first in which one waits, and of directions that of the reductions. */
 static void tree_statistics(struct root_thread *x, struct root_tree *t, struct inart_root_tree_stats *sum,
                             uint64_t now) {
     const struct inart_root_tree_stats *s = &t->stats;

@@ -57,18 +57,21 @@ INART_PUBLIC void inart_root_destroy(struct inart_root *r);
 INART_PUBLIC struct inart_root *inart_root_create(const struct inart_io_config *io,
                                                   const struct inart_root_config *config, char *error, size_t size);
 
-/* All chunks start afresh with the new configuration. 0, or -1 with the reason in `error` (the old one stays). */
+/* Starts all chunks afresh with the new configuration. Returns 0, or -1 with the reason in `error`, and then the old
+ * one stays. */
 INART_PUBLIC int inart_root_reconfigure(struct inart_root *r, const struct inart_root_config *config, char *error,
                                         size_t size);
 
-/* The tree that has `return_label` was led another way: its rate from now on (0: as before). `results`: those that
- * workers may lack are sent once more. `link`: of the host's, over which they are sent from now on; -1: as before. */
+/* Takes note that the tree with `return_label` was rerouted. `mbps` is its rate from now on (0: as before). `results`:
+ * those that workers may lack are sent once more. `link` is the host's link over which they are sent from now on; -1:
+ * as before. */
 INART_PUBLIC void inart_root_repaired(struct inart_root *r, uint32_t return_label, double mbps, int results, int link);
 
-/* Of each of the trees `number`, its oldest chunk that lacks somebody; UINT64_MAX: it has none. */
+/* Sets `oldest` to the oldest chunk of each of the trees `number` that lacks some worker; UINT64_MAX where a tree has
+ * none. */
 INART_PUBLIC void inart_root_open(struct inart_root *r, const uint32_t *number, uint64_t *oldest, uint32_t count);
 
-/* `trees` has room for `count` entries, of the trees `number`. */
+/* Sets the counters of the engine, and those of the trees `number` in `trees`, which has room for `count` entries. */
 INART_PUBLIC void inart_root_statistics(struct inart_root *r, struct inart_packet_stats *stats,
                                         struct inart_io_stats *io, const uint32_t *number,
                                         struct inart_root_tree_stats *trees, uint32_t count);

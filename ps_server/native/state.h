@@ -1,4 +1,4 @@
-/* What a parameter server's engine holds: trees, their rings of chunks, flows, threads. */
+/* The state of a parameter server's engine: trees, their rings of chunks, flows, threads. */
 #ifndef INART_ROOT_STATE_H
 #define INART_ROOT_STATE_H
 
@@ -45,12 +45,13 @@ struct root_tree {
     uint64_t wary_until;                     /* each packet is verified before it is added */
     uint32_t *answer_labels, *others_labels; /* by worker index; others_labels: NULL: there are none */
     /* Results that are to be sent once more (cell.asker) are from `repeat` to before `repeat_end`. All packets to the
-     * workers take tokens, which come at a little more than the planned rate (packets a second): what is sent once more
-     * is what new results leave of it, so that it never fills the links with what nobody lacks. */
+     * workers take tokens, which come at a little more than the planned rate (packets per second). Results are sent
+     * once more with the tokens that new results leave, so that they never fill the links with packets that no worker
+     * lacks. */
     uint64_t repeat, repeat_end, tokens_at;
     double planned, tokens;
-    /* asking.c. evident: all workers have sent what is before it; evident_before: at the last look; wanted: a worker
-     * waits for it. */
+    /* The state of asking.c. All workers have sent what is before `evident`; `evident_before` is that number at the
+     * last look. `wanted` is the number, plus 1, of a chunk that a worker waits for; 0: none. */
     uint64_t evident, evident_before, wanted, look_at, guard;
     uint64_t wanted_asked, probed_at, probed; /* probed: by a RESEND of a chunk that lacked somebody */
     uint64_t question_rtt, asked_came;        /* when a chunk that was asked for came */

@@ -10,7 +10,7 @@ static uint32_t number_of(struct root_thread *x, struct root_tree *t, uint8_t ki
                         inart_checked_tree(&t->direction, t->number), kind, sequence);
 }
 
-/* The sum of the numbers of a set of workers (check.h). */
+/* Returns the sum of the numbers of a set of workers (check.h). */
 static uint64_t who_of(struct root_thread *x, const uint64_t *set) {
     return size_of(set, x->words) == x->workers ? x->check->everyone : check_of_set(x->check, set, x->words);
 }
@@ -32,7 +32,7 @@ bool verify_streamed(struct root_thread *x, struct root_tree *t, uint8_t kind, u
     return check_sum_right(x->check, words, sum, who_of(x, set), number_of(x, t, kind, sequence));
 }
 
-/* One more wrong packet with this label, of these workers. When all entries are taken it is not counted. */
+/* Counts one more wrong packet with this label, of these workers. When all entries are taken it is not counted. */
 static void suspect(struct root_thread *x, struct root_tree *t, uint32_t label, const uint64_t *set) {
     struct inart_root_tree_stats *s = &t->stats;
     uint32_t worker = 0; /* its index + 1; 0: several */

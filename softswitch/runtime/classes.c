@@ -19,7 +19,7 @@ static double line_free(const struct ss_port *port) {
     return port->free_at - (double)port->shape.burst_bytes * 8e9 / port->shape.rate_bps;
 }
 
-/* Finds the class whose first frame is the next one that the line takes, and when; -1: none waits. */
+/* Returns the class whose first frame the line takes next, and sets *at to when; -1: no frame waits. */
 static int next_class(const struct ss_port *port, uint64_t *at) {
     int found = -1;
     double line = line_free(port);
@@ -55,8 +55,8 @@ void ss_classes_serve(struct ss_port *port, uint64_t now) {
         port->backlog_bytes -= buf->len;
         if (port->free_at < (double)at) port->free_at = (double)at;
         if (shape->rate_bps > 0) port->free_at += bits / shape->rate_bps;
-        /* Its rate counts from when it came and its class had sent what was before it: while it waits for others'
-         * frames to leave the line, its class loses nothing. */
+        /* The class's rate counts from when the frame came and its class had sent the frames before it: while the frame
+         * waits for other classes' frames to leave the line, its class loses nothing. */
         if (port->class_free_at[c] < (double)buf->depart) port->class_free_at[c] = (double)buf->depart;
         if (shape->class_bps[c] > 0) port->class_free_at[c] += bits / shape->class_bps[c];
         buf->depart = port->last_depart = at;
@@ -64,7 +64,8 @@ void ss_classes_serve(struct ss_port *port, uint64_t now) {
     }
 }
 
-/* The class of a frame: its priority; where it has none and the port's shape says so, its DSCP's class selector. */
+/* Returns the class of a frame: its priority; where it has none and the port's shape says so, its DSCP's class
+ * selector. */
 static unsigned class_of(const struct ss_port *port, const struct ss_buf *buf) {
     const uint8_t *frame = buf->data;
     if (buf->class || !port->shape.dscp_classes) return buf->class < SS_CLASSES ? buf->class : SS_CLASSES - 1;

@@ -5,7 +5,7 @@
 #include "runtime.h"
 #include "ss_crc.h"
 
-/* Until they are changed they are CRC-16/ARC and CRC-32 of IEEE 802.3, as in bmv2. */
+/* Gives all checks their first parameters: those of CRC-16/ARC and CRC-32 of IEEE 802.3, as in bmv2. */
 bool ss_crcs_init(struct ss_state *state, const struct ss_program *program) {
     state->crcs = calloc(program->n_crcs + 1, sizeof *state->crcs);
     for (uint32_t i = 0; state->crcs && i < program->n_crcs; i++) {
@@ -17,8 +17,8 @@ bool ss_crcs_init(struct ss_state *state, const struct ss_program *program) {
     return state->crcs != NULL;
 }
 
-/* Changes the parameters of a calculation between two packets. `reflect`: 1 the data's bytes, 2 the remainder. Returns
- * 0, or -EINVAL. */
+/* Changes the parameters of a calculation between two packets. `reflect` has the bits 1 (the data's bytes) and 2 (the
+ * remainder). Returns 0, or -EINVAL. */
 SS_API int ss_crc_set(struct ss_device *device, uint32_t crc, uint32_t polynomial, uint32_t initial, uint32_t final_xor,
                       uint32_t reflect) {
     ss_thread_lock(device->thread);

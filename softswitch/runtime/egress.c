@@ -170,8 +170,8 @@ static void queue_full(struct ss_port *port, struct ss_buf *buf) {
 
 enum { IP_AT = 14, UDP_SUM_AT = 40, UDP_PAYLOAD_AT = 42 };
 
-/* A frame that this port alone may write to: others may hold the same bytes (replicas), then a copy takes its place.
- * NULL: there is no memory, and `buf` stays. */
+/* Returns a frame that this port alone may write to: where others hold the same bytes (replicas), a copy takes its
+ * place. NULL: there is no memory, and `buf` stays. */
 static struct ss_buf *own(struct ss_buf *buf) {
     if (!ss_buf_shared(buf)) return buf;
     struct ss_buf *copy = ss_buf_copy(buf->data, buf->len);
@@ -327,13 +327,13 @@ void ss_fire_timers(struct ss_thread *thread) {
         release(thread, thread->heap[0], thread->now_ns);
 }
 
-/* What waits for the line leaves as the port's new shape says. */
+/* Lets the frames that wait for the line leave as the port's new shape says. */
 void ss_port_reshaped(struct ss_thread *thread, struct ss_port *port) {
     heap_update(thread, port);
     if (thread != ss_current) ss_timers_changed(thread);
 }
 
-/* Frees everything that waits on the port. */
+/* Frees all frames that wait on the port. */
 void ss_port_drain(struct ss_thread *thread, struct ss_port *port) {
     ss_list_free(&port->queue);
     ss_list_free(&port->late);

@@ -66,7 +66,7 @@ void ss_gate_leave(struct ss_thread *owner, const struct ss_thread *thread) {
     ss_unlock(&owner->gates[thread->number].lock);
 }
 
-/* While these locks are held, no thread receives or sends, so that ports may be added and removed. */
+/* Takes the locks without which no thread receives or sends, so that ports may be added and removed. */
 static void lock_io(struct ss_fabric *fabric) {
     for (unsigned i = 0; i < fabric->n_threads; i++) ss_lock(&fabric->threads[i].io);
 }
@@ -195,7 +195,7 @@ static int sleep_for(struct ss_thread *thread, struct epoll_event *events, int n
     return got;
 }
 
-/* Does all work but that of interfaces: links, timers, idle entries of the thread's own devices. */
+/* Does all work except that of interfaces: links, timers, idle entries of the thread's own devices. */
 static void work(struct ss_thread *thread) {
     ss_gate_enter(thread, thread);
     ss_lock(&thread->state);
@@ -420,7 +420,7 @@ SS_API void ss_device_discard(struct ss_device *staged) {
         (b) = other;      \
     } while (0)
 
-/* Between two frames, `device` takes over the program and state of `staged`, which is freed. */
+/* Makes `device` take over the program and state of `staged`, which is freed, between two frames. */
 SS_API void ss_device_adopt(struct ss_device *device, struct ss_device *staged) {
     ss_thread_lock(device->thread);
     SWAP(const struct ss_program *, device->program, staged->program);
@@ -439,7 +439,8 @@ SS_API void ss_device_adopt(struct ss_device *device, struct ss_device *staged) 
     ss_device_discard(staged);
 }
 
-/* Until ss_device_thaw by the same system thread, no frame is processed and only this thread changes anything. */
+/* Stops the device: until ss_device_thaw by the same system thread, no frame is processed and only this thread changes
+ * anything. */
 SS_API void ss_device_freeze(struct ss_device *device) {
     ss_thread_lock(device->thread);
     held = device->thread;
@@ -655,7 +656,8 @@ static const struct ss_thread *as_thread(const struct ss_fabric *fabric) {
     return &fabric->threads[caller % fabric->n_threads];
 }
 
-/* Runs a frame as data-plane threads do, so beside others if its program allows it; what leaves is put into `list`. */
+/* Runs a frame as data-plane threads do, so beside others if its program allows it; frames that leave are put into
+ * `list`. */
 static void process(struct ss_device *device, uint16_t port, struct ss_buf *buf, struct ss_list *list) {
     struct ss_thread *owner = device->thread;
     const struct ss_thread *as = as_thread(device->fabric);
@@ -674,7 +676,8 @@ static void process(struct ss_device *device, uint16_t port, struct ss_buf *buf,
     ss_gate_leave(owner, as);
 }
 
-/* Runs one frame to completion and returns what leaves: per frame u32 port, u32 length, bytes. Free with ss_free. */
+/* Runs one frame to completion and returns the frames that leave, each as u32 port, u32 length, bytes. Free the result
+ * with ss_free. */
 SS_API int64_t ss_process(struct ss_device *device, uint32_t port, const uint8_t *data, uint32_t len, uint8_t **out) {
     if (port >= SS_MAX_PORTS || len > SS_MAX_FRAME) return -EINVAL;
     struct ss_thread *thread = device->thread;

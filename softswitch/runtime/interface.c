@@ -80,7 +80,7 @@ static int open_socket(unsigned index, bool receive) {
     return fd;
 }
 
-/* Returns 0 or a negative errno. */
+/* Opens the sockets of a port on an interface. Returns 0 or a negative errno. */
 int ss_interface_open(struct ss_port *port, const char *name) {
     unsigned index = if_nametoindex(name);
     if (!index) return -ENODEV;
@@ -105,8 +105,7 @@ void ss_interface_close(struct ss_port *port) {
     port->rx_fd = port->tx_fd = -1;
 }
 
-/* Puts the VLAN tag that the kernel removed back into the frame. `first`: how many bytes of the frame are in the
- * buffer. */
+/* Puts the VLAN tag that the kernel removed back into the frame, of which `first` bytes are in the buffer. */
 static void restore_tag(struct msghdr *message, struct ss_buf *buf, struct ss_vnet *vnet, uint32_t *first) {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
         struct tpacket_auxdata aux;
@@ -134,7 +133,7 @@ struct stage {
     uint64_t supers, bad, no_memory;
 };
 
-/* Runs a batch through the program. Only this takes locks; what comes before and after it runs in parallel. */
+/* Runs a batch through the program. Only this function takes locks; the work before and after it runs in parallel. */
 static void run(struct ss_thread *thread, struct ss_port *port, struct stage *stage) {
     struct ss_device *device = port->device;
     struct ss_thread *owner = device->thread;
@@ -157,7 +156,7 @@ static void run(struct ss_thread *thread, struct ss_port *port, struct stage *st
     ss_outputs_send(thread);
 }
 
-/* Handles one received frame. `more`: the rest of the frame, beyond SS_SMALL bytes. */
+/* Handles one received frame; `more` is the rest of it, beyond SS_SMALL bytes. */
 static void received(struct ss_port *port, struct stage *stage, struct ss_buf *buf, const uint8_t *more,
                      struct msghdr *message, struct ss_vnet *vnet) {
     uint32_t first = SS_SMALL;

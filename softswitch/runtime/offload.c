@@ -126,8 +126,8 @@ static void finish(const struct cut *c, uint8_t *frame, uint32_t number, uint32_
     store16(tp + 16, fold(c->addresses + l4_len + sum16(tp, l4_len)));
 }
 
-/* Cuts a frame into segments of vnet->gso_size payload bytes each; returns false if it is not what it claims to be. Its
- * first `first` bytes are in `buf`, which is used up, the others at `more`. */
+/* Cuts a frame into segments of vnet->gso_size payload bytes each; returns false if it is not what it claims to be. The
+ * frame's first `first` bytes are in `buf`, which is used up, the others at `more`. */
 bool ss_segment(struct ss_buf *buf, uint32_t first, const uint8_t *more, const struct ss_vnet *vnet,
                 struct ss_list *out) {
     struct cut c;

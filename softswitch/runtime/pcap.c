@@ -1,5 +1,5 @@
-/* Records what passes a port in classic pcap files. Every frame is written at once, so that a file is complete at any
- * time; the host writes the file's header. */
+/* Records the frames that pass a port in classic pcap files. Every frame is written at once, so that a file is complete
+ * at any time; the host writes the file's header. */
 #include <errno.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -32,7 +32,7 @@ void ss_pcap_close(struct ss_port *port) {
     if (port->pcap_out >= 0) end(&port->pcap_out);
 }
 
-/* Records what comes in and what leaves by a port from now on; the port owns the files, also after an error. */
+/* Records the frames that come in and leave by a port from now on; the port owns the files, also after an error. */
 SS_API int ss_port_pcap(struct ss_device *device, uint32_t number, int32_t in, int32_t out) {
     ss_thread_lock(device->thread);
     struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;

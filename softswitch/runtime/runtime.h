@@ -251,8 +251,8 @@ struct ss_thread {
     unsigned passes;
     struct ss_list *collect;   /* if set, collects what leaves instead of sending it (ss_process) */
     struct ss_device *tracing; /* the device whose present frame is traced, or NULL */
-    /* What runs packets beside other threads is a ss_thread of its own, with nothing but scratch space, `collect` and
-     * these; of others they are NULL. */
+    /* A thread that runs packets beside others is a ss_thread of its own, with nothing but scratch space, `collect` and
+     * these two; in other threads they are NULL. */
     struct ss_counts *counts;
     uint64_t *dropped; /* by reason */
     uint64_t rx_packets, rx_bytes;

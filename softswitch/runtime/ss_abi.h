@@ -32,7 +32,7 @@ enum {
     SS_RESUBMITTED = 6,
 };
 
-/* What packets have counted, but nobody has added to the counters yet. */
+/* Counts of packets that nobody has added to the counters yet. */
 #define SS_COUNTS 4096u
 #define SS_MOST_COUNTS 64u /* most that one packet of a program that may be shared counts */
 struct ss_counts {
@@ -220,7 +220,8 @@ static inline bool ss_in_ranges(const struct ss_table *t, const struct ss_entry 
     return true;
 }
 
-/* `words` must be the table's key_words; it is a parameter so that the compiler sees a constant. */
+/* Looks a key up in an exact table. `words` must be the table's key_words; it is a parameter so that the compiler sees
+ * a constant. */
 static inline struct ss_entry *ss_lookup_exact(const struct ss_table *t, const uint64_t *key, unsigned words) {
     return t->n_tuples ? ss_tuple_find(t->tuples[0], key, words) : NULL;
 }
@@ -296,7 +297,8 @@ struct ss_state {
     uint64_t now_us; /* microseconds since the fabric was made */
 };
 
-/* A program that may be shared calls this before it uses a register; all of a packet's have one index. */
+/* Takes the lock of a packet's register index. A program that may be shared calls this before it uses a register; all
+ * registers of a packet have one index. */
 static inline void ss_hold(struct ss_state *s, struct ss_packet *p, uint64_t index) {
     if (p->target.shared && !p->target.held) s->services->hold(s->device, p, index);
 }

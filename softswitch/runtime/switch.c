@@ -101,7 +101,7 @@ static void replicate_alike(struct ss_thread *thread, struct ss_device *device, 
     }
 }
 
-/* Sends copies of a packet state to all replicas of a group; `own`: the last copy may use up the buffer. */
+/* Sends copies of a packet state to all replicas of a group; with `own`, the last copy may use up the buffer. */
 static void replicate(struct ss_thread *thread, struct ss_device *device, const struct ss_group *group,
                       struct ss_packet *p, struct ss_buf *buf, uint32_t parsed) {
     struct ss_packet *copy = thread->packets[1];

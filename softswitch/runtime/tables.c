@@ -595,7 +595,7 @@ void ss_groups_clear(struct ss_group_map *map) {
     }
 }
 
-/* Inserts or replaces; n < 0 deletes. `sessions` selects clone sessions instead of multicast groups. */
+/* Inserts or replaces a group; n < 0 deletes it. `sessions` selects clone sessions instead of multicast groups. */
 SS_API int ss_group_write(struct ss_device *device, uint32_t sessions, uint32_t id, const struct ss_replica *replicas,
                           int32_t n, uint32_t truncate) {
     struct ss_group *group = NULL;

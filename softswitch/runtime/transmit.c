@@ -1,4 +1,4 @@
-/* Sends frames to the kernel: a batch in one call, and in one message what may leave as one super-frame. */
+/* Sends frames to the kernel: a batch in one call, and in one message the frames that may leave as one super-frame. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <net/if.h>

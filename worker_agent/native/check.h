@@ -42,7 +42,7 @@
 #define CHECK_CODE ((1u << CHECK_CODE_BITS) - 1)
 #define CHECK_EXPONENTS (1u << (31 - CHECK_CODE_BITS))
 #define CHECK_MARK 6144 /* exponents from here on are no exponents, but say what an operation is */
-/* alike in all packets of a chunk */
+/* The flags that are the same in all packets of a chunk, and so in its check words. */
 #define CHECK_KINDS (INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE)
 
 enum {
@@ -54,10 +54,9 @@ enum {
     CHECK_FOR_CHUNKS
 };
 
-/* All that follows from a key. `low`, `high`: the coefficients as check_vectors.h multiplies them. With digits a digit
- * of x is in the lower half of each word and one of y in the upper half; else `low` has x, and `high` the next word's
- * x. Those of the check word itself, and of what is beyond, are 0.
- */
+/* All values that follow from a key. `low` and `high` are the coefficients as check_vectors.h multiplies them. With
+ * digits, each of their words has a digit of x in its lower half and one of y in its upper half; otherwise `low` has x,
+ * and `high` the next word's x. The coefficient of the check word itself, and those beyond it, are 0. */
 struct check {
     uint32_t key[4], values, workers, prime, complete;
     uint64_t reciprocal;   /* of prime: 2^64 / prime */
@@ -70,7 +69,7 @@ struct check {
     uint32_t *low, *high;
 };
 
-/* r of CHECK_RECENT chunks that follow each other: packets come about in order. */
+/* The numbers r of CHECK_RECENT chunks that follow each other; they are kept because packets come nearly in order. */
 struct check_recent {
     uint64_t blocks;                        /* which, + 1; 0: none yet */
     uint32_t kind, number[16][CHECK_LANES]; /* by sequence % 16, and by block */
@@ -85,8 +84,9 @@ static inline uint32_t check_rotate(uint32_t x, int n) { return x << n | x >> (3
 #define CHECK_QUARTERS(a, b, c, d) \
     for (int lane = 0; lane < CHECK_LANES; lane++) CHECK_QUARTER(x[a][lane], x[b][lane], x[c][lane], x[d][lane])
 
-/* CHECK_LANES blocks of ChaCha8 with a 128-bit key, from block `counter` on: 16 numbers each, out[number][block]. */
-/* Seldom called: inlined it would take registers from what is called for every packet. */
+/* Computes CHECK_LANES blocks of ChaCha8 with a 128-bit key, from block `counter` on: 16 numbers each, in
+ * out[number][block]. */
+/* This function is seldom called. Inlined it would take registers from the code that runs for every packet. */
 __attribute__((noinline, unused)) static void check_blocks(const uint32_t key[4], uint32_t counter, uint32_t purpose,
                                                            uint32_t tree, uint32_t kind,
                                                            uint32_t out[16][CHECK_LANES]) {
@@ -110,7 +110,7 @@ __attribute__((noinline, unused)) static void check_blocks(const uint32_t key[4]
             out[i][lane] = x[i][lane] + start[i] + (i == 12 ? (uint32_t)lane : 0);
 }
 
-/* r of one chunk. */
+/* Returns r of one chunk. */
 static inline uint32_t check_number(const struct check *k, struct check_recent *recent, uint32_t tree, uint32_t kind,
                                     uint64_t sequence) {
     uint64_t blocks = sequence / CHECK_RECENT + 1;
@@ -123,7 +123,8 @@ static inline uint32_t check_number(const struct check *k, struct check_recent *
     return recent->number[sequence % 16][sequence / 16 % CHECK_LANES];
 }
 
-/* x / p less x * reciprocal / 2^64 is less than 1: what is taken off is the right multiple of p, or the one before. */
+/* Returns x modulo p. x / p exceeds x * reciprocal / 2^64 by less than 1, so the multiple of p that is subtracted is
+ * the right one or the one below it. */
 static inline uint32_t check_modulo(const struct check *k, uint64_t x) {
     uint64_t rest = x - (uint64_t)((unsigned __int128)x * k->reciprocal >> 64) * k->prime;
     return (uint32_t)(rest >= k->prime ? rest - k->prime : rest);
@@ -136,7 +137,7 @@ static inline uint32_t check_plus(const struct check *k, uint32_t a, uint32_t b)
 
 /* ---- sum_j c_j * v_j over the words as they are on the wire ---- */
 
-/* The coefficient of word j; `upper`: of what is above its 16 lower bits. */
+/* Returns the coefficient of word j: of its 16 lower bits, or with `upper` of the bits above them. */
 static inline int64_t check_coefficient(const struct check *k, uint32_t j, bool upper) {
 #ifdef CHECK_DIGITS
     uint32_t shift = upper ? 16 : 0;
@@ -154,8 +155,8 @@ CHECK_INLINE void check_step_sum(check_sums *s, const uint32_t *low, const uint3
 }
 #endif
 
-/* A number that is sum_j c_j * v_j of a packet's words modulo p; the check word itself does not count. It is less than
- * 2^63, and so much less that a product of two numbers modulo p may be added (check_whole). */
+/* Returns a number that equals sum_j c_j * v_j of a packet's words modulo p, without the check word itself. It is so
+ * much less than 2^63 that a product of two numbers modulo p may be added (check_whole). */
 static inline uint64_t check_sum(const struct check *restrict k, const uint32_t *restrict wire) {
     uint32_t j = 0;
     uint64_t sum = k->positive;
@@ -171,7 +172,8 @@ static inline uint64_t check_sum(const struct check *restrict k, const uint32_t 
     return sum;
 }
 
-/* The check word of a packet, given check_sum of its words; `who`: a worker's number, or a sum of some modulo p. */
+/* Returns the check word of a packet, given check_sum of its words. `who` is a worker's number, or a sum of several
+ * modulo p. */
 static inline uint32_t check_whole(const struct check *k, uint64_t sum, uint64_t who, uint32_t number) {
     return check_modulo(k, sum + who * number);
 }
@@ -188,7 +190,7 @@ static inline uint32_t check_written(const struct check *k, const uint32_t *wire
     return __builtin_bswap32(wire[k->values - 1]);
 }
 
-/* sum: check_sum of the packet's words. */
+/* Returns whether a packet's check word is that of its words; `sum` is check_sum of them. */
 static inline bool check_sum_right(const struct check *k, const uint32_t *wire, uint64_t sum, uint64_t who,
                                    uint32_t number) {
     return check_modulo(k, check_written(k, wire)) == check_whole(k, sum, who, number);
@@ -200,12 +202,12 @@ static inline bool check_right(const struct check *k, const uint32_t *wire, uint
 
 /* ---- results ---- */
 
-/* What the number of complete chunks in a result's header adds to its check word. */
+/* Returns the number that the count of complete chunks in a result's header adds to its check word. */
 static inline uint32_t check_header(const struct check *k, uint32_t complete) {
     return check_modulo(k, (uint64_t)k->complete * complete);
 }
 
-/* Of a MAXIMUM chunk's result the check word is the root's alone. */
+/* Returns the check word of a MAXIMUM chunk's result, which does not depend on its words: they prove themselves. */
 static inline uint32_t check_seal(const struct check *k, uint32_t complete, uint32_t number) {
     return check_plus(k, check_modulo(k, number), check_header(k, complete));
 }
@@ -219,8 +221,9 @@ static inline bool check_result_right(const struct check *k, const uint32_t *wir
 
 #define CHECK_QUESTION_MOST 0xffffu /* chunks */
 
-/* The check word of the root's question with this header (attempt: that of its epoch): of its words, and of what the
- * header says: which chunks, in which attempt, and below which all are complete. Only the root's number is in it. */
+/* Returns the check word of the root's question with this header. It covers the question's words and the header: the
+ * chunks that are asked for, the attempt (`attempt` is that of the header's epoch), and the number below which all
+ * chunks are complete. The root's number is the only one in it. */
 static inline uint32_t check_question(const struct check *k, const uint32_t *wire, const struct inart_header *h,
                                       uint32_t tree, uint32_t attempt) {
     struct check_recent recent = {0}; /* questions are few */
@@ -237,7 +240,7 @@ static inline bool check_question_right(const struct check *k, const uint32_t *w
 
 /* ---- words of MAXIMUM chunks ---- */
 
-/* slope, pad: of the position. number: modulo CHECK_MERSENNE. */
+/* Returns the code of an exponent. `slope` and `pad` are those of its position; `number` is r modulo CHECK_MERSENNE. */
 static inline uint32_t check_code_of(uint32_t slope, uint32_t pad, uint32_t number, uint32_t exponent) {
     uint64_t x = (uint64_t)slope * (exponent + 1) + (uint64_t)pad * number;
     x = (x & CHECK_MERSENNE) + (x >> 31);
@@ -250,13 +253,13 @@ static inline uint32_t check_code(const struct check *k, uint32_t number, uint32
     return check_code_of(k->slope[position], k->pad[position], number % CHECK_MERSENNE, exponent);
 }
 
-/* An exponent (13 bits) as it travels. */
+/* Returns an exponent (13 bits) with its code, as packets carry it. */
 static inline uint32_t check_exponent(const struct check *k, uint32_t number, uint32_t position, uint32_t exponent) {
     return exponent << CHECK_CODE_BITS | check_code(k, number, position, exponent);
 }
 
-/* Words of MAXIMUM chunks with their codes from exponents, of positions from `position` on. (What the compiler knows
- * to change nothing else it does several at a time.) */
+/* Turns exponents into words of MAXIMUM chunks with their codes, at positions from `position` on. (The compiler
+ * vectorises it because it knows that nothing else is changed.) */
 static inline void check_seal_words(const struct check *k, uint32_t number, uint32_t position, uint32_t count,
                                     const uint32_t *restrict exponents, uint32_t *restrict wire) {
     const uint32_t *restrict slope = k->slope + position, *restrict pad = k->pad + position;
@@ -266,8 +269,8 @@ static inline void check_seal_words(const struct check *k, uint32_t number, uint
             __builtin_bswap32(exponents[j] << CHECK_CODE_BITS | check_code_of(slope[j], pad[j], number, exponents[j]));
 }
 
-/* Of a MAXIMUM chunk, the exponents at positions from `first` to INART_EXPONENT_WORDS as they travel: each twice, with
- * its codes. */
+/* Turns the exponents of a MAXIMUM chunk, at positions from `first` to INART_EXPONENT_WORDS, into words of the packet:
+ * each exponent twice, with its codes. */
 static inline void check_seal_exponents(const struct check *k, uint32_t number, uint32_t first, uint32_t *wire) {
     uint32_t n = INART_EXPONENT_WORDS(k->values), count = n > first ? n - first : 0, exponents[INART_MAX_VALUES / 2];
     memcpy(exponents, wire + first, count * sizeof *exponents);
@@ -275,21 +278,23 @@ static inline void check_seal_exponents(const struct check *k, uint32_t number, 
     check_seal_words(k, number, first + n, count, exponents, wire + first + n);
 }
 
-/* What of a word, as it is on the wire, is not as in an exponent with its code; 0: it is one. */
+/* Returns the bits in which a word, as it is on the wire, differs from an exponent with its code; 0 where it is right.
+ */
 static inline uint32_t check_wrong(const struct check *k, uint32_t number, uint32_t position, uint32_t wire) {
     uint32_t word = __builtin_bswap32(wire);
     return word ^ check_exponent(k, number, position, word >> CHECK_CODE_BITS & (CHECK_EXPONENTS - 1));
 }
 
-/* The same of both words of the exponent at position j, and what differs between the two exponents. */
+/* Returns the bits that are wrong in the two words of the exponent at position j, and those in which the two exponents
+ * differ. */
 static inline uint32_t check_wrong_twice(const struct check *k, uint32_t number, uint32_t j, const uint32_t *wire) {
     uint32_t again = j + INART_EXPONENT_WORDS(k->values);
     return check_wrong(k, number, j, wire[j]) | check_wrong(k, number, again, wire[again]) |
            (__builtin_bswap32(wire[j]) ^ __builtin_bswap32(wire[again])) >> CHECK_CODE_BITS;
 }
 
-/* Are all words of a MAXIMUM chunk right, and is each exponent the same in both of its words? The first two of an
- * operation are sizes, for messages alone: negative, without a code. */
+/* Returns whether all words of a MAXIMUM chunk are right, and each exponent is the same in both of its words. The first
+ * two words of an operation are sizes that only messages use: they are negative and have no code. */
 static inline bool check_maximum_right(const struct check *k, const uint32_t *wire, uint32_t number) {
     uint32_t n = INART_EXPONENT_WORDS(k->values), wrong = 0;
     bool marked = !check_wrong(k, number, 2, wire[2]) && __builtin_bswap32(wire[2]) >> CHECK_CODE_BITS >= CHECK_MARK;
@@ -308,7 +313,8 @@ static inline bool check_is_prime(uint32_t n) {
     return true;
 }
 
-/* Between half of 2^32 / W and that: a secret, because a change by a multiple of p is not seen. */
+/* Returns a prime between half of 2^32 / W and 2^32 / W. It is secret, because a change by a multiple of p is not seen.
+ */
 static inline uint32_t check_prime(uint32_t workers, uint32_t random) {
     uint64_t most = (1ull << 32) / workers, least;
     most = most < CHECK_PRIME_MOST ? most : CHECK_PRIME_MOST;
@@ -328,7 +334,7 @@ static inline void check_free(struct check *k) {
     free(k);
 }
 
-/* `count` numbers for one purpose, each from 1 to `below` - 1. */
+/* Returns `count` numbers for one purpose, each from 1 to `below` - 1. */
 static inline uint32_t *check_draw(const struct check *k, uint32_t purpose, uint32_t count, uint32_t below) {
     uint32_t *numbers = malloc(count * sizeof *numbers), drawn[16][CHECK_LANES];
     for (uint32_t i = 0; numbers && i < count; i++) {
@@ -338,7 +344,7 @@ static inline uint32_t *check_draw(const struct check *k, uint32_t purpose, uint
     return numbers;
 }
 
-/* The two digits of a coefficient; false: it has none so small. */
+/* Splits a coefficient into its two digits; returns false where it is too large for two digits. */
 static inline bool check_digits(int64_t number, int32_t digit[2]) {
     digit[0] = (int32_t)((number + (1 << CHECK_DIGIT) / 2) & ((1 << CHECK_DIGIT) - 1)) - (1 << CHECK_DIGIT) / 2;
     int64_t left = (number - digit[0]) >> CHECK_DIGIT;
@@ -346,7 +352,7 @@ static inline bool check_digits(int64_t number, int32_t digit[2]) {
     return digit[0] >= -CHECK_DIGIT_MOST && left >= -CHECK_DIGIT_MOST && left <= CHECK_DIGIT_MOST;
 }
 
-/* all: the sum of the coefficients of words that are in whole vectors. */
+/* Computes `offset`; `all` is the sum of the coefficients of words that are in whole vectors. */
 static inline void check_find_offset(struct check *k, int64_t all) {
     k->wide = (1ull << CHECK_WIDE) % k->prime;
     k->offset = k->positive;
@@ -362,8 +368,8 @@ static inline void check_find_offset(struct check *k, int64_t all) {
 #endif
 }
 
-/* Draws the coefficients: numbers of 26 bits, of which those count that are not 0 modulo p and that have two digits
- * also when they are multiplied by 2^16. With p above 2^26 that is one in p / 2^26, so 2^20 W or more are left to
+/* Draws the coefficients. A number of 26 bits is taken if it is not 0 modulo p, and both it and its product with 2^16
+ * modulo p have two digits. With p above 2^26 that holds for one number in p / 2^26, so 2^20 W or more are left to
  * choose from. */
 static inline void check_draw_coefficients(struct check *k) {
     uint32_t drawn[16][CHECK_LANES], found = 0;
@@ -389,7 +395,7 @@ static inline void check_draw_coefficients(struct check *k) {
     check_find_offset(k, all);
 }
 
-/* NULL: out of memory. */
+/* Returns the check of an epoch's key; NULL: out of memory. */
 static inline struct check *check_make(const uint8_t key[CHECK_KEY_BYTES], uint32_t workers, uint32_t values) {
     struct check *k = calloc(1, sizeof *k);
     uint32_t random[16][CHECK_LANES];
@@ -419,7 +425,7 @@ static inline struct check *check_make(const uint8_t key[CHECK_KEY_BYTES], uint3
     return k;
 }
 
-/* The sum of the numbers of a set of workers, a bit each, modulo p. */
+/* Returns the sum, modulo p, of the numbers of a set of workers, which has a bit for each. */
 static inline uint64_t check_of_set(const struct check *k, const uint64_t *set, uint32_t words) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < words; i++)

@@ -1,7 +1,6 @@
-/* Numbers and their check words in one pass: the same as numbers.h and check.h one after the other give, at a fraction
- * of the time. A worker spends half a microsecond on a packet, and another pass over words that were just written costs
- * a tenth of it.
- */
+/* Computes numbers and their check words in one pass: the same as numbers.h and check.h one after the other give, at a
+ * fraction of the time. A worker spends half a microsecond on a packet, and another pass over words that were just
+ * written costs a tenth of it. */
 #ifndef INART_CHECKED_NUMBERS_H
 #define INART_CHECKED_NUMBERS_H
 
@@ -16,7 +15,8 @@ static inline bool checked_one_pass(const struct check *k, size_t n, int32_t bia
 
 #ifdef CHECK_VECTORS
 #if CHECK_WIDTH == 16
-/* A vector of values as fixed point; `last`: without the last of it, in whose place is the check word. */
+/* Returns a vector of values as fixed point. With `last` the vector's last value is left out, because the check word
+ * takes its place. */
 static inline check_vector checked_fixed(const float *x, bool last, float scale, float most) {
     __m512 f = _mm512_mul_ps(last ? _mm512_maskz_loadu_ps(0x7fff, x) : _mm512_loadu_ps(x), _mm512_set1_ps(scale));
     f = _mm512_range_ps(f, _mm512_set1_ps(most),
@@ -55,7 +55,7 @@ static inline void checked_float(float *x, check_vector v, bool last, float scal
 static inline void checked_store(uint32_t *wire, check_vector v) { _mm256_storeu_si256((__m256i *)(void *)wire, v); }
 #endif
 
-/* What a pass over a packet reads and writes. */
+/* The data that a pass over a packet reads and writes. */
 struct checked_quantiser {
     const float *x;
     uint32_t *wire;
@@ -106,7 +106,7 @@ CHECK_PASS uint64_t checked_dequantise_pass(const struct check *k, const struct 
 }
 #endif
 
-/* inart_quantise, and check_sum of what it wrote. */
+/* Does the same as inart_quantise, and returns check_sum of the words that it wrote. */
 static inline uint64_t checked_quantise(const struct check *k, const float *restrict x, size_t n, int32_t biased,
                                         uint32_t *restrict wire) {
 #ifdef CHECK_VECTORS
@@ -120,7 +120,8 @@ static inline uint64_t checked_quantise(const struct check *k, const float *rest
     return check_sum(k, wire);
 }
 
-/* inart_dequantise, and check_sum of what it read: `x` holds nothing of use where that turns out to be wrong. */
+/* Does the same as inart_dequantise, and returns check_sum of the words that it read. Where that turns out to be wrong,
+ * `x` holds nothing of use. */
 static inline uint64_t checked_dequantise(const struct check *k, const uint32_t *restrict wire, size_t n,
                                           int32_t biased, float divisor, float *restrict x) {
 #ifdef CHECK_VECTORS

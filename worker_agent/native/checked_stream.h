@@ -1,6 +1,5 @@
-/* A packet's words past the caches and their check word in one pass: the same as stream.h and check.h one after the
- * other give. The root does it with each sum that a switch has made.
- */
+/* Writes a packet's words past the caches and computes their check word in one pass: the same as stream.h and check.h
+ * one after the other give. The root does it with each sum that a switch has made. */
 #ifndef INART_CHECKED_STREAM_H
 #define INART_CHECKED_STREAM_H
 
@@ -29,7 +28,7 @@ CHECK_PASS uint64_t checked_stream_pass(const struct check *k, const uint32_t *w
 }
 #endif
 
-/* inart_stream of a packet's words, and check_sum of them. */
+/* Does the same as inart_stream with a packet's words, and returns check_sum of them. */
 static inline uint64_t checked_stream(const struct check *k, const uint32_t *restrict wire, uint32_t *restrict to) {
 #ifdef CHECK_VECTORS
     if (k->values % CHECK_WIDTH == 0 && (uintptr_t)to % sizeof(check_vector) == 0)

@@ -13,7 +13,8 @@
 
 enum inart_kind { INART_ALL_REDUCE = 0, INART_REDUCE_SCATTER = 1, INART_GATHER = 2 };
 
-/* source: of a broadcast; -1: every worker has its own part. */
+/* The division of an operation's array. `source` is the worker whose array is broadcast; -1: every worker has a part of
+ * its own. */
 struct inart_layout {
     int32_t kind, source;
     uint32_t index, workers;
@@ -28,14 +29,14 @@ static inline uint32_t inart_owner(const struct inart_layout *l, uint64_t sequen
     return l->source < 0 ? (uint32_t)(sequence % l->workers) : (uint32_t)l->source;
 }
 
-/* Of the data chunks with this owner, which one data chunk `index` is. */
+/* Returns the place of data chunk `index` among those with the same owner. */
 static inline uint32_t inart_turn(const struct inart_layout *l, uint32_t index) {
     return inart_takes_turns(l) ? index / l->workers : index;
 }
 
-/* One in so many chunks is everybody's: a quarter of the slots, or a little less, so that it is each worker's in turn.
- * Were it always the same worker's, that one would get more of every gather than the others, and more than its link
- * carries. */
+/* Returns the period of everybody's chunks: one in so many chunks is everybody's. It is a quarter of the slots, or a
+ * little less, so that the chunk is each worker's in turn. If it were always the same worker's, that one would get more
+ * of every gather than the others, and more than its link carries. */
 static inline uint32_t inart_period(uint32_t slots, uint32_t workers) {
     uint32_t most = slots < 4 ? 1 : slots / 4;
     for (uint32_t period = most; 2 * period > most; period--) {
@@ -50,13 +51,14 @@ static inline uint32_t inart_period(uint32_t slots, uint32_t workers) {
     return most;
 }
 
-/* Of `data` chunks, is `index`, with this number, everybody's? */
+/* Returns whether data chunk `index` of `data`, with this sequence number, is everybody's. */
 static inline bool inart_everybodys(uint64_t sequence, uint32_t index, uint32_t data, uint32_t period) {
     return index + 1 == data || sequence % period == period - 1;
 }
 
-/* How far beyond the oldest unanswered chunk one of an operation of this kind may be sent: what a worker has not got in
- * a gather, the root must still have when the others cannot go on without it. */
+/* Returns how far beyond the oldest unanswered chunk a worker may send one of such an operation. In a gather it is
+ * less: a chunk that a worker lacks must still be at the root when the other workers cannot go on without that worker.
+ */
 static inline uint32_t inart_window(const struct inart_layout *l, uint32_t slots) {
     return l->kind == INART_GATHER && slots >= 4 ? slots - slots / 4 + 1 : slots;
 }

@@ -27,7 +27,7 @@ struct inart_direction {
     uint32_t lanes, lane;
 };
 
-/* Of a tree that is to have so many; an older controller says 0. */
+/* Returns the number of directions of a tree whose configuration says `configured`; an older controller says 0. */
 static inline uint32_t inart_directions(uint32_t configured) {
     return configured == INART_DIRECTIONS ? INART_DIRECTIONS : 1;
 }
@@ -36,18 +36,20 @@ static inline uint32_t inart_lanes(uint32_t configured) {
     return configured >= 2 && configured <= INART_LANES && !(configured & (configured - 1)) ? configured : 1;
 }
 
-/* How many there are of its tree, a power of two, and which of them it is: that of the wire's numbers modulo `ways`. */
+/* Returns how many directions and lanes a tree has together, a power of two (inart_ways), and the place of one of them
+ * (inart_way), which is the remainder of its numbers on the wire modulo inart_ways. */
 static inline uint32_t inart_ways(const struct inart_direction *d) { return d->of * d->lanes; }
 
 static inline uint32_t inart_way(const struct inart_direction *d) { return d->lane * d->of + d->number; }
 
-/* The number on the wire of chunk `sequence`. */
+/* Returns the number on the wire of chunk `sequence`. */
 static inline uint32_t inart_on_wire(const struct inart_direction *d, uint64_t sequence) {
     return (uint32_t)(sequence * inart_ways(d) + inart_way(d));
 }
 
-/* A thread's trees, directions and lanes of one tree next to each other: from the first of these to the one that a
- * number on the wire is of; -1: another thread has it. */
+/* The directions and lanes of one tree in a thread, which lie next to each other. By the remainder of a number on the
+ * wire, `at` has the distance from the first of them to the one that the number belongs to; -1: another thread has it.
+ */
 struct inart_family {
     int8_t at[INART_DIRECTIONS * INART_LANES];
 };
@@ -58,13 +60,13 @@ static inline struct inart_family inart_family_of_none(void) {
     return f;
 }
 
-/* The number of a lane among all lanes of all trees. */
+/* Returns the number of a lane among all lanes of all trees. */
 static inline uint32_t inart_lane_number(const struct inart_direction *d, uint32_t tree) {
     return tree | d->lane << INART_LANE_SHIFT;
 }
 
-/* The number by which check words know the tree: chunks with the same number in two of its directions or lanes are
- * different ones. */
+/* Returns the number by which check words know a direction and lane of a tree, so that chunks with the same number in
+ * two of them are different ones. */
 static inline uint32_t inart_checked_tree(const struct inart_direction *d, uint32_t tree) {
     return inart_lane_number(d, tree) | d->number << 31;
 }

@@ -10,12 +10,12 @@
 
 #include "engine.h"
 
-/* Why a thread is awake, beside packets and its own timers. */
+/* The reasons for which a thread is awake, beside packets and its own timers. */
 struct engine_woken {
     bool asked, link; /* by another thread; by news of interfaces */
 };
 
-/* Until a descriptor has something, or `until` (CLOCK_MONOTONIC; UINT64_MAX: no limit). */
+/* Sleeps until a descriptor is readable, or until `until` (CLOCK_MONOTONIC; UINT64_MAX: no limit). */
 static void pause_until(struct pollfd *descriptors, unsigned count, uint64_t until) {
     struct timespec wait, *limit = NULL;
     if (until != UINT64_MAX) {
@@ -26,8 +26,9 @@ static void pause_until(struct pollfd *descriptors, unsigned count, uint64_t unt
     ppoll(descriptors, count, limit, NULL);
 }
 
-/* Sleeps as `sleep` says, not holding the lock; which sources of `io` have packets, and what else woke it. Others
- * may give the thread other lanes meanwhile: these stay open until it is back. */
+/* Sleeps as `sleep` says, without holding the lock. Sets *ready to the sources of `io` that have packets, and returns
+ * what else woke the thread. Other threads may give it other lanes meanwhile: the old ones stay open until it is back.
+ */
 static struct engine_woken engine_rest(struct engine_thread *t, const struct io *io, const struct engine_sleep *sleep,
                                        uint64_t woken, uint32_t *ready) {
     struct pollfd descriptors[3] = {{.fd = t->event, .events = POLLIN},
@@ -50,8 +51,8 @@ static struct engine_woken engine_rest(struct engine_thread *t, const struct io 
     return (struct engine_woken){.asked = descriptors[0].revents & POLLIN, .link = descriptors[1].revents};
 }
 
-/* Where the kernel tells of interfaces and addresses that come, change and go; -1: nowhere, and then only what cannot
- * be sent, and a new configuration, show that an interface was made again. */
+/* Returns a socket on which the kernel tells of interfaces and addresses that come, change and go. -1: there is none,
+ * and then only a failure to send, or a new configuration, shows that an interface was made again. */
 static int engine_hear_links(void) {
     struct sockaddr_nl address = {.nl_family = AF_NETLINK, .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR};
     int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
@@ -62,14 +63,14 @@ static int engine_hear_links(void) {
     return fd;
 }
 
-/* What the news are does not matter: the interface is looked at. */
+/* Reads and forgets the kernel's messages: their content does not matter, because the interface is looked at. */
 static void engine_forget_news(struct engine_thread *t) {
     char nothing[1];
     while (recv(t->link, nothing, sizeof nothing, MSG_DONTWAIT | MSG_TRUNC) >= 0 || errno == ENOBUFS) {
     }
 }
 
-/* From now on the thread uses `io` (holding its lock). */
+/* Makes the thread use `io` from now on; the caller holds its lock. */
 static void engine_change(struct engine_thread *t, struct io *io) {
     if (t->io) {
         io->counters = t->io->counters; /* they count since the engine was made */
@@ -80,9 +81,9 @@ static void engine_change(struct engine_thread *t, struct io *io) {
     t->io = io;
 }
 
-/* Looks whether the lanes' interface is still the one that they were opened on, and opens them on the one that has its
- * name now. What was built and not sent is lost with the old ones, as on any link that goes down. While there is none,
- * news of it are waited for. */
+/* Checks whether the lanes' interface is still the one that they were opened on, and opens them on the interface that
+ * has its name now. Packets that were built and not sent are lost with the old lanes, as on any link that goes down.
+ * While there is no such interface, the thread waits for the kernel's messages. */
 static void engine_follow(struct engine_thread *t) {
     char error[INART_TROUBLE];
     struct io *io = t->io;
@@ -227,8 +228,9 @@ void engine_use(struct engine_thread *t) {
     t->look = true; /* it may have changed since then */
 }
 
-/* What is to be opened for the trees of one thread: its lanes are their ports, where these lead (enum io_reach), and
- * over which link; the lanes of one port over all links are together. -1: more than INART_MOST_LANES. */
+/* Adds the lanes of a port, one over each link where it leads there (enum io_reach), to those that are opened for one
+ * thread, unless they are among them. Sets *lane to the first of them; they are one after the other. Returns -1 for
+ * more than INART_MOST_LANES. */
 static int spec_add(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_t *lane) {
     unsigned links = reach == INART_HERE ? 1 : 1 + spec->more;
     for (*lane = 0; *lane < spec->lanes; ++*lane)
@@ -269,7 +271,7 @@ static uint64_t engine_drops(const struct engine_thread *t) {
     return t->io ? t->io->counters.kernel_drops + t->io->backend->drops(t->io) : 0;
 }
 
-/* CPU time of a running thread; 0: unknown. */
+/* Returns the CPU time of a running thread in ns; 0: unknown. */
 static uint64_t engine_cpu(const struct engine_thread *t) {
     clockid_t clock;
     struct timespec cpu;

@@ -1,5 +1,5 @@
-/* What the worker's and the root's engine share besides packets and labels: I/O threads, each with its own lock, lanes
- * and buffers; their sleep; and what any configuration must fulfil. */
+/* The common part of the worker's and the root's engine, besides packets and labels: I/O threads, each with its own
+ * lock, lanes and buffers; their sleep; and the conditions that any configuration must fulfil. */
 #ifndef INART_ENGINE_H
 #define INART_ENGINE_H
 
@@ -15,7 +15,7 @@
 #include "labels.h"
 #include "uplink.h"
 
-/* What Python calls; all else is seen within its library only. */
+/* Marks what Python calls; all other functions are seen within their library only. */
 #ifdef __clang__
 #define INART_PUBLIC __attribute__((visibility("default")))
 #else
@@ -79,10 +79,11 @@ struct engine_thread {
     struct io *opened;                                   /* to be used next, see engine_open; NULL: the present ones */
     uint64_t wakeups;
     uint64_t rationed; /* when its wake-ups so far would have ended, each given WAKE_SPACING */
-    /* What it sleeps for, while it sleeps (holding the lock to read it): who does its work meanwhile knows if it must
-     * be woken. */
+    /* What the thread sleeps for, while it sleeps (read it with the lock held): another thread that does its work
+     * meanwhile knows by it whether it must be woken. */
     struct engine_sleep asleep;
-    /* A request: the thread opens lanes, because it is in the right network namespace and on the right core. */
+    /* A request that the thread opens these lanes, because it is in the right network namespace and on the right core.
+     */
     const struct io_spec *wanted;
     bool good; /* the answer */
     char *error;
@@ -108,8 +109,8 @@ static inline void engine_wake(struct engine_thread *t) {
 
 /* ---- the thread ---- */
 
-/* 0, or an errno. Signals stay with the program's own threads: Python's main thread must be the one that Ctrl-C
- * interrupts. */
+/* Starts the thread; returns 0, or an errno. Signals stay with the program's own threads: Python's main thread must be
+ * the one that Ctrl-C interrupts. */
 int engine_start(struct engine_thread *t, const char *name, int core,
                  struct engine_sleep (*work)(struct engine_thread *));
 
@@ -118,31 +119,33 @@ void engine_join(struct engine_thread *t);
 
 void engine_free(struct engine_thread *t);
 
-/* Lanes as `spec` says, opened by the thread for engine_use or engine_discard; its present ones do when they are the
- * same. 0, or -1 with the reason in `error`. */
+/* Has the thread open lanes as `spec` says, for engine_use or engine_discard; its present lanes are kept when they are
+ * the same. Returns 0, or -1 with the reason in `error`. */
 int engine_open(struct engine_thread *t, const struct io_spec *spec, char *error, size_t size);
 
-/* What was opened is not used (holding the lock). */
+/* Closes what engine_open opened, without using it; the caller holds the lock. */
 void engine_discard(struct engine_thread *t);
 
-/* From now on the thread uses what was opened (holding its lock). */
+/* Makes the thread use what engine_open opened; the caller holds its lock. */
 void engine_use(struct engine_thread *t);
 
 struct io_spec spec_of(const struct inart_io_config *config, uint32_t values);
 
-/* Of one thread, added to `sum` (holding its lock): what it counted itself, and its I/O for it. */
+/* Adds a thread's packet counters to `sum`: those that it counted itself, and those of its I/O; the caller holds its
+ * lock. */
 void engine_packets(const struct engine_thread *t, const struct inart_packet_stats *counted,
                     struct inart_packet_stats *sum);
 
-/* Of one thread, added to `stats` (holding its lock). */
+/* Adds a thread's I/O counters to `stats`; the caller holds its lock. */
 void engine_statistics(const struct engine_thread *t, struct inart_io_stats *stats);
 
 /* ---- who may send ---- */
 
-/* Addresses that packets may come from; of none: anybody's. -1: out of memory. */
+/* Makes the set of addresses that packets may come from; with none, they may come from anywhere. Returns -1 when out of
+ * memory. */
 int sources_make(struct label_map *map, const uint32_t *source, uint32_t count);
 
-/* Whether a message comes from where it may; else its packets are counted. */
+/* Returns whether a message comes from an address in the set; otherwise its packets are counted. */
 static inline bool sources_have(const struct label_map *map, bool any, const struct io_in *in,
                                 struct inart_packet_stats *stats) {
     if (any || label_map_get(map, in->source) >= 0) return true;
@@ -153,11 +156,11 @@ static inline bool sources_have(const struct label_map *map, bool any, const str
     return false;
 }
 
-/* What a thread does with a packet that has come (holding its lock). */
+/* Handles a packet that has come; the thread holds its lock. */
 typedef void engine_take(struct engine_thread *t, uint8_t *packet, size_t bytes, uint64_t now);
 
-/* Gives `take` what the sources of `io` have, of senders that may send; at most ROUNDS rounds. How many packets.
- * `flush`: what they had built leaves after each round. */
+/* Gives `take` the packets from the sources of `io`, of senders that may send, in at most ROUNDS rounds, and returns
+ * their number. With `flush`, packets that `take` built leave after each round. */
 static inline int engine_receive(struct engine_thread *t, engine_take *take, const struct label_map *sources,
                                  bool any_source, struct inart_packet_stats *stats, bool flush, uint64_t now) {
     struct io *io = t->io;
@@ -182,19 +185,20 @@ static inline int engine_receive(struct engine_thread *t, engine_take *take, con
     return received;
 }
 
-/* The lane of a port over one of the links; there is one over each of them, so that a tree may change over to another
- * (link_lane). 0, or -1 with the reason in `error`. */
+/* Finds the lane of a port over one of the links. There is a lane over each link, so that a tree may change to another
+ * link (link_lane). Returns 0, or -1 with the reason in `error`. */
 int spec_lane(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_t link, uint32_t *lane, char *error,
               size_t size);
 
-/* The lane beside this one that goes over another link; this one where there is no such link, or it stays here. */
+/* Returns the lane of the same port over another link; `lane` itself where there is no such link, or its packets stay
+ * on this host. */
 uint32_t link_lane(const struct io_spec *spec, uint32_t lane, uint32_t link);
 
 /* ---- timers ---- */
 
-/* The time (ns) of so many packets of a tree, for a timer for what may be lost; 0 where its rate is not known. A tree
- * may be planned a packet in many seconds: no such timer waits longer than SLOWEST_WAIT, or than the time of
- * SLOWEST_PACKETS where that is more: a peer that did not begin at the same moment is so late. */
+/* Returns the time (ns) of so many packets of a tree, for timers for packets that may be lost; 0 where its rate is not
+ * known. A tree may be planned for a packet in many seconds: no such timer waits longer than SLOWEST_WAIT, or than the
+ * time of SLOWEST_PACKETS where that is more, because a peer that did not begin at the same moment is so late. */
 static inline double engine_turn(double packets_per_second, int packets) {
     if (!(packets_per_second > 0)) return 0;
     double turn = packets * 1e9 / packets_per_second, most = SLOWEST_PACKETS * 1e9 / packets_per_second;

@@ -21,8 +21,8 @@
 
 #define INART_MOST_FIELDS 5
 
-/* count: fields in a word, 1: the word is the value's, and numbers.h has its form. A value keeps fraction_bits below
- * 2^e, with the chunk's exponent e, and is `most` steps at most. */
+/* The encoding of values. `count` is the number of fields in a word; with 1 the word is the value's, and numbers.h has
+ * its form. A value keeps `fraction_bits` bits below 2^e, with the chunk's exponent e, and is at most `most` steps. */
 struct inart_fields {
     uint32_t count, width, workers;
     int32_t fraction_bits;
@@ -31,7 +31,7 @@ struct inart_fields {
         key; /* rounded up or down by numbers that follow from the key and the value's position; else to nearest even */
 };
 
-/* A permutation of 32 bits that leaves no pattern (Wellons, "Prospecting for hash functions"). */
+/* A permutation of 32-bit numbers that leaves no visible pattern (Wellons, "Prospecting for hash functions"). */
 static inline uint32_t inart_mix(uint32_t x) {
     x = (x ^ x >> 16) * 0x7feb352du;
     x = (x ^ x >> 15) * 0x846ca68bu;
@@ -48,7 +48,7 @@ static inline struct inart_fields inart_fields_of(uint32_t count, uint32_t worke
     return f;
 }
 
-/* 2^shift as two factors: it may be beyond float32 for the least exponents, and for the greatest. */
+/* 2^shift as two factors, because it may be beyond float32 for the least exponents and for the greatest. */
 struct inart_scale {
     float first, second;
 };
@@ -59,7 +59,8 @@ static inline struct inart_scale inart_fields_scale(const struct inart_fields *f
     return (struct inart_scale){inart_power(first), inart_power(shift - first)};
 }
 
-/* A value as an integer: to nearest even; or up with the probability of what is lost, by one of 256 equal steps. */
+/* Converts a value to an integer, rounded to nearest even (inart_nearest), or rounded up with the probability of the
+ * fraction that is lost, in 256 equal steps. */
 static inline int32_t inart_nearest(float value, struct inart_scale s, float most) {
     return (int32_t)inart_fixed(value * s.first * s.second, most);
 }
@@ -71,7 +72,7 @@ static inline int32_t inart_random(float value, struct inart_scale s, float most
     return (int32_t)floorf((scaled < most ? scaled : most) + up);
 }
 
-/* n values, the first of them at `position` of the array, as `words` words. */
+/* Writes n values, the first of which is at `position` of the array, as `words` words. */
 static inline void inart_fields_quantise(const struct inart_fields *f, const float *restrict x, size_t n, size_t words,
                                          int32_t biased, uint32_t position, uint32_t *restrict wire) {
     memset(wire, 0, words * 4);
@@ -97,7 +98,8 @@ static inline void inart_fields_quantise(const struct inart_fields *f, const flo
     for (size_t j = 0; j < words; j++) wire[j] = __builtin_bswap32(wire[j]);
 }
 
-/* What of each value does not travel: for the next time. Of a chunk with NaN or infinities nothing. */
+/* Computes the part of each value that does not travel, for the next time. For a chunk with NaN or infinities it is 0.
+ */
 static inline void inart_fields_residual(const struct inart_fields *f, const float *restrict x, size_t n,
                                          int32_t biased, uint32_t position, float *restrict residual) {
     struct inart_scale scale =
@@ -112,7 +114,7 @@ static inline void inart_fields_residual(const struct inart_fields *f, const flo
         for (size_t i = 0; i < n; i++) residual[i] = (float)(x[i] - inart_nearest(x[i], scale, f->most) * step);
 }
 
-/* The sums, or the means over `divisor` workers (1: sums), of n values in `words` words. */
+/* Computes the sums, or the means over `divisor` workers (1: sums), of n values from `words` words. */
 static inline void inart_fields_dequantise(const struct inart_fields *f, const uint32_t *restrict wire, size_t n,
                                            size_t words, int32_t biased, float divisor, float *restrict x) {
     const uint32_t half = 1u << (f->width - 1), mask = 2 * half - 1;

@@ -14,8 +14,8 @@
 
 #include "numbers.h"
 
-/* As worker_agent/collectives.py has them. INART_SIDE_BY_SIDE: nothing is added up, each worker's values have their own
- * place. */
+/* The operators, as worker_agent/collectives.py numbers them. With INART_SIDE_BY_SIDE nothing is added up: each
+ * worker's values have their own place. */
 enum inart_reduction {
     INART_SUM,
     INART_MEAN,
@@ -28,7 +28,7 @@ enum inart_reduction {
     INART_SIDE_BY_SIDE
 };
 
-/* columns: 0: the operation does not go this way. */
+/* The division of a chunk; `columns` is 0 where the operation is not a small one. */
 struct inart_gathered {
     uint32_t columns, words;
     int32_t reduction;
@@ -58,8 +58,8 @@ static inline void inart_real_store(double value, int dtype, uint8_t *to) {
 
 static inline bool inart_is_real(int dtype) { return dtype <= INART_BFLOAT16 || dtype == INART_FLOAT64; }
 
-/* An integer of any size, its sign extended: sums and products keep as many of the lowest bits as the type has, as the
- * processor's own do. */
+/* Reads an integer of any size and extends its sign: sums and products keep as many of the lowest bits as the type has,
+ * as the processor's own do. */
 static inline uint64_t inart_whole(const uint8_t *at, int dtype) {
     int64_t wide;
     int32_t word;
@@ -77,7 +77,7 @@ static inline uint64_t inart_whole(const uint8_t *at, int dtype) {
     }
 }
 
-/* NaN wins against all numbers, as in torch. */
+/* Combines two numbers; NaN wins against all numbers, as in torch. */
 static inline double inart_real_with(double a, double b, int reduction) {
     switch (reduction) {
     case INART_LARGEST:
@@ -110,16 +110,16 @@ static inline uint64_t inart_whole_with(uint64_t a, uint64_t b, int reduction) {
     }
 }
 
-/* This worker's column of a chunk, `bytes` of it; all other words are 0. words: of data in a packet. column: whose
- * `from` is; beyond the columns: this worker has nothing to say. */
+/* Writes this worker's column of a chunk, `bytes` of it; all other words are 0. `words` is the number of data words of
+ * a packet. `column` is the place of the values of `from`; beyond the columns, this worker has no values. */
 static inline void inart_gathered_write(const struct inart_gathered *g, const uint8_t *from, size_t bytes,
                                         uint32_t column, uint32_t words, uint32_t *wire) {
     memset(wire, 0, words * 4);
     if (column < g->columns) memcpy(wire + (size_t)column * g->words, from, bytes);
 }
 
-/* The values of `bytes` in each column, merged. Sums and products of floating point are found in double and rounded
- * once. */
+/* Merges the values of `bytes` bytes in each column. Sums and products of floating point are computed in double and
+ * rounded once. */
 static inline void inart_gathered_merge(const struct inart_gathered *g, const uint32_t *wire, size_t bytes, int dtype,
                                         uint8_t *to) {
     const uint8_t *column = (const uint8_t *)wire;

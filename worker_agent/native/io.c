@@ -1,7 +1,7 @@
 /* Packets in and out of one interface, whichever back end does the work (io.h). */
 #include "io.h"
 
-/* MTU of an interface; 0: unknown. Any socket will do. */
+/* Returns the MTU of an interface; 0: unknown. `fd` may be any socket. */
 static int io_mtu(const char *interface, int fd) {
     struct ifreq request = {0};
     memcpy(request.ifr_name, interface, sizeof request.ifr_name);
@@ -43,7 +43,7 @@ void io_clear(struct io *io) /* what is built and not sent is forgotten */
     for (unsigned lane = 0; lane < INART_MOST_LANES; lane++) io->open[lane] = -1;
 }
 
-/* What a failed call means; looks for an MTU that has become too small. */
+/* Records a failed call in words; looks for an MTU that has become too small. */
 static void io_say(struct io *io, int error) {
     io->last_errno = error;
     io->counters.send_errors++;
@@ -52,9 +52,9 @@ static void io_say(struct io *io, int error) {
         snprintf(io->trouble, sizeof io->trouble, "%s", strerror(error));
 }
 
-/* The kernel took nothing. One that is full has room again soon. One that refuses (no interface, no address, a filter)
- * may do so for hours, so it is asked less and less often; engine.c hears when the interface changes, and asks at once.
- */
+/* Decides when to try again after the kernel took nothing. A full queue has room again soon. A kernel that refuses (no
+ * interface, no address, a filter) may do so for hours, so it is asked less and less often; engine.c hears when the
+ * interface changes, and asks at once. */
 static void io_later(struct io *io, int error, uint64_t now) {
     if (error == EAGAIN || error == ENOBUFS) {
         io->retry = now + INART_RETRY;
@@ -92,7 +92,8 @@ void io_flush(struct io *io, uint64_t now) {
             continue;
         }
         if (io->spec.more && error != EAGAIN && error != ENOBUFS) {
-            /* One of several links is down: what was for it is lost, as on the way, and the others go on. */
+            /* One of several links is down: the packets for it are lost, as they would be on the way, and the others go
+             * on. */
             io_say(io, error);
             io->failed = true;
             io->out_head++;
@@ -118,7 +119,8 @@ void io_close(struct io *io) {
     free(io);
 }
 
-/* 0, or -1. A poll of many lanes costs more than the packets that come at low rates; an epoll knows who has some. */
+/* Makes the descriptor by which the thread waits for all sources; returns 0, or -1. A poll of many lanes costs more
+ * than the packets that come at low rates; an epoll knows which lanes have packets. */
 static int io_watch(struct io *io) {
     if (io->sources <= 1) {
         io->any = io->sources ? io->source[0] : -1;
@@ -144,8 +146,9 @@ uint32_t io_waiting(const struct io *io) {
     return ready;
 }
 
-/* Sockets and what watches them, of an `io` that has its memory. 0, or -1 with the reason in `error`, and nothing is
- * open. No process is forked meanwhile, so that none inherits what nobody has noted yet. */
+/* Opens the sockets, and the descriptor that watches them, of an `io` that has its memory. Returns 0, or -1 with the
+ * reason in `error`, and then nothing is open. No process is forked meanwhile, so that none inherits a descriptor that
+ * is not recorded yet. */
 static int io_open_sockets(struct io *io, char *error, size_t size) {
     const struct io_backend *backend = io_backends[io->spec.backend];
     owned_lock();

@@ -55,9 +55,9 @@
 
 enum { INART_UDP, INART_RAW, INART_BACKENDS };
 
-/* Where a lane leads. A host may be worker and parameter server at once: what one sends to the other stays on the host.
+/* Where a lane leads. A host may be worker and parameter server at once, whose packets to each other stay on the host.
  * LINK: over the interface. HERE: to engines on this host only (a worker's packets to its own parameter server). BOTH:
- * over the interface, and to this host (what a parameter server with a worker beside it sends). */
+ * over the interface, and to this host (the packets of a parameter server with a worker beside it). */
 enum io_reach { INART_LINK, INART_HERE, INART_BOTH };
 
 /* What to open. A host may have several links, each an interface (dual-homed, rails): packets of a lane are sent over
@@ -150,14 +150,14 @@ static inline uint64_t inart_now(void) {
     return (uint64_t)t.tv_sec * INART_NS + (uint64_t)t.tv_nsec;
 }
 
-/* 0, or -1 with advice: a packet is larger than the MTU. */
+/* Checks that no packet is larger than the MTU; returns 0, or -1 with advice in `error`. */
 int io_check_mtu(const struct io_spec *spec, int fd, char *error, size_t size);
 
-/* The kernel's buffers as large as it lets them be: FORCE needs CAP_NET_ADMIN. Returns what there is to receive into.
- */
+/* Makes the kernel's buffers as large as it allows (SO_RCVBUFFORCE needs CAP_NET_ADMIN), and returns the bytes of the
+ * receive buffer. */
 uint32_t io_buffers(int fd, uint32_t wanted);
 
-/* Packets of a super-frame at most: IPv4 and UDP count 64 KiB with their headers. */
+/* Returns the most packets of a super-frame: IPv4 and UDP count 64 KiB with their headers. */
 unsigned io_segments(uint32_t values);
 
 /* ---- sending ---- */
@@ -168,15 +168,15 @@ static inline bool io_room(const struct io *io, unsigned lane) {
     return io->open[lane] >= 0 || io->out_count < INART_OUT;
 }
 
-/* The lane's super-frame is as long as they get: flushed now, the next one is built in the same memory, which the
- * core's cache still holds. */
+/* Returns whether the lane's super-frame is as long as they get. Flushed now, the next one is built in the same memory,
+ * which the core's cache still holds. */
 static inline bool io_complete(const struct io *io, unsigned lane) {
     return io->segments > 1 && io->out_count && io->open[lane] < 0;
 }
 
 static inline bool io_unsent(const struct io *io) { return io->out_count != 0; }
 
-/* The next packet of a lane with its header filled in (there must be room): the caller writes the values. */
+/* Returns the next packet of a lane, with its header filled in (there must be room); the caller writes the values. */
 static inline uint8_t *io_build(struct io *io, unsigned lane, const struct inart_header *h) {
     if (io->open[lane] < 0) {
         unsigned number = io->out_count++;
@@ -190,12 +190,13 @@ static inline uint8_t *io_build(struct io *io, unsigned lane, const struct inart
     return packet;
 }
 
-/* Packets of `out` from `at` on that go as one message. */
+/* Returns how many packets of `out` from `at` on go as one message. */
 static inline unsigned io_message(const struct io *io, const struct io_out *out, unsigned at) {
     return out->packets - at < io->segments ? out->packets - at : io->segments;
 }
 
-/* Hands what is built to the kernel. What it does not take (full queue, interface down) stays for a later call. */
+/* Hands the packets that are built to the kernel. Packets that it does not take (full queue, interface down) stay for a
+ * later call. */
 void io_flush(struct io *io, uint64_t now);
 
 /* ---- opening and closing ---- */
@@ -204,14 +205,14 @@ void io_close(struct io *io);
 
 extern const struct io_backend *const io_backends[INART_BACKENDS]; /* by number: io_backends.c */
 
-/* Bitmap of the sources that have packets. */
+/* Returns a bitmap of the sources that have packets. */
 uint32_t io_waiting(const struct io *io);
 
-/* Whether an interface that `io` was opened on is gone, or another one has its name by now. An interface that is made
- * again has another index, and the kernel gives the sockets of the old one nothing for ever. */
+/* Returns whether an interface that `io` was opened on is gone, or another one has its name by now. An interface that
+ * is made again has another index, and the kernel never again gives packets to the sockets of the old one. */
 bool io_moved(const struct io *io);
 
-/* The interface of a link, and its index when it was opened. */
+/* Returns the name of a link's interface, and the index that it had when it was opened. */
 static inline const char *io_interface(const struct io_spec *spec, unsigned link) {
     return link ? spec->further[link - 1] : spec->interface;
 }
@@ -220,17 +221,18 @@ static inline unsigned io_index(const struct io *io, unsigned link) {
     return link ? io->further[link - 1] : io->interface;
 }
 
-/* Opens what `spec` says, in the calling thread's network namespace. NULL with the reason in `error`. */
+/* Opens the lanes of `spec` in the calling thread's network namespace. Returns NULL with the reason in `error` where
+ * that fails. */
 struct io *io_open(const struct io_spec *spec, char *error, size_t size);
 
-/* Before the packet at `at` is read: fetches those after it. What the kernel has copied is seldom in the nearest cache.
- */
+/* Prefetches the packets after the one at `at`, which is about to be read. Memory that the kernel has copied is seldom
+ * in the nearest cache. */
 static inline void io_fetch(const struct io_in *in, uint32_t at) {
     uint32_t from = at ? at + INART_FETCH : 0, to = at + in->segment + INART_FETCH;
     for (uint32_t i = from; i < to && i < in->bytes; i += 64) __builtin_prefetch(in->data + i);
 }
 
-/* Messages of one source that had come (0: none), now io->in[0 ..]. */
+/* Receives the messages of one source that have come, to io->in[0 ..], and returns their number (0: none). */
 int io_receive(struct io *io, unsigned source);
 
 #endif

@@ -37,9 +37,10 @@ static void raw_close(struct io *io) {
     free(io->state);
 }
 
-/* Keeps other users from a port: a packet socket alone does not, and they would hear all results. While a socket has it
- * with SO_REUSEPORT, Linux lets nobody else bind it but this user. This one has not joined the group, so it hears
- * nothing. It is bound to the interface, which sets it apart from those of `udp` that hear (udp_socket says why). */
+/* Keeps other users from a port. A packet socket alone does not, and they would hear all results. While a socket has
+ * the port with SO_REUSEPORT, Linux lets nobody but this user bind it. This socket has not joined the group, so it
+ * hears nothing. It is bound to the interface, which sets it apart from the sockets of `udp` that hear (udp_socket says
+ * why). */
 static int raw_claim(struct io *io, uint16_t port, char *error, size_t size) {
     const char *interface = io->spec.interface;
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), one = 1, zero = 0;
@@ -145,7 +146,8 @@ fail:
     return -1;
 }
 
-/* One frame: what it carries, or false (counted). */
+/* Takes one frame, and sets `in` to the packets that it carries; returns false where it carries none, which is counted.
+ */
 static bool raw_take(struct io *io, uint8_t *frame, size_t length, unsigned segment, struct io_in *in) {
     const struct raw_state *s = io->state;
     if (length > INART_OFFSET_UDP && memcmp(frame + 6, s->mac, 6) == 0 &&

@@ -33,7 +33,8 @@ static inline int udp_join(int fd, unsigned interface, const char *name, char *e
     return -1;
 }
 
-/* How packets leave by a socket: over this interface, with our address, and never in fragments. 0, or -1 with errno. */
+/* Sets how packets leave by a socket: over this interface, with this host's address, and never in fragments. Returns 0,
+ * or -1 with errno. */
 static inline int udp_leaves(const struct io *io, int fd, unsigned interface) {
     int zero = 0, ttl = INART_TTL, service = io->spec.service, discover = IP_PMTUDISC_DO;
     struct ip_mreqn source = {.imr_address.s_addr = htonl(io->spec.address), .imr_ifindex = (int)interface};
@@ -46,7 +47,8 @@ static inline int udp_leaves(const struct io *io, int fd, unsigned interface) {
                : 0;
 }
 
-/* The socket only sends: as much as there is room for, and super-frames where the kernel cuts them. */
+/* Prepares a socket that only sends: its buffer is as large as possible, and it sends super-frames where the kernel
+ * cuts them. */
 static inline int udp_sends(struct io *io, int fd) {
     int segment = (int)io->packet_bytes, buffer = 4 << 20;
     if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &buffer, sizeof buffer))
@@ -55,7 +57,7 @@ static inline int udp_sends(struct io *io, int fd) {
     return fd;
 }
 
-/* What goes over a further link goes out by a socket of its own, with the same address. */
+/* Opens a socket of its own for packets over a further link, with the same address. */
 static inline int udp_over(struct io *io, unsigned link, char *error, size_t size) {
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0 && !udp_leaves(io, fd, io_index(io, link))) return udp_sends(io, fd);
@@ -64,7 +66,7 @@ static inline int udp_over(struct io *io, unsigned link, char *error, size_t siz
     return -1;
 }
 
-/* What stays on this host goes out by another socket, with the address that it would have on the link. */
+/* Opens another socket for packets that stay on this host, with the address that they would have on the link. */
 static inline int udp_here(struct io *io, char *error, size_t size) {
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct ip_mreqn source = {.imr_address.s_addr = htonl(io->spec.address),
@@ -132,7 +134,8 @@ static void udp_close(struct io *io) {
     free(io->state);
 }
 
-/* Whether a lane before this one receives the same already: what differs is the link that it sends over. */
+/* Returns whether an earlier lane receives the same packets already; the two differ only in the link that they send
+ * over. */
 static inline bool udp_received(const struct io_spec *spec, unsigned lane) {
     for (unsigned i = 0; i < lane; i++)
         if (spec->port[i] == spec->port[lane] && spec->reach[i] == spec->reach[lane]) return true;

@@ -1,4 +1,4 @@
-/* Label -> number: open addressing, filled once per configuration. */
+/* A map from labels to numbers, by open addressing, which is filled once per configuration. */
 #ifndef INART_LABELS_H
 #define INART_LABELS_H
 

@@ -10,9 +10,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* words at the start of a part's exponents: the operation's size twice, and six that must be the same everywhere */
+/* The number of words at the start of a part's exponents: the operation's size twice, and six that must be the same
+ * everywhere. */
 #define CHECK_VALUES 8
-/* data chunks: a word that says if any of them holds NaN or Inf, then the exponents of each */
+/* The number of data chunks in a group, which has a word that says whether any of them holds NaN or Inf, and then a
+ * word for the exponent of each. */
 #define EXPONENT_GROUP 8
 
 enum { EXPONENT, DATA, KINDS };
@@ -23,23 +25,24 @@ struct numbering {
     uint32_t each;  /* data chunks for which an exponent chunk has the words at least */
 };
 
-/* Words of exponents for so many data chunks. */
+/* Returns the words of exponents for so many data chunks. */
 static inline uint64_t numbering_words(uint64_t data) { return data + (data + EXPONENT_GROUP - 1) / EXPONENT_GROUP; }
 
-/* The place of data chunk `index`'s exponent among a part's words of exponents. */
+/* Returns the place of data chunk `index`'s exponent among a part's words of exponents. */
 static inline uint64_t numbering_exponent(uint32_t index) {
     return CHECK_VALUES + (uint64_t)index / EXPONENT_GROUP * (EXPONENT_GROUP + 1) + 1 + index % EXPONENT_GROUP;
 }
 
-/* What the word at a place from CHECK_VALUES on is for: a data chunk, in *index; false: the group of which *index is
- * the first. */
+/* Sets *index to what the word at a place from CHECK_VALUES on is for. Returns true where that is a data chunk; false
+ * where it is a group, of which *index is the first chunk. */
 static inline bool numbering_word(uint64_t place, uint64_t *index) {
     uint64_t word = place - CHECK_VALUES, group = word / (EXPONENT_GROUP + 1), in = word % (EXPONENT_GROUP + 1);
     *index = group * EXPONENT_GROUP + (in ? in - 1 : 0);
     return in;
 }
 
-/* Of `data` chunks, in a tree of so many slots. values: exponents in a packet. */
+/* Returns the numbering of `data` data chunks in a tree of so many slots; `values` is the number of exponents in a
+ * packet. */
 static inline struct numbering numbering_of(uint32_t data, uint32_t values, uint32_t slots) {
     uint32_t exponents = (uint32_t)((numbering_words(data) + CHECK_VALUES + values - 1) / values);
     uint32_t ahead = (uint32_t)((numbering_words(slots) + CHECK_VALUES + values - 1) / values) + 1;
@@ -47,14 +50,15 @@ static inline struct numbering numbering_of(uint32_t data, uint32_t values, uint
     return (struct numbering){exponents, data, ahead < exponents ? ahead : exponents, each ? each : 1};
 }
 
-/* Number of exponent or data chunk `index` in the part. */
+/* Returns the number in the part of exponent or data chunk `index`. */
 static inline uint32_t numbering_place(const struct numbering *n, int kind, uint32_t index) {
     uint32_t late = n->exponents - n->ahead;
     if (kind == EXPONENT) return index < n->ahead ? index : index + (index - n->ahead + 1) * n->each;
     return n->ahead + index + (index / n->each < late ? index / n->each : late);
 }
 
-/* The chunk with number `place` in the part: its kind, and its index among them. */
+/* Returns the kind of the chunk with number `place` in the part, and sets *index to its place among those of its kind.
+ */
 static inline int numbering_chunk(const struct numbering *n, uint32_t place, uint32_t *index) {
     uint32_t late = n->exponents - n->ahead;
     *index = place;

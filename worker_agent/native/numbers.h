@@ -16,7 +16,8 @@
 #define INART_EXPONENT_LOWEST (INART_EXPONENT_BIAS - 148) /* of the smallest subnormal float32, 2^-149 */
 #define INART_EXPONENT_HIGHEST (INART_EXPONENT_BIAS + 128)
 
-/* INART_BYTES travel as they are. Those from INART_FLOAT64 on are for small operations only (gathered.h). */
+/* The types of elements. INART_BYTES travel unchanged. Those from INART_FLOAT64 on are for small operations only
+ * (gathered.h). */
 enum inart_dtype {
     INART_FLOAT32,
     INART_FLOAT16,
@@ -47,17 +48,18 @@ static inline uint32_t inart_bits(float f) {
 }
 static inline float inart_power(int e) { return inart_float((uint32_t)(e + 127) << 23); } /* 2^e, -126 <= e <= 127 */
 
-/* F: the sum of W values below 2^F stays below 2^31. */
+/* Returns F, such that the sum of W values of at most 2^F stays below 2^31. */
 static inline int inart_fraction_bits(int workers) {
     int log = 0;
     while ((1 << log) < workers) log++;
     return 30 - log;
 }
 
-/* How a word, or a field of `width` bits in it, of a chunk that holds NaN or Inf is made up: a finite value of fewer
- * bits, with room for the sum of all workers', and above it, times `unit`, a count of who contributes +Inf and, times
- * `minus`, of who contributes -Inf. NaN counts as both. Each worker subtracts `bias`, so that the sum fits into so many
- * signed bits. Where a field has no room for that (fraction_bits -1) it is 0, and the result NaN. */
+/* The layout of a word, or of a field of `width` bits in it, in a chunk that holds NaN or Inf. It has a finite value of
+ * fewer bits, with room for the sum of all workers' values. Above it are, times `unit`, a count of the workers that
+ * contribute +Inf and, times `minus`, of those that contribute -Inf. NaN counts as both. Each worker subtracts `bias`,
+ * so that the sum fits into so many signed bits. Where a field has no room for that (fraction_bits -1) it is 0, and the
+ * result NaN. */
 struct inart_mixed {
     int fraction_bits;
     uint32_t workers, unit, minus, bias, most; /* most: of the finite values' sum */
@@ -90,7 +92,7 @@ static inline uint32_t inart_mixed_word(const struct inart_mixed *m, float x, do
     return (magnitude >= 0x7f800000u ? count * m->unit : (uint32_t)(int32_t)rint(value)) - m->bias;
 }
 
-/* Of the sum of such words; scale: of a step. */
+/* Returns the result of the sum of such words; `scale` is the size of a step. */
 static inline float inart_mixed_value(const struct inart_mixed *m, uint32_t sum, double scale, float divisor) {
     if (m->fraction_bits < 0) return inart_float(0x7fc00000u);
     sum += m->bias * m->workers + m->most;
@@ -102,7 +104,8 @@ static inline float inart_mixed_value(const struct inart_mixed *m, uint32_t sum,
     return (float)(((double)(sum % m->unit) - m->most) * scale) / divisor;
 }
 
-/* float16 -> float32: shifted into float32's fields and scaled by 2^112, which also makes subnormals right. */
+/* Converts float16 to float32: the bits are shifted into float32's fields and scaled by 2^112, which also makes
+ * subnormals right. */
 static inline float inart_from_half(uint16_t h) {
     uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13;
     uint32_t scaled = inart_bits(inart_float(magnitude) * inart_power(112));
@@ -110,7 +113,7 @@ static inline float inart_from_half(uint16_t h) {
     return inart_float(bits | (uint32_t)(h & 0x8000) << 16);
 }
 
-/* float32 -> float16, to nearest even. */
+/* Converts float32 to float16, to nearest even. */
 static inline uint16_t inart_to_half(float f) {
     uint32_t bits = inart_bits(f), sign = bits >> 16 & 0x8000, m = bits & 0x7fffffffu;
     /* Adding 0.5 leaves the float16 subnormal in the low bits, rounded by the addition itself. */
@@ -123,7 +126,7 @@ static inline uint16_t inart_to_half(float f) {
 
 static inline float inart_from_bfloat(uint16_t h) { return inart_float((uint32_t)h << 16); }
 
-/* float32 -> bfloat16, to nearest even. */
+/* Converts float32 to bfloat16, to nearest even. */
 static inline uint16_t inart_to_bfloat(float f) {
     uint32_t bits = inart_bits(f);
     uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
@@ -131,7 +134,7 @@ static inline uint16_t inart_to_bfloat(float f) {
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
-/* The biased exponent that `n` values need. */
+/* Returns the biased exponent that `n` values need. */
 static inline int32_t inart_exponent(const float *restrict x, size_t n) {
     int32_t most = 0;
     for (size_t i = 0; i < n; i++) {
@@ -158,7 +161,7 @@ static inline int inart_exponent_valid(int32_t biased) {
     return finite == 0 || (finite >= INART_EXPONENT_LOWEST && finite <= INART_EXPONENT_HIGHEST);
 }
 
-/* Values of a chunk that holds NaN or Inf, by a worker of a job of `workers`. */
+/* Writes the values of a chunk that holds NaN or Inf, as a worker of a job of `workers` workers. */
 static inline void inart_quantise_mixed(const float *restrict x, size_t n, int32_t finite, uint32_t workers,
                                         uint32_t *restrict wire) {
     struct inart_mixed m = inart_mixed_of(workers, 32);
@@ -173,14 +176,14 @@ static inline void inart_dequantise_mixed(const uint32_t *restrict wire, size_t 
     for (size_t i = 0; i < n; i++) x[i] = inart_mixed_value(&m, __builtin_bswap32(wire[i]), scale, divisor);
 }
 
-/* The fixed-point integer of a value. What is too large was written to the array while it was under way: the sum has no
- * room for it, and a conversion of what does not fit is undefined. */
+/* Returns the fixed-point integer of a value. A value that is too large was written to the array during the operation:
+ * the sum has no room for it, and converting it would be undefined. */
 static inline uint32_t inart_fixed(float value, float most) {
     value = value > -most ? value : -most;
     return (uint32_t)(int32_t)rintf(value < most ? value : most);
 }
 
-/* n values as fixed point with the agreed exponent, then zeros up to `padded`. */
+/* Writes n values as fixed point with the agreed exponent, then zeros up to `padded`. */
 static inline void inart_quantise(const float *restrict x, size_t n, size_t padded, int32_t biased, uint32_t workers,
                                   uint32_t *restrict wire) {
     int fraction_bits = inart_fraction_bits((int)workers);
@@ -203,7 +206,7 @@ static inline void inart_quantise(const float *restrict x, size_t n, size_t padd
     memset(wire + n, 0, (padded - n) * 4);
 }
 
-/* The sum, or the mean over `divisor` workers (1: the sum). */
+/* Computes the sum, or the mean over `divisor` workers (1: the sum). */
 static inline void inart_dequantise(const uint32_t *restrict wire, size_t n, int32_t biased, uint32_t workers,
                                     float divisor, float *restrict x) {
     int fraction_bits = inart_fraction_bits((int)workers);
@@ -227,7 +230,8 @@ static inline void inart_dequantise(const uint32_t *restrict wire, size_t n, int
         for (size_t i = 0; i < n; i++) x[i] /= divisor;
 }
 
-/* The same for any dtype: `data` points at the first of n values of the chunk; `scratch` holds n floats. */
+/* Returns n values of a chunk as float32, of any dtype. `data` points at the first of them; `scratch` has room for n
+ * floats. */
 static inline const float *inart_load(const void *restrict data, size_t n, int dtype, float *restrict scratch) {
     const uint16_t *h = data;
     if (dtype == INART_FLOAT32) return data;

@@ -27,10 +27,11 @@ void owned_lock(void);
 
 void owned_unlock(void);
 
-/* Holding the lock. */
+/* Adds a descriptor; the caller holds the lock. */
 void owned_add(struct owned *o, int descriptor);
 
-/* Holding the lock: they are about to be closed. Of none: nothing happens. */
+/* Removes all descriptors, which are about to be closed; the caller holds the lock. It does nothing where there are
+ * none. */
 void owned_give_up(struct owned *o);
 
 #endif

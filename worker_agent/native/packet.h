@@ -11,7 +11,8 @@
 #define INART_MIN_VALUES 8
 #define INART_MAX_VALUES 2048
 
-/* Exponents in a packet: each is there twice, in different words (check.h, check_maximum_right). */
+/* The number of exponents in a packet, which has each of them twice, in different words (check.h, check_maximum_right).
+ */
 #define INART_EXPONENT_WORDS(values) (INART_DATA_VALUES(values) / 2)
 
 /* ECN, RFC 3168: the lowest bits of IPv4's type of service. Packets leave as ones that switches may mark. */
@@ -19,12 +20,12 @@
 #define INART_ECN_CAPABLE 2
 #define INART_ECN_CONGESTED 3
 
-/* Offsets in what UDP carries. */
+/* The offset of a field in UDP's payload, given its offset in the frame. */
 #define INART_AT(offset) ((offset) - INART_OFFSET_HEADER)
 
-/* A chunk that the root asks for goes in another attempt: with an epoch of its own, which takes its slots over in all
- * switches. What is lost is added up again so. A contribution is the same in every attempt, and the root takes it from
- * any. */
+/* A chunk that the root asks for is sent in another attempt: with an epoch of its own, which takes the chunk's slots
+ * over in all switches, so that lost contributions are added up again. A contribution is the same in every attempt, and
+ * the root takes it from any. */
 #define INART_ATTEMPT_SHIFT 24
 #define INART_ATTEMPTS 256
 
@@ -75,7 +76,8 @@ static inline void inart_put64(uint8_t *p, uint64_t v) {
 }
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the agents' C engine is for little-endian machines");
 
-/* 0, or -1 when it is malformed: not `packet_bytes` long, or another version. All bits of the flags have a meaning. */
+/* Reads the header; returns 0, or -1 when the packet is malformed: not `packet_bytes` long, or of another version. All
+ * bits of the flags have a meaning. */
 static inline int inart_parse(const uint8_t *packet, size_t length, size_t packet_bytes, struct inart_header *h) {
     if (length != packet_bytes || packet[INART_AT(INART_OFFSET_VERSION)] != INART_VERSION) return -1;
     h->flags = packet[INART_AT(INART_OFFSET_FLAGS)];
@@ -97,7 +99,8 @@ static inline void inart_write_header(uint8_t *packet, const struct inart_header
     inart_put64(packet + INART_AT(INART_OFFSET_BITMAP), h->bitmap);
 }
 
-/* 4-byte aligned wherever the packet is: so are all sizes before it. */
+/* Returns the packet's values, which are 4-byte aligned wherever the packet is, because the sizes of all fields before
+ * them are. */
 static inline int32_t *inart_values(uint8_t *packet) { return (int32_t *)(packet + INART_AT(INART_OFFSET_VALUES)); }
 
 #endif

@@ -1,7 +1,6 @@
-/* bfloat16 two in a word, straight from the array to the packet's words and back: the same bits as numbers.h, fields.h
- * and check.h give by way of an array of float32, in a fifth of the time. For whole chunks of finite values; all else
- * takes the other way.
- */
+/* Converts bfloat16, two in a word, straight from the array to the packet's words and back: the same bits as numbers.h,
+ * fields.h and check.h give by way of an array of float32, in a fifth of the time. It is for whole chunks of finite
+ * values; all others take the other way. */
 #ifndef INART_PAIRS_H
 #define INART_PAIRS_H
 
@@ -14,7 +13,7 @@ static inline bool inart_pairs_fit(const struct inart_fields *f, int dtype, size
            biased < INART_NONFINITE && shift <= 126 && shift >= -126;
 }
 
-/* inart_exponent of bfloat16. */
+/* Returns the same as inart_exponent, of bfloat16 values. */
 static inline int32_t inart_pairs_exponent(const uint16_t *restrict x, size_t n, float *restrict scratch) {
     int16_t most = 0;
     for (size_t i = 0; i < n; i++) {
@@ -30,7 +29,8 @@ static inline int32_t inart_pairs_exponent(const uint16_t *restrict x, size_t n,
 
 #ifdef CHECK_VECTORS
 #if CHECK_WIDTH == 16
-/* Values as fixed point; `last`: without the last of them, which is another's. */
+/* Returns values as fixed point. With `last` the vector's last value is left out, because the check word takes its
+ * place. */
 static inline check_vector pairs_fixed(const uint16_t *x, bool last, float scale, float most) {
     __m256i h = last ? _mm256_maskz_loadu_epi16(0x7fff, x) : _mm256_loadu_si256((const __m256i *)(const void *)x);
     __m512 f = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
@@ -44,7 +44,7 @@ static inline check_vector pairs_join(check_vector low, check_vector high) {
 
 static inline void pairs_wire(uint32_t *wire, check_vector v) { _mm512_storeu_si512(wire, check_swap(v)); }
 
-/* Words of which the lower half, and of which the upper half, is a field without a sign. */
+/* Return the lower half, and the upper half, of each word as a field without a sign. */
 static inline check_vector pairs_low(check_vector both) { return _mm512_and_si512(both, _mm512_set1_epi32(0xffff)); }
 static inline check_vector pairs_high(check_vector both) { return _mm512_srli_epi32(both, 16); }
 
@@ -52,7 +52,7 @@ static inline check_vector pairs_both(check_vector v) {
     return _mm512_add_epi32(v, _mm512_set1_epi32((int32_t)0x80008000u));
 }
 
-/* Fields as bfloat16, in the lower halves. */
+/* Returns fields as bfloat16, in the lower halves of the words. */
 static inline check_vector pairs_round(check_vector q, float scale, float divisor) {
     __m512 f = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(q, _mm512_set1_epi32(0x8000))), _mm512_set1_ps(scale));
     if (divisor != 1.0f) f = _mm512_div_ps(f, _mm512_set1_ps(divisor));
@@ -106,7 +106,7 @@ static inline void pairs_store(uint16_t *low, uint16_t *high, check_vector of_lo
 }
 #endif
 
-/* What a pass over a packet reads and writes. */
+/* The data that a pass over a packet reads and writes. */
 struct pairs_quantiser {
     const uint16_t *x;
     size_t words;
@@ -164,13 +164,15 @@ CHECK_PASS uint64_t pairs_dequantise_pass(const struct check *k, const struct pa
     return (uint64_t)check_pass(k->low, k->high, k->wide, k->values, pairs_mean_step, &d) + offset;
 }
 
-/* Vectors are of whole words of a packet: the last of them is its check word. */
+/* Returns whether vectors divide a packet's words evenly, so that the last word of the last vector is the check word.
+ */
 static inline bool inart_pairs_vectors(const struct check *k) { return k->values % 16 == 0; }
 #else
 static inline bool inart_pairs_vectors(const struct check *k) { return (void)k, false; }
 #endif
 
-/* inart_fields_quantise of all values of a chunk, and check_sum of what it wrote. */
+/* Does the same as inart_fields_quantise with all values of a chunk, and returns check_sum of the words that it wrote.
+ */
 static inline uint64_t inart_pairs_quantise(const struct inart_fields *f, const struct check *k,
                                             const uint16_t *restrict x, int32_t biased, uint32_t *restrict wire) {
     const float scale = inart_power(f->fraction_bits - (biased - INART_EXPONENT_BIAS)), most = f->most;
@@ -189,15 +191,16 @@ static inline uint64_t inart_pairs_quantise(const struct inart_fields *f, const 
     return check_sum(k, wire);
 }
 
-/* A packet's word as its two values. */
+/* Converts a packet's word to its two values. */
 static inline void inart_pairs_word(uint32_t wire, float scale, float divisor, uint16_t *low, uint16_t *high) {
     uint32_t both = __builtin_bswap32(wire) + 0x80008000u;
     *low = inart_to_bfloat((float)((int32_t)(both & 0xffff) - 0x8000) * scale / divisor);
     *high = inart_to_bfloat((float)((int32_t)(both >> 16) - 0x8000) * scale / divisor);
 }
 
-/* inart_fields_dequantise of all values of a chunk, as bfloat16, and check_sum of what it read: `x` holds nothing of
- * use where that turns out to be wrong. x: with room for two values of each word of a packet, the check word, too. */
+/* Does the same as inart_fields_dequantise with all values of a chunk, as bfloat16, and returns check_sum of the words
+ * that it read. Where that turns out to be wrong, `x` holds nothing of use. `x` has room for two values of each word of
+ * a packet, the check word included. */
 static inline uint64_t inart_pairs_dequantise(const struct inart_fields *f, const struct check *k,
                                               const uint32_t *restrict wire, int32_t biased, float divisor,
                                               uint16_t *restrict x) {

@@ -1,5 +1,5 @@
-/* Writes that go past the processor's caches: of what nobody reads soon. They save the read of each line that they
- * write, and leave the caches to packets. Elsewhere than on x86-64 they are ordinary writes. */
+/* Writes that go past the processor's caches, for data that nobody reads soon. They save the read of each line that
+ * they write, and leave the caches to packets. On processors other than x86-64 they are ordinary writes. */
 #ifndef INART_STREAM_H
 #define INART_STREAM_H
 
@@ -13,8 +13,8 @@
 
 #define INART_STREAM_LEAST (8u << 20) /* bytes: what is smaller may still be in a cache when it is read */
 
-/* `bytes`, less than a line: sizes come again and again in the same order, which processors foresee; memcpy's calls
- * cost more. */
+/* Copies `bytes` bytes, less than a line. Sizes come again and again in the same order, which processors predict; calls
+ * of memcpy cost more. */
 static inline void inart_stream_part(uint8_t *restrict to, const uint8_t *restrict from, size_t bytes) {
     size_t at = 0;
     for (size_t size = 32; size >= 4; size /= 2)
@@ -26,8 +26,8 @@ static inline void inart_stream_part(uint8_t *restrict to, const uint8_t *restri
 }
 
 #ifdef __x86_64__
-/* One line, with as few writes as the processor can: it keeps only some tens of them while memory is busy (64 here),
- * and does nothing else when there are more. to: of whole lines. */
+/* Writes one line, with as few writes as the processor can: it keeps only some tens of them while memory is busy (64
+ * here), and does nothing else when there are more. `to` is the begin of a line. */
 static inline void inart_stream_line(uint8_t *restrict to, const uint8_t *restrict from) {
 #if defined(__AVX512F__)
     _mm512_stream_si512((__m512i *)(void *)to, _mm512_loadu_si512(from));
@@ -48,9 +48,9 @@ static inline void inart_stream_line(uint8_t *restrict to, const uint8_t *restri
 }
 #endif
 
-/* Whole cache lines go past the caches, the parts of lines at both ends through them: a line that is streamed in two
- * parts (a chunk of 255 values ends within one) is written to memory twice, which takes three times as long as all of
- * it. */
+/* Copies memory: whole cache lines go past the caches, the parts of lines at both ends through them. A line that is
+ * streamed in two parts (a chunk of 255 values ends within one) is written to memory twice, which takes three times as
+ * long as all of the rest. */
 static inline void inart_stream(void *restrict to, const void *restrict from, size_t bytes) {
 #ifdef __x86_64__
     size_t at = -(uintptr_t)to & 63;
@@ -63,7 +63,7 @@ static inline void inart_stream(void *restrict to, const void *restrict from, si
 #endif
 }
 
-/* Before somebody else is told that it is there. */
+/* Waits until the writes are visible, before another thread is told of them. */
 static inline void inart_stream_end(void) {
 #ifdef __x86_64__
     _mm_sfence();

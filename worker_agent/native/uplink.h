@@ -10,7 +10,7 @@
 
 #include "io.h"
 
-/* worker_agent/io_options.py has it, too (ctypes). */
+/* The link's state, which worker_agent/io_options.py (ctypes) declares, too. */
 struct inart_uplink {
     _Atomic uint64_t free_at; /* CLOCK_MONOTONIC: when all that was sent so far is on the wire */
     double ns_a_byte;
@@ -19,7 +19,7 @@ struct inart_uplink {
 #define UPLINK_AHEAD (INART_NS / 250) /* of the link's time that may be taken in advance, */
 #define UPLINK_PACKETS 4              /* ... and packets at least: a link's own queue holds more */
 
-/* Packets of so many bytes in all are sent over it. */
+/* Takes note that packets of so many bytes in all are sent over the link. */
 static inline void uplink_take(struct inart_uplink *u, uint32_t bytes, uint64_t now) {
     if (!u) return;
     uint64_t before = atomic_load(&u->free_at), after;
@@ -27,7 +27,7 @@ static inline void uplink_take(struct inart_uplink *u, uint32_t bytes, uint64_t 
     while (!atomic_compare_exchange_weak(&u->free_at, &before, after));
 }
 
-/* When a packet of so many bytes may go that can wait. `now` or earlier: at once. */
+/* Returns when a packet of so many bytes that can wait may be sent; `now` or earlier: at once. */
 static inline uint64_t uplink_due(const struct inart_uplink *u, uint32_t bytes, uint64_t now) {
     if (!u) return now;
     uint64_t packets = (uint64_t)(UPLINK_PACKETS * u->ns_a_byte * bytes),

@@ -3,10 +3,11 @@
 #include "pacing.h"
 #include "window.h"
 
-/* buckets: neither does waiting for so much of a link that is shared with a parameter server */
+/* The wait, in buckets, for a link that is shared with a parameter server by which a tree loses none of its rate,
+ * either (SLACK_SECONDS). */
 #define SLACK_SHARED 2
 
-/* What one thread is to have. */
+/* The trees that one thread is to have. */
 struct share {
     struct io_spec spec;
     struct worker_tree *trees;
@@ -25,14 +26,14 @@ static struct inart_direction direction_of(const struct inart_tree_config *from,
     return (struct inart_direction){inart_directions(from->directions), direction, lanes, from->lane % lanes};
 }
 
-/* The first tree of `s` that is another lane of the same one, or NULL. */
+/* Returns the first tree of `s` that is another lane of the same one, or NULL. */
 static struct worker_tree *family_of(struct share *s, uint32_t tree) {
     struct worker_tree *t = s->trees + s->tree_count, *first = NULL;
     while (t > s->trees && (--t)->config.tree == tree) first = t;
     return first;
 }
 
-/* `total_mbps`: of all trees of this worker. `shared`: see inart_worker_bucket. */
+/* Prepares a tree. `total_mbps` is the rate of all trees of this worker; for `shared` see inart_worker_bucket. */
 static void tree_setup(struct worker_tree *t, const struct inart_tree_config *from, uint32_t direction,
                        double total_mbps, bool shared, const struct inart_worker_config *worker, uint64_t now) {
     struct inart_tree_config *config = &t->config;

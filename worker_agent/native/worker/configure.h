@@ -1,4 +1,4 @@
-/* A worker's engine takes a configuration: its trees, spread over the threads. */
+/* Gives a worker's engine a configuration: its trees, spread over the threads. */
 #ifndef INART_WORKER_CONFIGURE_H
 #define INART_WORKER_CONFIGURE_H
 

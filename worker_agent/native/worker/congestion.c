@@ -18,12 +18,12 @@ void congestion_setup(struct worker_tree *t, double share, uint32_t values) {
         .least = LEAST * share, .growth = GROWS * share * TCP_SEGMENT / INART_FRAME_BYTES(values), .quick = 1};
 }
 
-/* Chunks under way that the planned rate needs; 0: any number. */
+/* Returns the number of chunks in progress that the planned rate needs; 0: any number. */
 static double needed(const struct worker_tree *t) {
     return t->packets_per_second * t->congestion.round_trip / INART_NS + t->tokens_wake;
 }
 
-/* A round trip is over in which something was marked. */
+/* Makes the window smaller, after a round trip in which a packet was marked. */
 static void shrink(struct worker_tree *t, struct congestion *g) {
     if (!congestion_limits(t)) {
         double need = t->packets_per_second > 0 ? needed(t) : t->unanswered;

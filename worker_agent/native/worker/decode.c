@@ -19,7 +19,7 @@ static void fail_mismatch(struct worker_thread *x, const struct worker_part *p) 
                     (long long)o->id, p->smallest == p->largest ? "" : "size, ");
 }
 
-/* One word of the exponents that came back, at `place` of the part's. */
+/* Takes one word of the exponents that came back, which is at `place` among the part's. */
 static enum taken take_exponent(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, uint64_t place,
                                 int32_t exponent) {
     uint64_t index;
@@ -32,7 +32,7 @@ static enum taken take_exponent(struct worker_thread *x, struct worker_tree *t, 
     if (index >= p->order.data || !has_exponents(p->operation)) return TAKEN;
     int8_t *mixed = &p->mixed[index / EXPONENT_GROUP];
     int16_t *agreed = &p->exponents[index];
-    /* The root's seal was right, so it holds this for the result, and others may have used it. */
+    /* The root's seal was right, so the root holds this for the result, and other workers may have used it. */
     if (one ? *agreed < NOT_AGREED && exponent < own_exponent_of(p, (uint32_t)index)
             : *mixed == OWN_MIXED && !exponent) {
         worker_fail(x, STATUS_PROTOCOL,
@@ -79,7 +79,7 @@ enum taken worker_take_exponents(struct worker_thread *x, struct worker_tree *t,
     return TAKEN;
 }
 
-/* Is a data chunk's result what the workers have sent? sum: check_sum of its words. */
+/* Returns whether a data chunk's result is the sum of what the workers have sent; `sum` is check_sum of its words. */
 static bool values_right(struct worker_thread *x, struct worker_tree *t, const struct worker_part *p,
                          const struct inart_header *h, uint32_t index, const uint32_t *wire, uint64_t sum) {
     const struct check *check = x->worker->check;
@@ -93,7 +93,7 @@ static bool values_right(struct worker_thread *x, struct worker_tree *t, const s
     return check_result_right(check, wire, sum, who, number, (uint32_t)(h->bitmap >> 32));
 }
 
-/* What all workers have contributed to a chunk of a gathered operation: merged, or side by side, into the array. */
+/* Puts all workers' contributions to a chunk of a gathered operation into the array, merged or side by side. */
 static void take_gathered(struct worker_thread *x, const struct worker_part *p, uint32_t index, const uint32_t *wire) {
     struct worker_operation *o = p->operation;
     const struct inart_layout *l = &o->places;

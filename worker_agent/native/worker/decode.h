@@ -1,4 +1,4 @@
-/* Results: checked, and decoded into the array. */
+/* Checks results, and decodes them into the array. */
 #ifndef INART_WORKER_DECODE_H
 #define INART_WORKER_DECODE_H
 
@@ -6,11 +6,11 @@
 
 enum taken { TAKEN, NOT_RIGHT, FAILED };
 
-/* The agreed exponents, and what all workers must have alike. */
+/* Takes the agreed exponents, and the words that all workers must have alike. */
 enum taken worker_take_exponents(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, uint32_t chunk,
                                  uint32_t number, uint32_t complete, const uint32_t *wire);
 
-/* The result of a data chunk: into the array, where it is right. */
+/* Puts the result of a data chunk into the array, where it is right. */
 enum taken worker_take_values(struct worker_thread *x, struct worker_tree *t, struct worker_part *p,
                               const struct inart_header *h, uint32_t index, const uint32_t *wire);
 

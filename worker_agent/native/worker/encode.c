@@ -2,7 +2,8 @@
 #include "operations.h"
 #include "parts.h"
 
-/* bytes: how far ahead of what is read of an array; more than the processor does by itself */
+/* The bytes by which the prefetch of an array is ahead of the reads; they are more than the processor prefetches by
+ * itself. */
 #define ARRAY_FETCH 4096
 
 uint64_t worker_data_at(const struct worker_thread *x, const struct worker_part *p, uint32_t index, size_t *count) {
@@ -15,7 +16,7 @@ uint64_t worker_data_at(const struct worker_thread *x, const struct worker_part 
     return at;
 }
 
-/* The values of data chunk `index` as they are in the array, `count` of them; those that follow are fetched meanwhile.
+/* Returns the values of data chunk `index` as they are in the array, `count` of them, and prefetches those that follow.
  */
 static const void *find_chunk(struct worker_thread *x, const struct worker_part *p, uint32_t index, size_t *count) {
     const struct worker_operation *o = p->operation;
@@ -29,7 +30,7 @@ static const float *load_chunk(struct worker_thread *x, const struct worker_part
     return inart_load(data, *count, p->operation->dtype, x->scratch);
 }
 
-/* A chunk of a gather: the owner's bytes as they are; from the others zeros. */
+/* Writes a chunk of a gather: the owner's bytes unchanged, and zeros from the others. */
 static void write_bytes(struct worker_thread *x, const struct worker_part *p, uint32_t index, uint8_t *wire) {
     size_t count = 0, size = chunk_values(x, p->operation);
     if (chunk_is_own(p, index)) {
@@ -39,7 +40,7 @@ static void write_bytes(struct worker_thread *x, const struct worker_part *p, ui
     memset(wire + count, 0, size - count);
 }
 
-/* A chunk of a gathered operation: what this worker contributes, in its own words. */
+/* Writes this worker's contribution to a chunk of a gathered operation, in its own words. */
 static void write_gathered(struct worker_thread *x, const struct worker_part *p, uint32_t index, uint32_t *wire) {
     const struct worker_operation *o = p->operation;
     const struct inart_layout *l = &o->places;
@@ -51,8 +52,8 @@ static void write_gathered(struct worker_thread *x, const struct worker_part *p,
                          wire);
 }
 
-/* This worker's own exponents of a group of data chunks, kept until all have agreed: resends are what was sent first.
- */
+/* Finds this worker's own exponents of a group of data chunks. They are kept until all workers have agreed, so that
+ * resends are equal to what was sent first. */
 static void own_exponents(struct worker_thread *x, struct worker_part *p, uint32_t first) {
     uint32_t group = first / EXPONENT_GROUP;
     for (uint32_t i = first; i < p->order.data && i < first + EXPONENT_GROUP; i++) {
@@ -108,7 +109,7 @@ static void write_exponents(struct worker_thread *x, struct worker_part *p, uint
     check_seal_exponents(x->worker->check, number, chunk * n < 2 ? 2 - chunk * n : 0, wire); /* sizes have no code */
 }
 
-/* The words of a data chunk with several values in each; check_sum of them. */
+/* Writes the words of a data chunk with several values in each, and returns check_sum of them. */
 static uint64_t write_fields(struct worker_thread *x, const struct worker_part *p, uint32_t index, uint32_t *wire) {
     const struct worker_operation *o = p->operation;
     size_t count, words = x->worker->data;

@@ -20,10 +20,10 @@
 #define PROBES 2        /* of all workers' repeats after that, about so many at a time are RESENDs */
 #define SPREAD_MOST (1000 * INART_MS) /* of the times at which workers ask for a result that all of them may lack */
 
-/* How long to wait for an answer: from the quickest of the last round trips. Means say little here: a chunk that a peer
- * lost, or may not send yet, takes as long as the peer's timers, which would grow with them. Early is cheap: one chunk
- * has a timer. At least `least` ns, and the time of `packets` packets at the tree's rate, so that repeats are a small
- * part of it. */
+/* Returns how long to wait for an answer, in ns, from the quickest of the last round trips. Means say little here: a
+ * chunk that a peer lost, or may not send yet, takes as long as the peer's timers, which would grow with them. Waiting
+ * too short is cheap, because only one chunk has a timer. The time is at least `least` ns, and at least the time of
+ * `packets` packets at the tree's rate, so that repeats are a small part of it. */
 static uint64_t timeout_of(const struct worker_tree *t, uint64_t least, int packets) {
     double wait = t->round_trip > 0 ? 2 * t->round_trip : RTO_INITIAL, lowest = (double)least;
     double turn = engine_turn(t->packets_per_second, packets);
@@ -32,24 +32,24 @@ static uint64_t timeout_of(const struct worker_tree *t, uint64_t least, int pack
     return (uint64_t)wait;
 }
 
-/* For a chunk of which nothing says that it was lost: a peer may be late. */
+/* Returns the timeout of a chunk that may not have been lost: a peer may be late. */
 static uint64_t patient_timeout_of(const struct worker_tree *t, const struct worker_chunk *c) {
-    /* What is complete is said with the results of others, and with everybody's chunks at the latest. */
+    /* The root says that a chunk is complete with the results of others, and with everybody's chunks at the latest. */
     int packets = 8 + (c->elsewhere ? (int)(t->config.slots / 4) : 0);
     return timeout_of(t, t->stats.last_answer_ns < t->active_since ? RTO_LOWEST_START : RTO_LOWEST, packets);
 }
 
 static uint64_t spread(struct worker_thread *x, uint64_t t) { return t + worker_random_below(x, t / 4 + 1); }
 
-/* How long after a later one a result may still come, because packets may overtake each other. */
+/* Returns how long after a later result an earlier one may still come, because packets may overtake each other. */
 static uint64_t reorder_window(const struct worker_tree *t) {
     double window = t->round_trip / 4;
     if (window < INART_MS / 2.0) window = INART_MS / 2.0;
     return (uint64_t)(window * t->reorder);
 }
 
-/* A result that this worker lacks others may lack, too: they ask one after the other, at the tree's rate, and when the
- * first has asked for it the others have it. */
+/* Returns a random delay before this worker asks for a result that it lacks. Other workers may lack it, too: they ask
+ * one after the other, at the tree's rate, and once the first has asked for it, the others get it as well. */
 static uint64_t asking_spread(struct worker_thread *x, const struct worker_tree *t) {
     double all = t->packets_per_second > 0 ? x->worker->config.workers / t->packets_per_second * INART_NS : 0;
     return worker_random_below(x, (uint64_t)(all < SPREAD_MOST ? all : SPREAD_MOST) + 1);
@@ -70,9 +70,10 @@ uint64_t worker_base_due(struct worker_thread *x, struct worker_tree *t, uint64_
     return t->due;
 }
 
-/* Whether this worker is one of those that say, now, that the oldest chunk is late. Where its slot is closed each says
- * it to the root alone, past all switches; so of all workers together a quarter of the tree's rate does, however many
- * there are; of a tree so slow that this is less, about LATE_LEAST. */
+/* Returns whether this worker is one of those that say now that the oldest chunk is late. Where the chunk's slot is
+ * closed, each of these packets passes all switches and comes to the root alone. So all workers together send them at a
+ * quarter of the tree's rate, however many workers there are; for a tree so slow that this is less, about LATE_LEAST of
+ * them send one. */
 static bool says_so(struct worker_thread *x, const struct worker_tree *t, uint64_t wait) {
     double packets =
         t->packets_per_second > 0 ? (double)wait / INART_NS * t->packets_per_second * LATE_SHARE : LATE_MOST;

@@ -1,7 +1,7 @@
 #include "operations.h"
 
-/* Under the engine's lock, of an operation that has ended: to whoever waits for it, or to the list of those that are
- * done. */
+/* Hands an operation that has ended to the thread that waits for it, or puts it into the list of those that are done.
+ * The caller holds the engine's lock. */
 static void operation_ended(struct inart_worker *w, struct worker_operation *o) {
     if (o->before)
         o->before->next = o->next;
@@ -62,7 +62,8 @@ void worker_drop_parts(struct worker_thread *x) {
     if (x->engine.io) io_clear(x->engine.io);
 }
 
-/* Everything pending ends, as soon as each thread comes to it; the engine refuses work until it is configured again. */
+/* Ends all pending operations, as soon as each thread comes to them; the engine refuses work until it is configured
+ * again. */
 static void set_failure(struct inart_worker *w, int32_t status, const char *message) {
     pthread_mutex_lock(&w->mutex);
     if (!atomic_load(&w->failed)) {

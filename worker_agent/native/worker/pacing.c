@@ -14,7 +14,7 @@ uint64_t pacing_link_due(const struct worker_thread *x, const struct worker_tree
     return uplink_due(pacing_uplink(x, t), x->engine.io->frame_bytes, now);
 }
 
-/* Packets a second that may leave now; 0: any number. */
+/* Returns the packets per second that may leave now; 0: any number. */
 static double pace_of(const struct worker_tree *t) {
     if (!congestion_limits(t)) return t->packets_per_second;
     double pace = congestion_pace(t);

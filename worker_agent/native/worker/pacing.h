@@ -1,4 +1,5 @@
-/* A tree's packets leave at its rate: tokens, bursts, and the link that a worker shares with a parameter server. */
+/* Lets a tree's packets leave at its rate: tokens, bursts, and the link that a worker shares with a parameter server.
+ */
 #ifndef INART_WORKER_PACING_H
 #define INART_WORKER_PACING_H
 
@@ -11,19 +12,19 @@
 #define SLACK_SECONDS 0.003 /* being late by this loses nothing */
 #define CATCH_UP 2.0        /* times the tree's rate */
 
-/* The link that the tree's packets take together with a parameter server's on this host; NULL: they share it with none,
- * or stay here. */
+/* Returns the link that the tree's packets share with a parameter server's on this host; NULL: they share it with none,
+ * or stay on the host. */
 struct inart_uplink *pacing_uplink(const struct worker_thread *x, const struct worker_tree *t);
 
-/* When the link has come to the tree's next packet. `now` or earlier: it has. */
+/* Returns when the link is free for the tree's next packet; `now` or earlier: it is. */
 uint64_t pacing_link_due(const struct worker_thread *x, const struct worker_tree *t, uint64_t now);
 
 void pacing_refill(struct worker_tree *t, uint64_t now);
 
-/* When there are tokens for a burst; small ones cost more. `now` or earlier: there are. */
+/* Returns when there are tokens for a burst, since smaller bursts cost more; `now` or earlier: there are. */
 uint64_t pacing_burst_due(const struct worker_tree *t, uint64_t now);
 
-/* When there is a token for one packet. `now` or earlier: there is. */
+/* Returns when there is a token for one packet; `now` or earlier: there is. */
 uint64_t pacing_token_due(const struct worker_tree *t, uint64_t now);
 
 double pacing_packet_mbits(uint32_t values);

@@ -1,4 +1,4 @@
-/* Which chunk of a part is which: its number, its elements, whose it is. */
+/* Tells the chunks of a part apart: their numbers, their elements and their owners. */
 #ifndef INART_WORKER_PARTS_H
 #define INART_WORKER_PARTS_H
 
@@ -31,13 +31,13 @@ static inline struct worker_part *part_of(struct worker_tree *t, uint64_t sequen
     return NULL;
 }
 
-/* Elements of data chunk `index`: at most N, fewer in the last. */
+/* Returns the number of elements of data chunk `index`: at most `n`, fewer in the last. */
 static inline size_t chunk_elements(const struct worker_part *p, uint32_t index, size_t n) {
     uint64_t left = p->count - (uint64_t)index * n;
     return left < n ? (size_t)left : n;
 }
 
-/* Values in a chunk. */
+/* Returns the number of values in a chunk. */
 static inline size_t chunk_values(const struct worker_thread *x, const struct worker_operation *o) {
     if (o->gathered.columns) return INART_VALUE_BYTES * (size_t)o->gathered.words / inart_dtype_bytes(o->dtype);
     return o->dtype == INART_BYTES ? INART_VALUE_BYTES * (size_t)x->worker->data
@@ -56,38 +56,40 @@ static inline bool chunk_is_everybodys(const struct worker_tree *t, const struct
     return inart_everybodys(sequence_of_data(p, index), index, p->order.data, t->period);
 }
 
-/* Is data chunk `index` this worker's own? */
+/* Returns whether data chunk `index` is this worker's own. */
 static inline bool chunk_is_own(const struct worker_part *p, uint32_t index) {
     const struct inart_layout *l = &p->operation->layout;
     return inart_owner(l, sequence_of_data(p, index)) == l->index;
 }
 
-/* What another worker's packet is enough for: this one sends nothing, but asks for it when it does not come. */
+/* Returns whether another worker's packet is the whole chunk: this worker sends nothing, but asks for the chunk when it
+ * does not come. */
 static inline bool chunk_is_awaited(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
     return p->operation->layout.kind == INART_GATHER && !chunk_is_own(p, index) && !chunk_is_everybodys(t, p, index);
 }
 
-/* Does the result go to others, so that this worker only hears that the chunk is complete? */
+/* Returns whether the result goes to other workers, so that this one only hears that the chunk is complete. */
 static inline bool chunk_is_elsewhere(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
     if (p->operation->layout.kind == INART_REDUCE_SCATTER) return !chunk_is_own(p, index);
     return p->operation->layout.kind == INART_GATHER && t->config.others && chunk_is_own(p, index) &&
            !chunk_is_everybodys(t, p, index);
 }
 
-/* By which check words know the tree. */
+/* Returns the number by which check words know the tree. */
 static inline uint32_t checked_tree(const struct worker_tree *t) {
     return inart_checked_tree(&t->direction, t->config.tree);
 }
 
-/* The same tree's other direction; NULL: it has one. */
+/* Returns the same tree's other direction; NULL where the tree has only one. */
 static inline struct worker_tree *other_direction(const struct worker_tree *t) {
     if (t->direction.of < INART_DIRECTIONS) return NULL;
     return (struct worker_tree *)(uintptr_t)(t->direction.number ? t - 1 : t + 1);
 }
 
-/* Of a data chunk, in packets at the tree's rate: of an all-gather no link to a worker carries all. Beside a
- * reduce-scatter it goes at that rate, and the reduce-scatter at what is left of it (worker_send_chunk): both together
- * fill the links. Of other operations each fills them by itself, so both go half as fast. */
+/* Returns the cost of a data chunk in tokens, of which a packet at the tree's rate takes one. In an all-gather it is
+ * less than one, because no link to a worker carries all of the chunks. Beside a reduce-scatter the all-gather goes at
+ * the tree's rate, and the reduce-scatter at what is left of it (worker_send_chunk): both together fill the links.
+ * Other operations fill the links by themselves, so two of them go half as fast each. */
 static inline double chunk_cost(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
     const struct inart_layout *l = &p->operation->layout;
     const struct worker_tree *other = other_direction(t);
@@ -97,7 +99,7 @@ static inline double chunk_cost(const struct worker_tree *t, const struct worker
                                                                                          : 1;
 }
 
-/* Are its exponent, and whether anybody has NaN or Inf there, agreed? */
+/* Returns whether the chunk's exponent is agreed, and whether any worker has NaN or Inf in its group. */
 static inline bool chunk_is_agreed(const struct worker_part *p, uint32_t index) {
     return p->exponents[index] >= 0 && p->mixed[index / EXPONENT_GROUP] >= 0;
 }
@@ -106,14 +108,14 @@ static inline int32_t exponent_of(const struct worker_part *p, uint32_t index) {
     return p->exponents[index] + (p->mixed[index / EXPONENT_GROUP] ? INART_NONFINITE : 0);
 }
 
-/* The flags of a data chunk that all its packets have, whoever sends them. */
+/* Returns the flags that all packets of a data chunk have, whichever worker sends them. */
 static inline uint8_t data_kind(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
     int kind = p->operation->layout.kind;
     if (kind == INART_ALL_REDUCE || chunk_is_everybodys(t, p, index)) return 0;
     return kind == INART_REDUCE_SCATTER ? INART_FLAG_SCATTER : INART_FLAG_SINGLE;
 }
 
-/* Are exponents agreed before its data goes? */
+/* Returns whether exponents are agreed before the operation's data goes. */
 static inline bool has_exponents(const struct worker_operation *o) {
     return o->layout.kind != INART_GATHER && !o->gathered.columns;
 }
@@ -122,7 +124,7 @@ static inline int32_t own_exponent_of(const struct worker_part *p, uint32_t inde
     return NOT_AGREED - 1 - p->exponents[index];
 }
 
-/* Of its chunks of a kind, the number of the next to be sent. */
+/* Returns the sequence number of the next chunk of a kind that the part has to send. */
 static inline uint64_t part_next(const struct worker_part *p, int kind) { return sequence_in(p, kind, p->sent[kind]); }
 
 #endif

@@ -7,7 +7,7 @@
 #include "send.h"
 #include "window.h"
 
-#define LINGERS (50 * INART_MS) /* how long it does so */
+#define LINGERS (50 * INART_MS) /* how long a thread that has ended a part looks again every LINGER (thread.c) */
 
 static void part_finish(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, uint64_t now) {
     struct worker_part **link = &t->parts, *before = NULL;
@@ -31,7 +31,7 @@ static void part_finish(struct worker_thread *x, struct worker_tree *t, struct w
     worker_operation_part_ended(x->worker, o, true);
 }
 
-/* Nothing more is to come of the chunk. */
+/* Takes note that nothing more is to come of the chunk. */
 static void answered(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, struct worker_chunk *c,
                      uint64_t now) {
     if (c->state != CHUNK_UNSENT) t->unanswered--;
@@ -46,7 +46,7 @@ static void answered(struct worker_thread *x, struct worker_tree *t, struct work
     if (++p->answered == part_chunks(p)) part_finish(x, t, p, now);
 }
 
-/* The window moves on from what has been answered. */
+/* Moves the window on, past all chunks that have been answered. */
 static void advance(struct worker_tree *t, uint64_t sequence, uint64_t now) {
     if (sequence != t->base) return;
     while (t->base < t->end && chunk_of(t, t->base)->state == CHUNK_ANSWERED) {
@@ -56,8 +56,8 @@ static void advance(struct worker_tree *t, uint64_t sequence, uint64_t now) {
     t->base_since = now;
 }
 
-/* The root has said that all chunks before `complete` are. What this worker has added to a sum of another, or sent to
- * the others, is done with; what it has not got of a gather is on its way, or lost. */
+/* Takes note that all chunks before `complete` are complete, as the root has said. Chunks that this worker has added to
+ * another's sum, or sent to the others, are done; a gather's chunks that it has not got are on their way, or lost. */
 static void hear(struct worker_thread *x, struct worker_tree *t, uint64_t complete, uint64_t now) {
     if (complete > t->base + t->config.slots) complete = t->base + t->config.slots;
     for (uint64_t sequence = t->complete > t->base ? t->complete : t->base; sequence < complete; sequence++) {
@@ -69,9 +69,10 @@ static void hear(struct worker_thread *x, struct worker_tree *t, uint64_t comple
     if (complete > t->complete) t->complete = complete;
 }
 
-/* The root asks for chunks from h->sequence on (h->flags: INART_FLAG_ASK), in the attempt of its epoch. The bitmap's
- * lower half is how many; of one the values are the set of workers who are asked, of more the set of those that it does
- * not lack. With RESEND it asks for contributions past all switches, in the attempt that they have. */
+/* Handles the root's question for chunks from h->sequence on (h->flags: INART_FLAG_ASK), in the attempt of its epoch.
+ * The bitmap's lower half is the number of chunks. With one chunk, the values are the set of workers that are asked;
+ * with more, the set of chunks that the root does not lack. With RESEND the root asks for contributions past all
+ * switches, in the attempt that they have. */
 static void take_question(struct worker_thread *x, struct worker_tree *t, const struct inart_header *h,
                           const uint8_t *packet, uint64_t now) {
     const uint32_t *set = (const uint32_t *)(const void *)(packet + INART_AT(INART_OFFSET_VALUES));
@@ -110,7 +111,7 @@ static void take_question(struct worker_thread *x, struct worker_tree *t, const 
     hear(x, t, h->bitmap >> 32, now);
 }
 
-/* Something on the way has changed the result: it is as if it were lost, and asked for again. */
+/* Refuses a result that was changed on the way: it counts as lost, and is asked for again. */
 static void refuse_result(struct worker_tree *t, struct worker_chunk *c, uint64_t sequence) {
     t->stats.check_failures++;
     if (c->state != CHUNK_SENT || c->resends || sequence < t->base) return; /* the oldest has a timer */
@@ -118,7 +119,7 @@ static void refuse_result(struct worker_tree *t, struct worker_chunk *c, uint64_
     worker_mark_again(t, sequence);
 }
 
-/* The tree that a packet is for, with its header; NULL: it is for none of this worker, and counted so. */
+/* Returns the tree that a packet is for, and its header; NULL: it is for none of this worker's, which is counted. */
 static struct worker_tree *addressed_tree(struct worker_thread *x, uint8_t *packet, size_t length,
                                           struct inart_header *h) {
     const struct inart_worker_config *config = &x->worker->config;
@@ -174,7 +175,8 @@ void worker_receive(struct engine_thread *engine, uint8_t *packet, size_t length
     struct worker_part *p = part_of(t, h.sequence);
     uint32_t index = 0;
     int kind = p ? numbering_chunk(&p->order, (uint32_t)(h.sequence - p->base), &index) : EXPONENT;
-    /* Not sent: another worker may be ahead with its chunks of a gather. No part: after a failure. */
+    /* A chunk may come that this worker has not sent: another worker may be ahead with its chunks of a gather. After a
+     * failure there is no part. */
     if (!p || (c->state == CHUNK_UNSENT && (kind == EXPONENT || !chunk_is_awaited(t, p, index)))) {
         t->stats.refused++;
         return;

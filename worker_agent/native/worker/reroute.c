@@ -14,7 +14,7 @@ void worker_repaired(struct worker_tree *t, double rate_mbps, bool contributions
         t->config.gather_speed = 1; /* was for the ways before */
         t->crowded = true;
     }
-    /* So were these: other ways have other delays, and another order. */
+    /* These were measured on the old way, too: other ways have other delays, and another order. */
     t->rtt_lowest = t->recent = t->before_recent = 0;
     t->recent_since = 0;
     t->reorder = 1;
@@ -23,7 +23,7 @@ void worker_repaired(struct worker_tree *t, double rate_mbps, bool contributions
     t->repeat_at = results ? now + REPEAT_DELAY : now;
     t->window = t->window_quick = t->config.slots;
     t->timed = 0;
-    /* Nothing of this is late before it can have been sent at the tree's rate, by this worker or by the parameter
+    /* None of these chunks is late before it can have been sent at the tree's rate, by this worker or by the parameter
      * server. */
     double each = t->packets_per_second > 0 ? INART_NS / t->packets_per_second : 0, due = (double)t->repeat_at;
     for (uint64_t sequence = t->base; sequence < end; sequence++) {

@@ -1,4 +1,4 @@
-/* What a worker sends once more when the controller has led a tree around what has failed. */
+/* Sends a worker's chunks once more when the controller has rerouted a tree around a failure. */
 #ifndef INART_WORKER_REROUTE_H
 #define INART_WORKER_REROUTE_H
 

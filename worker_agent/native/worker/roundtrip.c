@@ -4,7 +4,8 @@
 #define REORDER_MOST 16
 #define REORDER_KEPT (2000 * INART_MS) /* for which packets that overtake each other are remembered */
 
-/* Packets overtake each other while ways change or one link is broken, and later do not any more. */
+/* Forgets reordering after a while: packets overtake each other while routes change or one link is broken, and later do
+ * not any more. */
 static void reorder_ages(struct worker_tree *t, uint64_t now) {
     if (t->reorder > 1 && now > t->reorder_since + REORDER_KEPT) {
         t->reorder /= 2;
@@ -31,7 +32,7 @@ void worker_measure(struct worker_tree *t, const struct worker_chunk *c, uint64_
     } else if (rtt < t->recent)
         t->recent = rtt;
     t->round_trip = t->before_recent > 0 && t->before_recent < t->recent ? t->before_recent : t->recent;
-    /* In a stall even the quickest are slow: beyond any queue it is the stall that they measure. */
+    /* In a stall even the quickest round trips are slow: a time beyond any queue's is the stall's. */
     double most = 4 * t->rtt_lowest > ROUND_TRIP_MOST ? 4 * t->rtt_lowest : ROUND_TRIP_MOST;
     if (t->round_trip > most) t->round_trip = most;
 }

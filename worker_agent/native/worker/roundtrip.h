@@ -1,4 +1,4 @@
-/* What answers say about the tree's round trip, and about packets that overtake each other. */
+/* Measures by answers the tree's round trip, and whether packets overtake each other. */
 #ifndef INART_WORKER_ROUNDTRIP_H
 #define INART_WORKER_ROUNDTRIP_H
 

@@ -4,16 +4,16 @@
 #include "parts.h"
 #include "window.h"
 
-/* The flags of a data chunk beyond those of an all-reduce. */
+/* Returns the flags of a data chunk that an all-reduce's chunk does not have. */
 static uint8_t data_flags(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
     if (p->operation->layout.kind == INART_ALL_REDUCE || chunk_is_everybodys(t, p, index)) return 0;
     if (p->operation->layout.kind == INART_REDUCE_SCATTER) return INART_FLAG_SCATTER;
-    /* A RESEND waits in no switch for the others. */
+    /* A RESEND does not wait in switches for the other workers' packets. */
     return INART_FLAG_RESEND | (chunk_is_own(p, index) ? INART_FLAG_SINGLE : INART_FLAG_ASK);
 }
 
-/* For a result that is lost, the attempt of the chunk that has the slot next, as far as is known: in another that one
- * would lose what is there. */
+/* Returns the attempt in which a lost result is asked for: that of the chunk that has the slot next, as far as it is
+ * known. In another attempt, the request would make that chunk lose its sum in the switches. */
 static uint8_t attempt_of_next(const struct worker_tree *t, uint64_t sequence) {
     uint64_t next = sequence + t->config.slots;
     return next >= t->asked_from && next < t->asked_end ? t->asked_attempt : 0;
@@ -79,8 +79,8 @@ void worker_send_chunk(struct worker_thread *x, struct worker_tree *t, struct wo
     }
 }
 
-/* Over data chunks of a gather that came before this worker had come to them. They take tokens, too: or all workers
- * together would go faster than the links that bring the chunks. */
+/* Passes over data chunks of a gather that came before this worker had come to them. They take tokens, too; otherwise
+ * all workers together would go faster than the links that bring the chunks. */
 static void pass_answered(struct worker_tree *t, struct worker_part *p) {
     for (uint64_t next; p->sent[DATA] < p->order.data; p->sent[DATA]++) {
         next = sequence_of_data(p, p->sent[DATA]);

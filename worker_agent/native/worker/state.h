@@ -1,4 +1,4 @@
-/* What the worker's engine holds: trees, their rings of chunks, parts of operations, threads. */
+/* The state of the worker's engine: trees, their rings of chunks, parts of operations, threads. */
 #ifndef INART_WORKER_STATE_H
 #define INART_WORKER_STATE_H
 
@@ -24,9 +24,9 @@
 
 enum { CHUNK_UNSENT, CHUNK_SENT, CHUNK_ANSWERED };
 
-/* FIRST: for the first time. REPEAT: once more, because the root or the controller has asked for it. LATE: because no
- * answer has come. ALONE, LOST: once more as a RESEND, past all switches: because the root has asked for it so; because
- * its result is lost. */
+/* Why a chunk is sent. FIRST: for the first time. REPEAT: once more, because the root or the controller has asked for
+ * it. LATE: because no answer has come. PROBE: as LATE, but as a RESEND. ALONE, LOST: as a RESEND, past all switches,
+ * because the root has asked for that, or because the chunk's result is lost. */
 enum sending { SEND_FIRST, SEND_REPEAT, SEND_LATE, SEND_PROBE, SEND_ALONE, SEND_LOST };
 
 struct worker_operation {
@@ -52,8 +52,7 @@ struct worker_operation {
         *before; /* in the list of those that are under way, or of finished ones, which needs no `before` */
 };
 
-/* A thread that waits for one operation: it gets the completion itself, where else a thread of its own would hand it
- * on. */
+/* A thread that waits for one operation: it gets the completion itself; otherwise another thread would hand it on. */
 struct worker_waiter {
     int64_t operation;
     struct worker_operation *ended; /* NULL: somebody else has it */
@@ -86,8 +85,9 @@ struct worker_chunk {
     bool elsewhere;  /* the result goes to others: that it is complete is heard, and which is the first that is not */
 };
 
-/* congestion.h. window: chunks under way at most, 0: as many as the plan has; growth: by so many in a round trip
- * without marks, down to `least`. round_trip: ns, on average, with the time in queues; 0: none yet. */
+/* The state of congestion.h. `window` is the most chunks in progress, 0: as many as the plan has. `growth` is the
+ * number that it grows by in a round trip without marks, and `least` its lowest value. `round_trip` is the average in
+ * ns, with the time in queues; 0: none yet. */
 struct congestion {
     double window, growth, least, round_trip;
     uint64_t since;        /* when the present round trip began */
@@ -104,17 +104,17 @@ struct worker_tree {
     uint32_t unanswered;            /* chunks that were sent and have no answer */
     uint64_t base, base_since, end; /* oldest unanswered; since when; one past the newest submitted */
     uint64_t complete;              /* all before it are, as the root has said */
-    /* Chunks that are to be sent `again`, from `repeat` to before `repeat_end`, not before `repeat_at`. */
+    /* Chunks that are to be sent `again` are from `repeat` to before `repeat_end`, and wait until `repeat_at`. */
     uint64_t repeat, repeat_end, repeat_at;
     uint64_t asked_from, asked_end; /* the last chunks that the root has asked all for, and in which attempt */
     uint8_t asked_attempt;
-    /* Chunks under way in an all-reduce at most: few while nothing is known of the tree; twice as many in each round
-     * trip up to `window_quick`, then one more in each. answers_since: that came since it last grew so. window_cut:
-     * when loss last made it less. */
+    /* The most chunks in progress in an all-reduce: few while nothing is known of the tree; twice as many after each
+     * round trip up to `window_quick`, then one more after each. `answers_since` counts the answers since it last grew
+     * by one, and `window_cut` is when loss last made it smaller. */
     uint32_t window, window_quick, answers_since;
     uint64_t window_cut;
-    /* The oldest unanswered chunk's timer: of which chunk it is, if its result is known to be lost, how often it has
-     * run. */
+    /* The oldest unanswered chunk's timer: which chunk it is for, whether the chunk's result is known to be lost, and
+     * how often the timer has run out. */
     uint64_t timed, due;
     bool timed_lost;
     unsigned waits;

@@ -1,14 +1,14 @@
-/* Operations of a worker: submitted in parts, one a tree, and waited for. */
+/* Submits a worker's operations in parts, one a tree, and waits for them. */
 #include "configure.h"
 #include "operations.h"
 #include "pacing.h"
 #include "parts.h"
 #include "thread.h"
 
-/* bytes: what is no larger, and has nothing before it, the submitting thread sends itself */
+/* The most bytes of an operation that the submitting thread sends by itself, where nothing is before it. */
 #define AT_ONCE (64u << 10)
 
-/* The first direction of a lane (its number: inart_lane_number). */
+/* Returns the first direction of a lane, given the lane's number (inart_lane_number). */
 static struct worker_tree *tree_of(struct inart_worker *w, uint32_t number, struct worker_thread **thread) {
     for (uint32_t i = 0; i < w->io.threads; i++)
         for (uint32_t j = 0; j < w->threads[i].tree_count; j++)
@@ -19,14 +19,15 @@ static struct worker_tree *tree_of(struct inart_worker *w, uint32_t number, stru
     return NULL;
 }
 
-/* The lane with a number, in the direction of an operation. */
+/* Returns the lane with a number, in the direction of an operation. */
 static struct worker_tree *tree_for(struct inart_worker *w, uint32_t number, const struct worker_operation *o,
                                     struct worker_thread **thread) {
     struct worker_tree *t = tree_of(w, number, thread);
     return t && t->direction.of == INART_DIRECTIONS && o->layout.kind == INART_GATHER ? t + 1 : t;
 }
 
-/* A part for a tree, numbered from what was submitted last. NULL with the reason in `error`. */
+/* Makes a part for a tree, with numbers that follow those submitted last. Returns NULL with the reason in `error` where
+ * that fails. */
 static struct worker_part *part_make(struct inart_worker *w, struct worker_tree *t, struct worker_operation *o,
                                      const struct inart_part_range *range, char *error, size_t size) {
     uint64_t values = INART_EXPONENT_WORDS(w->config.values), n = chunk_values(&w->threads[0], o);
@@ -68,7 +69,7 @@ static bool has_parts(const struct worker_thread *x) {
     return false;
 }
 
-/* Under its thread's lock. */
+/* Adds a part to a tree; the caller holds the lock of the tree's thread. */
 static void part_add(struct worker_tree *t, struct worker_part *p, uint64_t now) {
     t->end += part_chunks(p);
     if (t->parts)
@@ -76,7 +77,7 @@ static void part_add(struct worker_tree *t, struct worker_part *p, uint64_t now)
     else {
         t->parts = p;
         t->progress_at = t->base_since = now;
-        /* What idle time saved up must not become a burst. */
+        /* Tokens that idle time saved up must not become a burst. */
         pacing_refill(t, now);
         if (t->tokens > t->tokens_wake) t->tokens = t->tokens_wake;
     }
@@ -85,7 +86,7 @@ static void part_add(struct worker_tree *t, struct worker_part *p, uint64_t now)
         if (!t->cursor[kind]) t->cursor[kind] = p;
 }
 
-/* Why nothing can be submitted any more, in `error`; false: something can. */
+/* Returns whether nothing can be submitted any more, with the reason in `error`. */
 static bool has_failed(struct inart_worker *w, int32_t *status, char *error, size_t size) {
     pthread_mutex_lock(&w->mutex);
     bool failed = atomic_load(&w->failed);
@@ -97,7 +98,7 @@ static bool has_failed(struct inart_worker *w, int32_t *status, char *error, siz
     return failed;
 }
 
-/* An operation with all that its parts depend on. NULL: out of memory. */
+/* Makes an operation with all values that its parts depend on; NULL: out of memory. */
 static struct worker_operation *operation_make(struct inart_worker *w, uint64_t elements, int dtype,
                                                const struct inart_encoding *encoding, int kind, int source) {
     struct worker_operation *o = calloc(1, sizeof *o);
@@ -122,8 +123,8 @@ static void parts_free(struct worker_part **parts, uint32_t trees) {
     free(parts);
 }
 
-/* The operation's part of each of the trees; NULL for a tree that has none of it. `count`: how many there are. NULL
- * with the reason in `error` where one cannot be. */
+/* Makes the operation's parts, one for each of the trees; a tree that carries none of it has NULL. `count` is set to
+ * their number. Returns NULL with the reason in `error` where one of them cannot be. */
 static struct worker_part **parts_make(struct inart_worker *w, struct worker_operation *o, uint32_t trees,
                                        const uint32_t *number, const struct inart_part_range *range, uint32_t *count,
                                        char *error, size_t size) {
@@ -146,7 +147,8 @@ static struct worker_part **parts_make(struct inart_worker *w, struct worker_ope
     return parts;
 }
 
-/* Gives each thread the parts of its trees. at_once: a thread that had nothing to do need not be waked for them. */
+/* Gives each thread the parts of its trees. With `at_once`, a thread that had nothing to do need not be woken for them.
+ */
 static void parts_add(struct inart_worker *w, const struct worker_operation *o, struct worker_part **parts,
                       uint32_t trees, const uint32_t *number, bool at_once) {
     for (uint32_t i = 0; i < w->io.threads; i++) {
@@ -202,7 +204,7 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
     return id;
 }
 
-/* CLOCK_MONOTONIC, in so many seconds. */
+/* Returns the time of CLOCK_MONOTONIC in so many seconds. */
 static struct timespec time_in(double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -218,7 +220,7 @@ static struct timespec time_in(double seconds) {
     return until;
 }
 
-/* What came of an operation, which is forgotten. */
+/* Fills in the completion of an operation, which is forgotten. */
 static void complete(struct worker_operation *o, struct inart_completion *completion) {
     uint64_t last = atomic_load(&o->last_answer);
     completion->operation = o->id;

@@ -11,15 +11,17 @@
 #include "window.h"
 
 #define TOKEN_SLEEP (20 * INART_MS) /* up to here, waiting for tokens does not listen for packets */
-/* a thread that has just had something to do looks so often again, so that nobody must wake it, */
+/* The interval at which a thread that has just had something to do looks again, so that nobody must wake it; it does so
+ * for LINGERS (receive.c). */
 #define LINGER (10 * INART_MS)
 #define PROGRESS_PACKETS 16 /* within the time of so many at its rate a tree has an answer, also after losses */
 #define PROGRESS_NEVER 1e9  /* seconds */
 
-/* Answers open a full window for as many packets again. Where more is under way than the round trip needs, queues hold
- * it, and it does no harm to let some answers come together: a wake-up costs as much as tens of packets. Where it is
- * not the window that holds the tree up, the next answer is waited for: data for its exponents, or the trainer for the
- * last of a tensor; but not so impatiently that each of many slow trees' answers has a wake-up to itself. */
+/* Returns how long answers may come together before the thread wakes up. Answers open a full window for as many packets
+ * again. Where more is in progress than the round trip needs, queues hold it, and it does no harm to let some answers
+ * come together: a wake-up costs as much as tens of packets. Where it is not the window that holds the tree up, the
+ * next answer is waited for: by data for its exponents, or by the trainer for the last of a tensor; but not so
+ * impatiently that each of many slow trees' answers has a wake-up to itself. */
 static uint64_t answer_spacing(const struct worker_tree *t) {
     if (!(t->packets_per_second > 0)) return 0;
     if (worker_has_nothing(t))
@@ -30,8 +32,8 @@ static uint64_t answer_spacing(const struct worker_tree *t) {
     return queued <= 0 ? 0 : (uint64_t)(queued / 2 < most ? queued / 2 : most);
 }
 
-/* When the tree's operations fail for want of progress; UINT64_MAX: never. A tree may be planned a packet in a minute:
- * that it has not sent yet what it may not is no want of progress. */
+/* Returns when the tree's operations fail for want of progress; UINT64_MAX: never. A tree may be planned for a packet
+ * in a minute: waiting until it may send the next one is no want of progress. */
 static uint64_t progress_until(const struct worker_thread *x, const struct worker_tree *t) {
     double seconds = x->worker->config.timeout_seconds,
            slow = t->packets_per_second > 0 ? PROGRESS_PACKETS / t->packets_per_second : 0;
@@ -50,7 +52,7 @@ static void check_progress(struct worker_thread *x, struct worker_tree *t, uint6
         x->engine.io->trouble[0] ? "; last error of the interface: " : "", x->engine.io->trouble);
 }
 
-/* All trees send what they have and may; another one begins each time. */
+/* Lets all trees send what they have and may; another one begins each time. */
 static void send_all(struct worker_thread *x, uint64_t now) {
     struct io *io = x->engine.io;
     io_flush(io, now);
@@ -65,14 +67,14 @@ static void send_all(struct worker_thread *x, uint64_t now) {
             while (t->tokens >= 1 && t->burst >= 1 && io_room(io, t->lane) && pacing_link_due(x, t, now) <= now &&
                    (worker_send_again(x, t, now) || worker_send_next(x, t, now))) {
             }
-        /* Only lateness may be caught up with. */
+        /* A tree may catch up only with its own lateness, not with time in which it had nothing to send. */
         if (t->tokens > t->tokens_wake && worker_has_nothing(t)) t->tokens = t->tokens_wake;
     }
     io_flush(io, now);
 }
 
-/* What the trees of a thread wait for. until: a timer's end; answers: some tree waits for answers; tokens: some waits
- * for tokens, the first until tokens_until; spacing: for so long answers may come together. */
+/* What the trees of a thread wait for. `until` is the end of the first timer. `answers`: some tree waits for answers,
+ * which may come together for `spacing`. `tokens`: some tree waits for tokens, the first until `tokens_until`. */
 struct waits {
     uint64_t until, tokens_until, spacing;
     bool answers, tokens;
@@ -82,7 +84,7 @@ static void sooner(uint64_t *until, uint64_t at) {
     if (at < *until) *until = at;
 }
 
-/* What a tree waits for that has parts under way. */
+/* Adds to `waits` what a tree waits for that has parts in progress. */
 static void wait_of(struct worker_thread *x, struct worker_tree *t, uint64_t now, struct waits *waits) {
     struct io *io = x->engine.io;
     sooner(&waits->until, progress_until(x, t));

@@ -7,7 +7,7 @@
 
 uint64_t window_limit(const struct worker_tree *t, const struct worker_part *p) {
     uint64_t most = t->base + inart_window(&p->operation->layout, t->config.slots);
-    /* Results that this worker lacks are with the root: they are under way no more. */
+    /* Results that this worker lacks are at the root: their chunks are not in progress any more. */
     uint64_t gently = (t->complete > t->base ? t->complete : t->base) + t->window;
     if (p->operation->layout.kind != INART_ALL_REDUCE) return most;
     uint64_t marked = !congestion_limits(t)      ? UINT64_MAX

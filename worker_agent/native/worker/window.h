@@ -1,4 +1,4 @@
-/* How far ahead of the oldest unanswered chunk a worker sends. */
+/* Decides how far ahead of the oldest unanswered chunk a worker sends. */
 #ifndef INART_WORKER_WINDOW_H
 #define INART_WORKER_WINDOW_H
 
@@ -6,11 +6,12 @@
 
 uint64_t window_limit(const struct worker_tree *t, const struct worker_part *p);
 
-/* Of the window when nothing is known of the tree: what leaves at a time anyway. */
+/* Returns the size of the window when nothing is known of the tree: the number of packets that leave at a time anyway.
+ */
 uint32_t window_first(const struct worker_tree *t);
 
-/* Something was lost, perhaps in a queue that was full: what is under way beyond what two of the shortest round trips
- * carry is what fills queues. Once a round trip, and as TCP does it. */
+/* Makes the window smaller after a loss, perhaps in a queue that was full: the chunks in progress beyond those that two
+ * of the shortest round trips carry are the ones that fill queues. It does so once a round trip, as TCP does. */
 void window_cut(struct worker_tree *t, uint64_t now);
 
 #endif

@@ -34,7 +34,7 @@
 #include "reroute.h"
 #include "thread.h"
 
-/* Of the structures shared with Python, in the order in which they are declared. */
+/* The sizes of the structures shared with Python, in the order in which they are declared. */
 INART_PUBLIC const size_t inart_worker_sizes[] = {
     sizeof(struct inart_tree_config),  sizeof(struct inart_worker_config),
     sizeof(struct inart_io_config),    sizeof(struct inart_io_stats),
@@ -102,7 +102,8 @@ struct inart_worker *inart_worker_create(const struct inart_io_config *io, const
     for (uint32_t i = 0; i < io->threads && !result; i++) {
         struct worker_thread *x = &w->threads[i];
         x->worker = w;
-        /* Of each worker others, whatever the time is: they decide who of all says something. */
+        /* Each worker and thread has other random numbers, whatever the time is: they decide which of all workers sends
+         * something. */
         x->random = (((uint32_t)inart_now() ^ (config->index * MOST_THREADS + i + 1) * 2654435761u) * 2246822519u) | 1;
         x->engine.uplink = io->uplink;
         result = engine_start(&x->engine, "inart-worker", io->core[i], worker_round);
@@ -159,8 +160,8 @@ void inart_worker_open(struct inart_worker *w, const uint32_t *number, uint64_t 
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return !b || (a && a < b) ? a : b; }
 
-/* Adds those of a tree, or of one of its directions or lanes, to `sum`. Of several the oldest chunk is that of the
- * first in which one waits, of directions the reductions'. */
+/* Adds the counters of a tree, or of one of its directions or lanes, to `sum`. The oldest chunk of several lanes is
+ * that of the first in which one waits, and of directions that of the reductions. */
 static void tree_statistics(const struct worker_tree *t, struct inart_tree_stats *sum, uint64_t now) {
     const struct inart_tree_stats *s = &t->stats;
     sum->chunks_sent += s->chunks_sent;

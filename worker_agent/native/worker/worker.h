@@ -40,8 +40,8 @@ struct inart_part_range {
     uint64_t offset, count; /* elements */
 };
 
-/* How an operation's values travel: `fields` in a word (fields.h), or as `gathered` says (gathered.h). residual: of a
- * float32 array of the same size, what of each value did not travel; NULL: nobody wants to know. */
+/* How an operation's values travel: `fields` in a word (fields.h), or as `gathered` says (gathered.h). `residual` is a
+ * float32 array of the same size for the part of each value that does not travel; NULL: it is not wanted. */
 struct inart_encoding {
     uint32_t fields, stochastic;
     uint64_t seed;
@@ -72,73 +72,75 @@ struct inart_worker_stats {
 
 struct inart_worker;
 
-/* Calls that change something come one at a time. */
+/* Calls that change something must come one at a time. */
 
 extern const size_t inart_worker_sizes[]; /* of the structures above, in their order */
 
-/* For tests. One in so many chunks of a gather is everybody's. */
+/* Returns the period of everybody's chunks of a gather: one in so many. For tests. */
 INART_PUBLIC uint32_t inart_worker_period(uint32_t slots, uint32_t workers);
 
-/* For tests. The kind of the chunk with number `place` in a part of an all-reduce with `data` chunks of data, 0:
- * exponents, 1: data; and in *index which of them. */
+/* Returns the kind (0: exponents, 1: data) of the chunk with number `place` in a part of an all-reduce with `data`
+ * chunks of data, and sets *index to its place among those of its kind. For tests. */
 INART_PUBLIC int inart_worker_chunk(uint32_t data, uint32_t values, uint32_t slots, uint32_t place, uint32_t *index);
 
-/* The number in the part of chunk `index` of a kind. */
+/* Returns the number in the part of chunk `index` of a kind. For tests. */
 INART_PUBLIC uint32_t inart_worker_place(uint32_t data, uint32_t values, uint32_t slots, int kind, uint32_t index);
 
-/* Packets of a tree that may leave at a time (controlplane/planner/plan/pacing.py has the same; a test compares).
- * `total_mbps`: of all trees of the worker. `shared`: its link is also a parameter server's. Plans then fill more
- * links, and have more trees: bursts of all workers that met on such a link filled its queue. */
+/* Returns how many packets of a tree may leave at a time (controlplane/planner/plan/pacing.py computes the same; a test
+ * compares them). `total_mbps` is the rate of all trees of the worker. `shared` says that its link is also a parameter
+ * server's. Plans then fill more links, and have more trees, and bursts of all workers that met on such a link filled
+ * its queue. */
 INART_PUBLIC double inart_worker_bucket(double rate_mbps, double total_mbps, uint32_t slots, uint32_t values,
                                         uint32_t shared);
 
-/* Ends what is pending and the I/O threads; completions can still be fetched. */
+/* Ends all pending operations and the I/O threads; completions can still be fetched. */
 INART_PUBLIC void inart_worker_stop(struct inart_worker *w);
 
-/* After stop, when no other call is under way. */
+/* Frees the engine, after stop and when no other call is in progress. */
 INART_PUBLIC void inart_worker_destroy(struct inart_worker *w);
 
 INART_PUBLIC struct inart_worker *inart_worker_create(const struct inart_io_config *io,
                                                       const struct inart_worker_config *config, char *error,
                                                       size_t size);
 
-/* Pending operations end with `reason`; then the new configuration holds. 0 or -1 (the engine is unusable until a good
- * one). */
+/* Ends pending operations with `reason`, and uses the new configuration. Returns 0, or -1: the engine is unusable until
+ * it gets a good one. */
 INART_PUBLIC int inart_worker_reconfigure(struct inart_worker *w, const struct inart_worker_config *config,
                                           const char *reason, char *error, size_t size);
 
 INART_PUBLIC void inart_worker_abort(struct inart_worker *w, const char *reason);
 
-/* The tree that has `up_label` was led another way: its rate from now on (0: as before). `contributions`: those under
- * way may be lost, and are sent once more. `results`: these, and the parameter server sends them once more. `link`: of
- * the host's, over which it is sent from now on; -1: as before. */
+/* Takes note that the tree with `up_label` was rerouted. `rate_mbps` is its rate from now on (0: as before).
+ * `contributions`: those in progress may be lost, and are sent once more. `results`: these may be lost, too, and the
+ * parameter server sends them once more. `link` is the host's link over which it is sent from now on; -1: as before. */
 INART_PUBLIC void inart_worker_repaired(struct inart_worker *w, uint32_t up_label, double rate_mbps, int contributions,
                                         int results, int link);
 
-/* kind, source: inart_layout's; the array is one part a worker, or in an all-reduce and a broadcast one. `number`,
- * `range`: the trees, and the elements that each carries, of each part. The number of the operation; or -1 with the
- * reason in `error` and the status in *status. Only this changes `end` of a tree, and only worker_configure() the
- * trees: neither needs a lock. */
+/* Submits an operation, and returns its number; or -1 with the reason in `error` and the status in *status. For `kind`
+ * and `source` see inart_layout: the array is one part a worker, or a single one in an all-reduce and a broadcast.
+ * `number` and `range` are the trees, and the elements of each part that each tree carries. Only this function changes
+ * `end` of a tree, and only worker_configure() changes the trees, so neither needs a lock. */
 INART_PUBLIC int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, uint64_t elements,
                                          int dtype, const struct inart_encoding *encoding, int mean, int kind,
                                          int source, uint32_t tag, uint32_t trees, const uint32_t *number,
                                          const struct inart_part_range *range, int32_t *status, char *error,
                                          size_t size);
 
-/* Waits for one operation: 1: `completion` is filled, and nobody else gets it; 0: somebody else gets it; -1: it has not
- * ended within `seconds` (< 0: no limit). */
+/* Waits for one operation. Returns 1: `completion` is filled, and no other thread gets it; 0: another thread gets it;
+ * -1: it has not ended within `seconds` (< 0: no limit). */
 INART_PUBLIC int inart_worker_wait(struct inart_worker *w, int64_t operation, double seconds,
                                    struct inart_completion *completion);
 
-/* 1: `completion` is filled; 0: nothing within `seconds` (< 0: no limit); -1: the engine is closing and nothing is
- * left. */
+/* Waits for the next completion. Returns 1: `completion` is filled; 0: none came within `seconds` (< 0: no limit); -1:
+ * the engine is closing and nothing is left. */
 INART_PUBLIC int inart_worker_next_completion(struct inart_worker *w, double seconds,
                                               struct inart_completion *completion);
 
-/* Of each of the trees `number`, its oldest chunk without an answer; UINT64_MAX: it has none. */
+/* Sets `oldest` to the oldest chunk without an answer of each of the trees `number`; UINT64_MAX where a tree has none.
+ */
 INART_PUBLIC void inart_worker_open(struct inart_worker *w, const uint32_t *number, uint64_t *oldest, uint32_t count);
 
-/* `trees` has room for `count` entries, of the trees `number`. */
+/* Sets the counters of the engine, and those of the trees `number` in `trees`, which has room for `count` entries. */
 INART_PUBLIC void inart_worker_statistics(struct inart_worker *w, struct inart_worker_stats *stats,
                                           struct inart_io_stats *io, const uint32_t *number,
                                           struct inart_tree_stats *trees, uint32_t count);
