@@ -139,15 +139,21 @@ def _put(path: Path, content: bytes) -> None:
 def make_parser() -> argparse.ArgumentParser:
     parser = command_line.make("controlplane.cli.backup", __doc__)
     orders = parser.add_subparsers(dest="order", required=True)
-    make = orders.add_parser("backup", help="write what the controller of a network keeps to a file")
-    back = orders.add_parser("restore", help="put it back; the controller must not run")
-    back.add_argument("--force", action="store_true", help="also where other jobs are kept now")
+    make = orders.add_parser("backup", help="write the files that a network's controller keeps to a backup")
+    back = orders.add_parser("restore", help="restore a backup; the controller must not run")
+    back.add_argument("--force", action="store_true", help="replace the jobs that the folder has")
     for command in (make, back):
         command.add_argument("file", type=Path, metavar="FILE", help="the backup (.tar.gz)")
         command.add_argument("--switches", type=Path, metavar="FILE", help="the network's switches, as for serve")
-        command.add_argument("--state", type=Path, metavar="DIR", help="its folder, where serve was given one")
         command.add_argument(
-            "--epoch-file", type=Path, default=default_file(), metavar="FILE", help="last epoch (default: %(default)s)"
+            "--state", type=Path, metavar="DIR", help="the controller's state folder, if serve has --state"
+        )
+        command.add_argument(
+            "--epoch-file",
+            type=Path,
+            default=default_file(),
+            metavar="FILE",
+            help="file of the last epoch (default: %(default)s)",
         )
         command_line.add_output(command)
     return parser

@@ -245,10 +245,10 @@ def write_switches(folder: Path, source: Path) -> Path:
 def make_parser() -> argparse.ArgumentParser:
     parser = command_line.make("controlplane.certificates", __doc__)
     parser.add_argument(
-        "--folder", type=Path, required=True, metavar="DIR", help="where the files go; keep it to yourself"
+        "--folder", type=Path, required=True, metavar="DIR", help="folder for the files; keep it private"
     )
     parser.add_argument(
-        "--controller", type=_names, default=(), metavar="ADDRESS,...", help="addresses at which it is reached"
+        "--controller", type=_names, default=(), metavar="ADDRESS,...", help="addresses of the controller"
     )
     parser.add_argument("--nodes", type=_names, default=(), metavar="NAME,...", help="servers that get a certificate")
     parser.add_argument("--topology", metavar="T", help="a certificate for each of its servers (file, or fattree:k=4)")
@@ -267,13 +267,16 @@ def make_parser() -> argparse.ArgumentParser:
         help="renew these certificates (S1, nodes/S1, controller, or all), and do nothing else",
     )  # fmt: skip
     parser.add_argument(
-        "--within", type=int, metavar="DAYS", help="with --renew: only those that end within so many days (for a timer)"
+        "--within",
+        type=int,
+        metavar="DAYS",
+        help="with --renew: only those that expire within so many days (for a timer)",
     )
     parser.add_argument(
         "--revoke", nargs="+", metavar="NAME",
-        help="the present certificates of these hold no more, from now on; --renew makes new ones",
+        help="make their present certificates invalid from now on; --renew makes new ones",
     )  # fmt: skip
-    parser.add_argument("--tokens", action="store_true", help="tokens for nodes and operators, not certificates")
+    parser.add_argument("--tokens", action="store_true", help="make tokens for nodes and people, not certificates")
     parser.add_argument(
         "--days", type=int, default=DAYS, metavar="N", help="days that certificates are valid (%(default)s)"
     )

@@ -232,29 +232,31 @@ Orders: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 def make_parser() -> argparse.ArgumentParser:
     parser = command_line.make("controlplane.controller", __doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    status = commands.add_parser("status", help="who has joined, what is missing, what the switches and trees do")
-    status.add_argument("--job", default="", metavar="NAME", help="everything of this job (default: the only one)")
-    status.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
+    status = commands.add_parser("status", help="show agents, missing ones, switches and trees")
+    status.add_argument("--job", default="", metavar="NAME", help="show all about this job (default: the only one)")
+    status.add_argument("--watch", action="store_true", help="show it again every second, until Ctrl-C")
     plan = _add_replan(commands)
-    log = commands.add_parser("log", help="who did what, when, and what changed")
+    log = commands.add_parser("log", help="show the record: who did what, when, and what changed")
     logs.add_arguments(log)
     drain = commands.add_parser("drain", help="take a switch, link or parameter server out of service")
-    undrain = commands.add_parser("undrain", help="put it back")
+    undrain = commands.add_parser("undrain", help="put it back into service")
     drains.add_arguments(drain, undrain)
-    job = commands.add_parser("job", help="jobs that come and go beside each other")
+    job = commands.add_parser("job", help="add, show, list or remove jobs")
     orders = job.add_subparsers(dest="order", required=True)
     add = _add_job_add(orders)
-    show = orders.add_parser("show", help="everything about one job")
-    remove = orders.add_parser("remove", help="end a job and take its entries off the switches")
-    remove.add_argument("--share", action="store_true", help="plan those that stay together, with what it leaves")
+    show = orders.add_parser("show", help="show all about one job")
+    remove = orders.add_parser("remove", help="end a job and remove its entries from the switches")
+    remove.add_argument(
+        "--share", action="store_true", help="plan the other jobs together again, with the capacity that is free then"
+    )
     for order in (show, remove):
         order.add_argument("job", metavar="NAME", help="the job's name")
-    listed = orders.add_parser("list", help="the jobs in a table")
-    topology = commands.add_parser("topology", help="the network itself")
+    listed = orders.add_parser("list", help="show a table of the jobs")
+    topology = commands.add_parser("topology", help="change the network itself")
     reload = topology.add_subparsers(dest="order", required=True).add_parser(
         "reload", help="read the controller's topology and switches file again, with jobs running"
     )
-    reload.add_argument("--dry-run", action="store_true", help="say what would change, entry by entry")
+    reload.add_argument("--dry-run", action="store_true", help="print each entry that would change, and change nothing")
     for command in (status, show, listed, log):
         _add_controller(command, STATUS_SECONDS)
     for command in (plan, drain, undrain, add, remove, reload):
@@ -270,7 +272,11 @@ def _add_controller(command: argparse.ArgumentParser, seconds: float) -> None:
         "--controller", metavar="HOST:PORT", help="where the controller listens (default: $INART_CONTROLLER)"
     )
     command.add_argument(
-        "--timeout", type=float, default=seconds, metavar="SECONDS", help="how long it waits (default: %(default)g)"
+        "--timeout",
+        type=float,
+        default=seconds,
+        metavar="SECONDS",
+        help="seconds to wait for the answer (default: %(default)g)",
     )
     add_tls_arguments(command)
 
@@ -278,48 +284,50 @@ def _add_controller(command: argparse.ArgumentParser, seconds: float) -> None:
 def _add_replan(commands: Orders) -> argparse.ArgumentParser:
     plan = commands.add_parser(
         "replan",
-        help="plan again for the network's present state, and change over while the job runs",
+        help="plan again for the network's present state, and migrate the running job",
         epilog="example: replan --controller HOST:PORT --set V1.aggregation_mbps=10 --set V1-V2.used_bandwidth_mbps=40",
     )
-    plan.add_argument("--job", default="", metavar="NAME", help="default: the only one")
-    plan.add_argument("--topology", metavar="T", help="the present state (default: that of the last plan)")
+    plan.add_argument("--job", default="", metavar="NAME", help="job to replan (default: the only one)")
+    plan.add_argument("--topology", metavar="T", help="the network's present state (default: that of the last plan)")
     plan.add_argument(
         "--set",
         dest="changes",
         action="append",
         default=[],
         metavar="CHANGE",
-        help="NODE.X_mbps=N or NODE-NODE.X_mbps=N",
+        help="change an attribute of a node or link: NODE.X_mbps=N or NODE-NODE.X_mbps=N",
     )
     plan.add_argument(
         "--without",
         action="append",
         default=[],
         metavar="NAME",
-        help="keep a switch, link (V1-V2) or PS off",
+        help="disable a switch, link (V1-V2) or parameter server (status: kept off)",
     )
-    plan.add_argument(
-        "--with", dest="restored", action="append", default=[], metavar="NAME", help="use it again (status: kept off)"
-    )
-    plan.add_argument("--strategy", metavar="NAME", help="default: that of the running plan")
+    plan.add_argument("--with", dest="restored", action="append", default=[], metavar="NAME", help="use it again")
+    plan.add_argument("--strategy", metavar="NAME", help="strategy (default: that of the running plan)")
     plan.add_argument("--dry-run", action="store_true", help="plan and evaluate, change nothing")
     command_line.add_output(plan, file=Path, of_file="FILE: write the new plan there; deploy takes it with --plan")
     return plan
 
 
 def _add_job_add(orders: Orders) -> argparse.ArgumentParser:
-    add = orders.add_parser("add", help="plan a job on what the others leave, and install it")
+    add = orders.add_parser("add", help="plan a job for the capacity that other jobs leave, and install it")
     add.add_argument("--job", default="", metavar="J", help="job file, or workers=8,ps=2,seed=1,name=x")
-    add.add_argument("--strategy", default="inart", help="how it is planned (default: %(default)s)")
-    add.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
+    add.add_argument("--strategy", default="inart", help="strategy that plans it (default: %(default)s)")
+    add.add_argument("--seed", type=int, default=0, help="seed of strategies that draw (default: %(default)s)")
     add.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")
-    add.add_argument("--share", action="store_true", help="plan all jobs together, fairly (default: what they leave)")
-    add.add_argument("--weight", type=float, default=1.0, metavar="W", help="its rate over this is what is made fair")
-    add.add_argument("--guarantee", type=float, default=0.0, metavar="MBPS", help="a worker may send at least so much")
-    add.add_argument("--priority", type=int, default=0, metavar="N", help="the highest first, others share the rest")
-    add.add_argument("--tenant", default="", metavar="NAME", help="whose job it is (a tenant's own are, in any case)")
+    add.add_argument("--share", action="store_true", help="plan all jobs together, with fair rates")
+    add.add_argument("--weight", type=float, default=1.0, metavar="W", help="fair rates are in proportion to this")
+    add.add_argument(
+        "--guarantee", type=float, default=0.0, metavar="MBPS", help="least rate at which a worker may send"
+    )
+    add.add_argument("--priority", type=int, default=0, metavar="N", help="jobs of the highest priority come first")
+    add.add_argument(
+        "--tenant", default="", metavar="NAME", help="tenant it counts for (a tenant's own jobs always do)"
+    )
     reservations.add_arguments(add)
-    add.add_argument("--dry-run", action="store_true", help="say what everybody would get, install nothing")
+    add.add_argument("--dry-run", action="store_true", help="print the rates that all jobs would get, install nothing")
     return add
 
 

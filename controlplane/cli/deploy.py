@@ -212,7 +212,7 @@ def make_parser(command: str = "") -> argparse.ArgumentParser:
     add_switch_arguments(parser)
     how = parser.add_argument_group("how")
     if not command:
-        how.add_argument("--dry-run", action="store_true", help="print every table entry, touch nothing")
+        how.add_argument("--dry-run", action="store_true", help="print every table entry, change nothing")
         how.add_argument("--remove", nargs="?", const="", metavar="JOB", help=_REMOVE_HELP)
     command_line.add_output(how, "print what it does, and the log, as JSON")
     if command in ("", "remove"):

@@ -374,7 +374,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--interface", metavar="NAME[,NAME]", help="also check these data interfaces of an agent")
     parser.add_argument("--controller", metavar="HOST:PORT", help="also check this controller and its agents")
     parser.add_argument(
-        "--credentials", type=Path, metavar="DIR", help="with --controller: who asks (default: $INART_CREDENTIALS)"
+        "--credentials",
+        type=Path,
+        metavar="DIR",
+        help="with --controller: your credentials (default: $INART_CREDENTIALS)",
     )
     parser.add_argument("--switches", type=Path, metavar="FILE", help="also check the switches of this file")
     parser.add_argument(

@@ -32,7 +32,7 @@ def add_arguments(drain: argparse.ArgumentParser, undrain: argparse.ArgumentPars
         command.add_argument("parts", nargs="+", metavar="NODE", help="a switch, a link (V1-V2) or a parameter server")
     drain.add_argument(
         "--wait", nargs="?", type=float, const=WAIT_SECONDS, metavar="SECONDS",
-        help="end when it is empty, or say what cannot move and end with 1 (after %(const)g seconds)",
+        help="wait until no job uses it; after %(const)g seconds, print which cannot move, and end with 1",
     )  # fmt: skip
 
 

@@ -41,9 +41,9 @@ def add_arguments(log: argparse.ArgumentParser) -> None:
         "--since", type=value(parse_since), default=0.0, metavar="TIME",
         help="30m, 2h, 3d (ago), or 2026-11-23T12:00 (default: all that is kept)",
     )  # fmt: skip
-    log.add_argument("--job", default="", metavar="NAME", help="only what is about this job")
-    log.add_argument("--level", choices=LEVELS, default="info", help="what matters so much at least (%(default)s)")
-    log.add_argument("--follow", action="store_true", help="go on with what happens, until Ctrl-C")
+    log.add_argument("--job", default="", metavar="NAME", help="only records about this job")
+    log.add_argument("--level", choices=LEVELS, default="info", help="least level of the records (%(default)s)")
+    log.add_argument("--follow", action="store_true", help="go on with new records, until Ctrl-C")
 
 
 def records(arguments: argparse.Namespace) -> Iterator[pb.LogRecord]:

@@ -121,13 +121,13 @@ def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, default=15.0, metavar="S", help="seconds to connect to the switches (%(default)g)"
     )
     where.add_argument(
-        "--bridge", action="store_true", help="pass ARP, IPv6, VLAN frames and multicast on (default: drop them)"
+        "--bridge", action="store_true", help="forward ARP, IPv6, VLAN frames and multicast (default: drop them)"
     )
     where.add_argument(
         "--cpu-port",
         type=int,
         metavar="N",
-        help="with --bridge: where what is for a switch itself goes (LLDP); with cabling: where packets enter (64)",
+        help="with --bridge: port for frames to the switch itself (LLDP); with cabling: port where packets enter (64)",
     )
 
 

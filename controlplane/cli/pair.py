@@ -30,13 +30,13 @@ def add_store_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of a controller that is one of several."""
     group = parser.add_argument_group("one of several controllers")
     group.add_argument(
-        "--store", metavar="S", help="what they share: etcd://HOST:PORT,.../NETWORK, etcds://..., or a folder"
+        "--store", metavar="S", help="store that they share: etcd://HOST:PORT,.../NETWORK, etcds://..., or a folder"
     )
     group.add_argument(
         "--store-credentials", type=Path, metavar="DIR",
-        help="of etcds: authority.pem, and certificate.pem and key.pem where the cluster asks for them",
+        help="for etcds: folder with authority.pem, and certificate.pem and key.pem where the cluster asks for them",
     )  # fmt: skip
-    group.add_argument("--name", metavar="NAME", help="what this one is called (default: its machine and address)")
+    group.add_argument("--name", metavar="NAME", help="this controller's name (default: its machine and address)")
     group.add_argument(
         "--takeover-after", type=float, default=AFTER_SECONDS, metavar="S",
         help="another takes over when the leader has been silent for so many seconds (%(default)g)",
@@ -68,7 +68,7 @@ def lead(arguments: argparse.Namespace, log: Log) -> Leadership:
     """
     name = arguments.name or f"{socket.gethostname()}/{arguments.serve}"
     if len(name.split()) != 1:
-        raise DeployError(f"--name {name!r}: one word is wanted")
+        raise DeployError(f"--name {name!r}: a controller's name must be one word")
     if not 0.2 <= arguments.takeover_after <= 600:
         raise DeployError("--takeover-after is 0.2 s or more")
 

@@ -39,17 +39,17 @@ def parse_time(text: str) -> float:
 def add_arguments(add: argparse.ArgumentParser) -> None:
     """Add the options of `job add` for a later time."""
     for option, words in (
-        ("--at", "reserve: add it then (2h, or 2026-11-25T08:00)"),
-        ("--until", "with --at: take it off then (default: it stays until it is removed)"),
+        ("--at", "reserve: add the job at this time (2h from now, or 2026-11-25T08:00)"),
+        ("--until", "with --at: remove the job at this time (default: never)"),
     ):
         add.add_argument(option, type=value(parse_time), default=0.0, metavar="TIME", help=words)
     add.add_argument(
         "--notice", type=value(parse_seconds), default=0.0, metavar="SPAN",
-        help="with --at: so long before, tell the jobs that give way (10m)",
+        help="with --at: warn the jobs that give way so long before (10m)",
     )  # fmt: skip
     add.add_argument(
         "--preempt", action="store_true",
-        help="with --at: jobs of a lower priority are taken off the network where it is not admitted beside them",
+        help="with --at: remove jobs of a lower priority where it is not admitted beside them",
     )  # fmt: skip
 
 

@@ -220,7 +220,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_line.make("controlplane.serve", __doc__)
     parser.add_argument("--topology", required=True, metavar="T", help="node-link JSON file, fattree:k=4, testbed")
     parser.add_argument(
-        "--listen", dest="serve", required=True, metavar="HOST:PORT", help="for agents and operators; or unix:PATH"
+        "--listen",
+        dest="serve",
+        required=True,
+        metavar="HOST:PORT",
+        help="address for agents and operators; or unix:PATH",
     )
     parser.add_argument(
         "--state", type=Path, metavar="DIR", help="folder that keeps the jobs (default: one for these switches)"
@@ -236,12 +240,12 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--beside", type=float, metavar="PERCENT",
-        help="measure what other traffic takes of the links, and plan jobs for the rest, but for at least this part of "
+        help="measure other traffic on the links, and plan jobs for the rest, but for at least this part of "
         "each link, e.g. 25 (default: only what the topology declares counts)",
     )  # fmt: skip
-    parser.add_argument("--quotas", type=Path, metavar="FILE", help="what tenants may have, JSON (default: anything)")
+    parser.add_argument("--quotas", type=Path, metavar="FILE", help="tenants' quotas, JSON (default: none)")
     parser.add_argument("--take-over", action="store_true", help="take the switches from another running controller")
-    add_job_arguments(parser.add_argument_group("a job that is there from the start"))
+    add_job_arguments(parser.add_argument_group("a job that exists from the start"))
     add_switch_arguments(parser)
     add_store_arguments(parser)
     add_listen_arguments(parser)

@@ -68,7 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=ENVIRONMENT / "bin" / "python",
         help="Python of the environment that has p4runtime-shell (default: %(default)s)",
     )
-    parser.add_argument("--write", action="store_true", help="become the switch's controller, in place of one it has")
+    parser.add_argument(
+        "--write", action="store_true", help="become the switch's controller, instead of its present one"
+    )
     arguments = parser.parse_args(argv)
     try:
         switch = find(arguments.switch, arguments.switches)

@@ -48,26 +48,30 @@ def _range(text: str) -> tuple[float, float]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = command_line.make("controlplane.simulate", __doc__)
-    parser.add_argument("--topology", required=True, help="a file, or by rule, as for python -m controlplane.plan")
-    parser.add_argument("--plan", required=True, metavar="FILE", help="what python -m controlplane.plan --output wrote")
-    parser.add_argument("--rounds", type=int, default=1, help="default: %(default)s")
+    parser.add_argument("--topology", required=True, help="a file, or a rule, as for python -m controlplane.plan")
+    parser.add_argument(
+        "--plan", required=True, metavar="FILE", help="a plan that python -m controlplane.plan --output wrote"
+    )
+    parser.add_argument("--rounds", type=int, default=1, help="rounds of training (default: %(default)s)")
     parser.add_argument(
         "--compute",
         type=_range,
         default=(0.0, 0.0),
         metavar="LOW-HIGH",
-        help="a worker's step takes so many seconds, drawn uniformly (default: 0)",
+        help="seconds of a worker's step, drawn uniformly (default: 0)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the compute times (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the compute times (default: %(default)s)")
     parser.add_argument("--stored", action="store_true", help="store and forward whole shares, instead of a fluid")
-    parser.add_argument("--sharing", choices=("fair", "fcfs"), default="fair", help="default: %(default)s")
+    parser.add_argument(
+        "--sharing", choices=("fair", "fcfs"), default="fair", help="how flows share links (default: %(default)s)"
+    )
     parser.add_argument(
         "--outage",
         type=_outage,
         action="append",
         default=[],
         metavar="NODE[,NODE]:START-END",
-        help="a node, or the link between two both ways, carries nothing from START to END s",
+        help="a node, or a link in both directions, carries nothing from START to END s",
     )
     parser.add_argument(
         "--bandwidth",

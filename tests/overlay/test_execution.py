@@ -107,9 +107,9 @@ def test_a_paced_tree_keeps_its_rate():
         (SumTree("r", 0, 4, (Edge("a", "r"),), (), ("a",), ("a",)), "the result does not reach a"),
         (SumTree("r", 0, 4, (Edge("a", "r"),), (Edge("r", "a"), Edge("b", "a")), ("a",), ()), "gets the result twice"),
         (SumTree("r", 0, 3, (Edge("a", "r"),), (Edge("r", "a"),), ("a",), ("a",)), "values from 3 on are in no tree"),
-        (SumTree("r", 0, 5, (Edge("a", "r"),), (), ("a",), ()), "values 0 .. 5 of 4"),
+        (SumTree("r", 0, 5, (Edge("a", "r"),), (), ("a",), ()), "values 0 to 5 are not all among the tensor.s 4"),
         (SumTree("r", 0, 4, (Edge("a", "r", ("a",)),), (), ("a",), ()), "is no path"),
-        (SumTree("r", 0, 4, (Edge("a", "r"),), (), ("a", "a"), ()), "contributors, each once"),
+        (SumTree("r", 0, 4, (Edge("a", "r"),), (), ("a", "a"), ()), "name each of them once"),
     ],
 )
 def test_wrong_trees_are_refused_in_words(tree, words):

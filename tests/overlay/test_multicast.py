@@ -98,7 +98,10 @@ def test_tasks_that_switches_cannot_carry_out_are_refused() -> None:
     good = copied(8, 4)
     good.check()
     assert Task.from_json(good.to_json()) == good
-    for change, words in (({"rate_mbps": 0.0}, "needs a rate"), ({"routes": (("a", "s", "b"),)}, "do not lead there")):
+    for change, words in (
+        ({"rate_mbps": 0.0}, "needs a rate"),
+        ({"routes": (("a", "s", "b"),)}, "do not lead from the root"),
+    ):
         (tree,) = good.trees
         wrong = replace(good, trees=(replace(tree, **change),))
         with pytest.raises(TaskError, match=words):

@@ -88,9 +88,9 @@ def parser(description: str | None, command: str = "plan") -> argparse.ArgumentP
         help="one plan (default), all strategies side by side, rates over numbers of trees, or where to put the "
         "parameter servers (--output: the job file); each with --help has its own options",
     )
-    _add_inputs(result.add_argument_group("what there is"))
-    _add_search(result.add_argument_group("how it is planned"))
-    _add_shown(result.add_argument_group("what is shown"))
+    _add_inputs(result.add_argument_group("inputs"))
+    _add_search(result.add_argument_group("planning"))
+    _add_shown(result.add_argument_group("output"))
     for action in result._actions:
         if command not in ONLY.get(action.dest, (command,)):
             action.help = argparse.SUPPRESS
@@ -116,19 +116,21 @@ def _add_inputs(group: argparse._ArgumentGroup) -> None:
         "--host-ms",
         type=float,
         metavar="MS",
-        help="what each host adds to a round trip, where its host_ms in the topology does not say (default: 2)",
+        help="ms that a host without host_ms in the topology adds to a round trip (default: 2)",
     )
     group.add_argument(
         "--measured",
         metavar="FILE",
-        help="what was measured: hosts' times (of `inart status --json`), or rates of links and nodes",
+        help="measurements: hosts' times (from `inart status --json`), or rates of links and nodes",
     )
 
 
 def _add_search(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--max-trees", type=int, metavar="N", help="at most so many aggregation trees")
+    group.add_argument("--max-trees", type=int, metavar="N", help="most aggregation trees")
     group.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
-    group.add_argument("--strategies", nargs="+", metavar="NAME", help="these, or all (default: the in-network ones)")
+    group.add_argument(
+        "--strategies", nargs="+", metavar="NAME", help="strategies to compare, or all (default: the in-network ones)"
+    )
     group.add_argument(
         "--seed", type=int, default=0, help="random seed, for strategies that use one (default: %(default)s)"
     )
@@ -136,17 +138,17 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         "--frozen-split",
         metavar="PLAN",
         help="replan: keep each parameter server's share of this plan (and its job unless --job says otherwise), and "
-        "of its trees what still serves; show what changes",
+        "its trees that still work; show what changes",
     )
     group.add_argument(
         "--time-limit",
         type=float,
         metavar="SECONDS",
-        help="end with the best plan so far (as Ctrl-C does), so long after the command began; with compare: of the "
-        "search of each strategy (60)",
+        help="end with the best plan so far (as Ctrl-C does) so long after the command began; with compare: limit "
+        "of each strategy's search (60)",
     )
     group.add_argument(
-        "--rate-at-least", metavar="PART", help="the fewest trees that keep this part of the rate, like 90%%"
+        "--rate-at-least", metavar="PART", help="find the fewest trees that keep this part of the rate, like 90%%"
     )
     group.add_argument(
         "--headroom",
@@ -156,7 +158,7 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--apart",
         action="store_true",
-        help="no parameter server on a worker's server (default: also there, where that is faster)",
+        help="put no parameter server on a worker's server (default: do where that is faster)",
     )
 
 
@@ -172,7 +174,7 @@ def _add_shown(group: argparse._ArgumentGroup) -> None:
         help="show the rate after the loss of any one link or switch (new shares); with a part, like 20%%: what is "
         "kept when any one link loses so much of its capacity",
     )
-    group.add_argument("--plot", metavar="PNG", help="draw it")
+    group.add_argument("--plot", metavar="PNG", help="draw the rate over the number of trees")
     command_line.add_output(
         group, "print JSON (docs/planner.md)", str, "FILE: also write the JSON there; it can be read as a plan again"
     )

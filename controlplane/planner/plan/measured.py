@@ -65,7 +65,7 @@ def with_rates(topology: Topology, measured: Mapping[str, Any]) -> Topology:
         links[u, v] = {"bandwidth_mbps": rate}
     nodes: dict[str, dict[str, float]] = {}
     for name, rates in _object(measured, "nodes").items():
-        unknown = set(rates) - set(RATES) if isinstance(rates, Mapping) else {"what is no object"}
+        unknown = set(rates) - set(RATES) if isinstance(rates, Mapping) else {"a value that is no object"}
         if unknown or name not in topology:
             what = f"has {', '.join(sorted(unknown))}, known are {', '.join(RATES)}" if unknown else "does not exist"
             raise ValueError(f"nodes: {name!r} {what}")

@@ -135,23 +135,27 @@ class SumTree:
         TaskError, whose message begins with `name`, otherwise.
         """
         if not 0 <= self.first <= self.first + self.count <= values:
-            raise TaskError(f"{name}: values {self.first} .. {self.first + self.count} of {values}")
+            raise TaskError(
+                f"{name}: its values {self.first} to {self.first + self.count} are not all among the tensor's {values}"
+            )
         if not self.contributors or len(set(self.contributors)) != len(self.contributors):
-            raise TaskError(f"{name}: it needs contributors, each once")
+            raise TaskError(f"{name}: it must have contributors, and name each of them once")
         if len(self.contributors) > MOST_CONTRIBUTORS:
-            raise TaskError(f"{name}: {len(self.contributors)} contributors, at most {MOST_CONTRIBUTORS}")
+            raise TaskError(
+                f"{name}: it has {len(self.contributors)} contributors, at most {MOST_CONTRIBUTORS} are possible"
+            )
         if self.rates_mbps and len(self.rates_mbps) != len(self.contributors):
-            raise TaskError(f"{name}: {len(self.rates_mbps)} rates for {len(self.contributors)} contributors")
+            raise TaskError(f"{name}: it has {len(self.rates_mbps)} rates for {len(self.contributors)} contributors")
         if self.routes:
             self._check_routes(name)
         if self.state is not None and self.state.receiver != self.root:
-            raise TaskError(f"{name}: what was kept goes to {self.state.receiver}, not to the root {self.root}")
+            raise TaskError(f"{name}: the last root's state goes to {self.state.receiver}, not to the root {self.root}")
         for edge in (*self.up, *self.down, *self._moves):
             path = edge.path
             if len(set(path)) != len(path) or len(edge.via) > MOST_VIA:
                 raise TaskError(f"{name}: {' -> '.join(path)} is no path, or longer than {MOST_VIA + 1} hops")
         if len(self.parent) != len(self.up):
-            raise TaskError(f"{name}: someone sends its sum to two")
+            raise TaskError(f"{name}: an agent sends its sum to two others")
         for start in {*self.contributors, *self.parent}:
             node, seen = start, {start}
             while node != self.root:
@@ -173,9 +177,11 @@ class SumTree:
     def _check_routes(self, name: str) -> None:
         ends = sorted((route[0], route[-1]) for route in self.routes if len(route) > 1)
         if ends != sorted((edge.sender, edge.receiver) for edge in self.down) or any(s != self.root for s, _ in ends):
-            raise TaskError(f"{name}: switches copy from the root to every receiver, and the routes do not lead there")
+            raise TaskError(
+                f"{name}: switches copy the result, but the routes do not lead from the root to every receiver"
+            )
         if not self.rate_mbps > 0:
-            raise TaskError(f"{name}: what switches copy needs a rate, nothing holds it back")
+            raise TaskError(f"{name}: switches copy the result, so it needs a rate: nothing else limits its sender")
 
 
 Op = Literal["sum", "mean", "mix", "copy", "maximum", "words"]
@@ -306,11 +312,15 @@ class Task:
             or any(edge.sender != self.trees[0].root for edge in self.trees[0].down)
             or self.trees[0].root in self.trees[0].receivers
         ):
-            raise TaskError(f"task {self.number}: a copy has one tree, and goes straight to others than its root")
+            raise TaskError(
+                f"task {self.number}: a copy must have one tree, which leads straight from its root to other agents"
+            )
         if self.turns and (
             len(self.turns) != len(self.participants) or any(tree.first % self.chunk_values for tree in self.trees)
         ):
-            raise TaskError(f"task {self.number}: turns are of all participants, and trees begin at whole chunks then")
+            raise TaskError(
+                f"task {self.number}: turns must be given for all participants, and trees begin at whole chunks"
+            )
         if self.weights and len(self.weights) != len(self.participants):
             given = f"{len(self.weights)} weights for {len(self.participants)} participants"
             raise TaskError(f"task {self.number}: {given}")

@@ -45,7 +45,9 @@ def prepare(topology: Topology, job: Job) -> Network:
     Unreachable where that is not so.
     """
     if hosts_in_parts(topology, job):
-        raise ValueError("hosts of several roles are taken apart first: ask controlplane.strategies for the strategy")
+        raise ValueError(
+            "hosts of several roles must be taken apart first: get the strategy from controlplane.planner.strategies"
+        )
     job.check(topology)
     network = Network(topology)
     network.check_reachable(job)

@@ -77,7 +77,7 @@ def proven_bound(topology: Topology, job: Job, plan: Plan | None = None) -> Boun
     except OutOfTime:
         return cheap
     if generated is None:
-        raise ValueError("no bound over all trees: some server reaches the others in no way over switches")
+        raise ValueError("no bound over all trees: some server does not reach the others over switches")
     master, _ = generated
     most = min(cheap.mbps, master.proven)
     try:
