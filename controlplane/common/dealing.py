@@ -33,7 +33,7 @@ def dealt(turns: int, shares: Sequence[float], at_once: int = 1) -> list[int]:
 def _dealt(turns: int, shares: tuple[float, ...], at_once: int) -> tuple[int, ...]:
     ahead = 1 / at_once
     level = _level(turns, shares, ahead)
-    # Rather one too few than one too many, however that was rounded: all machines must find the same.
+    # Each count is rather one too low than one too high, so that rounding does not matter: all machines must agree.
     counts = [max(0, int(level * share - ahead - ROUNDED)) for share in shares]
     done = [((count + 1 + ahead) / share, tree) for tree, (count, share) in enumerate(zip(counts, shares, strict=True))]
     heapq.heapify(done)
@@ -49,7 +49,7 @@ def _level(turns: int, shares: tuple[float, ...], ahead: float) -> float:
     total, trees, level = 0.0, 0, math.inf
     for share in sorted(shares, reverse=True):
         if share * level <= ahead:
-            break  # not one that is done by then
+            break  # by then this tree, and slower ones, would not even be done with the chunk beside their data
         total, trees = total + share, trees + 1
         level = (turns + trees * ahead) / total
     return level

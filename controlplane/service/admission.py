@@ -213,7 +213,7 @@ class AdmissionControl:
         jobs = [job for job in running if job.name in change]
         try:
             again = self._share(jobs, more, {*fixed, *fair} - set(change))
-        except Infeasible:  # others hold what is guaranteed to these
+        except Infeasible:  # jobs that keep their plans hold what is guaranteed to these
             return fair, fresh
         enough = NEAR if len(change) == len(far) else LEAST_AT_FIRST
         if any(one.rate_mbps < enough * of.rate_mbps for one, of in zip(again[len(jobs) :], fresh, strict=True)):
@@ -221,7 +221,7 @@ class AdmissionControl:
         plans = dict(zip([job.name for job in jobs], again, strict=False))
         if len(change) < len(far):
             self.steps = steps + 1
-            # What others have too little of now is left for them.
+            # No job gets more than its fair share now: the rest is for jobs that have less, in later steps.
             plans = {name: replace(p, rate_mbps=min(p.rate_mbps, fair[name].rate_mbps)) for name, p in plans.items()}
         return plans, again[len(jobs) :]
 

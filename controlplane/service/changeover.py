@@ -36,7 +36,7 @@ class _Change(threading.Thread):
         self.error: Exception | None = None
         self.result: Update | None = None
         self._work = work
-        self._context = copy_context()  # who has ordered it
+        self._context = copy_context()  # with the name of whoever has ordered it
 
     def run(self) -> None:
         try:

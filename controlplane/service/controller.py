@@ -93,7 +93,7 @@ class Controller:
         self._denied: dict[str, float] = {}
         self._stopping = threading.Event()
         self.reservations = Reservations(network, log)
-        self._health = HealthServicer()  # for everybody who gets a connection
+        self._health = HealthServicer()  # which everybody may ask who gets a connection
 
     @property
     def roster(self) -> Roster:
@@ -147,7 +147,7 @@ class Controller:
         if caller is not None:
             if request.node and request.node != caller.name:
                 self._deny(context, f"{caller} may not join as {request.node}")
-            request.node = caller.name  # not by addresses: those anybody can give
+            request.node = caller.name  # not by addresses, which anybody can give
         try:
             for words in self._wait_for_job(request, context):
                 yield pb.Event(waiting=pb.Waiting(reason=words))
@@ -163,7 +163,7 @@ class Controller:
             self._log(warning(f"refused an agent from {context.peer()}: {error}"))
             yield pb.Event(refused=pb.Refused(reason=str(error)))
             return
-        except Exception as error:  # the agent only sees its stream end, and comes again
+        except Exception as error:  # the agent only sees its stream end, and tries again
             self._log(failure(f"an agent from {context.peer()} cannot join: {type(error).__name__}: {error}"))
             raise
 
@@ -274,7 +274,7 @@ class Controller:
                     dry_run=request.dry_run,
                     soon=request.soon,
                 )
-        except (UpdateError, JobsError, ValueError) as error:  # ValueError: what cannot be planned, and no topology
+        except (UpdateError, JobsError, ValueError) as error:  # ValueError: it cannot be planned, or is no topology
             self._log(warning(f"replan refused: {error}"))
             _refuse(context, error)
         reply = update_reply(update, request.dry_run)

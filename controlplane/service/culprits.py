@@ -54,7 +54,7 @@ class Culprits:
     network: Network
     log: Callable[[str], None] = lambda line: None
     _counted: dict[tuple[str, str], tuple[object, dict[str, float]]] = field(default_factory=dict)  # by job and node
-    _seen: dict[str, list[_Seen]] = field(default_factory=dict)  # by job, the plan that runs last
+    _seen: dict[str, list[_Seen]] = field(default_factory=dict)  # by job, the running plan last
     _said: dict[str, float] = field(default_factory=dict)
 
     def look(self) -> None:

@@ -63,7 +63,7 @@ class Effects:
         self._epochs, self._labels = epochs, labels
         self._log, self._plan_without = log, plan_without
         self.rounds = Rounds()
-        self._said: tuple[actions.Word, pb.Event | None] | None = None  # the last words to an agent
+        self._said: tuple[actions.Word, pb.Event | None] | None = None  # the last action for an agent, and its message
 
     def places(self, configs: Mapping[str, AgentConfig]) -> tuple[Place, ...]:
         """Return what the core has to know of a plan's configurations."""
@@ -127,7 +127,7 @@ class Effects:
                 self.failures[epoch] = reason
 
     def _later(self, event: Event) -> None:
-        with suppress(OSError):  # an epoch that cannot be stored: the core has said so, and tries again
+        with suppress(OSError):  # no epoch could be stored: the core has logged that, and tries again
             self.take(event)
 
     def _tell(self, node: str, connection: int, word: actions.Word) -> None:
@@ -139,7 +139,7 @@ class Effects:
         if isinstance(word, actions.Configure | actions.SwitchOver):
             member.begin(self.rounds.number)
         if self._said is None or self._said[0] is not word or isinstance(word, actions.Configure | actions.Prepare):
-            self._said = word, message(word, node, self._told)  # the same words to many are one message
+            self._said = word, message(word, node, self._told)  # an action for many agents is one message
         member.events.put(self._said[1])
         if isinstance(word, actions.End):
             del self.members[connection]

@@ -141,7 +141,7 @@ class Failover:
                     self._take(job, mending.NextTurn())
 
     def _facts(self, job: RunningJob) -> mending.Facts:
-        # A switch or link that an operator has taken out is not going to be back.
+        # A switch or link that an operator has disabled does not come back by itself.
         missing = self.state.switches.off() or any(why != Why.OPERATOR for why in self.state.off.values())
         return mending.Facts(
             runs=not self._replanning.closed and self.state.jobs.runs(job),
@@ -160,7 +160,7 @@ class Failover:
             update = job.updater.update(state, wait=-1, most=most, crowded=crowded)
         except (UpdateError, TargetError, ValueError, OSError) as error:
             return mending.NoPlanFound(str(error))
-        except Exception as error:  # whatever it was, the job must not wait for ever
+        except Exception as error:  # the job must not wait for ever, whatever the error
             return mending.NoPlanFound(f"{type(error).__name__}: {error}")
         if update.changed:
             self._answers["agents gone on without"] += 1

@@ -112,7 +112,7 @@ class Watch:
         away, off = self.network.state.parts.trust.away, self.network.state.off
         asked_since = max((away[name] for name in timed_out if name in away and name not in off), default=-math.inf)
         for name, asked in prompt.items():
-            if asked <= asked_since:  # whether it answers tells whether this machine is slow
+            if asked <= asked_since:  # its answer tells whether this machine is slow
                 keepers[name].wake()
 
     def look_at_links(self) -> None:
@@ -147,7 +147,7 @@ class Watch:
                 del self._followed[job.name]
                 continue
             if followed is not None and since > followed.began:
-                followed = None  # what it waited for has come; this is another one, and what came before says nothing
+                followed = None  # it waits for another chunk now, to which the earlier looks do not apply
             if followed is not None and now - followed.looks[-1][0] < max(followed.pause, followed.took):
                 continue
             topology = self.network.topology
@@ -165,7 +165,7 @@ class Watch:
             if len(looks) > 3:
                 (_, first), (_, second), (_, last_but_one) = looks[0], looks[1], looks[-2]
                 dead = silent(hops, first, counted, last_but_one, second) - set(self.network.state.off)
-                # Where nothing at all has moved since, it may be the machine that waits.
+                # Where no packet at all has moved since, the whole machine may be standing still.
                 if dead and any(count > last_but_one.get(entry, count) for entry, count in counted.items()):
                     self._followed.pop(job.name)
                     self.network.failover.take(FoundSilent(tuple(sorted(dead))))
@@ -231,7 +231,7 @@ def dead_links(
         since: what they had counted some time after `before`: only packets that went in from then on count.
     """
     sent, begin = after if between is None else between, before if since is None else since
-    # A switch that has begun to count anew says nothing.
+    # Counters of a switch that has restarted begin anew, and are ignored.
     arrived = {entry[:2] for entry, count in after.items() if count != before.get(entry, count)}
     alive: set[str] = set()
     lost: Counter[str] = Counter()
@@ -240,8 +240,8 @@ def dead_links(
             continue
         if out[:2] in arrived:
             alive.add(link)
-        # A point of aggregation keeps what the others send while one's packets are lost elsewhere, and single packets
-        # of theirs may be of several chunks.
+        # While the packets of one flow are lost elsewhere, an aggregation point keeps those of its other flows, whose
+        # single packets may belong to several chunks: none of them comes out, though no link has lost them.
         least = min(sent[entry] - begin[entry] for entry in into)
         if len(into) == 1 or least >= SENT_AT_LEAST:
             lost[link] += least

@@ -74,7 +74,7 @@ def traffic(keepers: Iterable[Keeper]) -> dict[str, tuple[float, Traffic]]:
         try:
             passed = keeper.target.read_traffic()
         except TargetError:
-            return  # it is watched elsewhere, and what is known of its links stays
+            return  # its keeper handles that, and its links keep their flows
         if passed is not None:
             found[keeper.target.name] = time.monotonic(), passed
 

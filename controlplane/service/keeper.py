@@ -38,7 +38,7 @@ class Keeper:
         self.held, self.target = held, held.target
         self.rules = rules
         self.refills = 0
-        self.ordered = False  # whoever sets `rules` now writes them, too
+        self.ordered = False  # true while the order that sets `rules` also writes them
         self.state = "connected"
         self.problem = ""
         self.prompt = -math.inf
@@ -109,7 +109,7 @@ class Keeper:
 
     def read_again(self) -> None:
         """Forget what the switch is known to hold, so that it is read and gets what it lacks."""
-        if self.held.lock.acquire(blocking=False):  # Whoever has the lock writes to the switch just now.
+        if self.held.lock.acquire(blocking=False):  # Otherwise another thread is writing to the switch.
             try:
                 self.held.holds = None
             finally:

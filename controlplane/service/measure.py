@@ -159,7 +159,7 @@ class Measurements:
     def read(self) -> Reading:
         """Return the counters of the switches, at most a second old."""
         if not self._reading_lock.acquire(timeout=PATIENCE_SECONDS):
-            return self._reading  # a switch hangs; somebody else waits for it already
+            return self._reading  # a switch hangs, and another caller waits for it already
         try:
             if time.monotonic() - self._taken >= FRESH_SECONDS:
                 began = time.monotonic()
@@ -234,7 +234,7 @@ class Measurements:
                 total = before.get(link, {}).get(number, Flow()).total
                 more = grown.get(link, {}).get(number, Flow())
                 links.setdefault(link, {})[number] = Flow(total + more.total, more.mbps)
-        # What a switch sums and sends to a parameter server is counted nowhere but there.
+        # A sum that a switch sends to a parameter server is counted by that server alone.
         now = time.monotonic()
         for number, job in numbers.items():
             for root, config in job.roster.configs.items():

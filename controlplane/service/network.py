@@ -187,7 +187,7 @@ class Network:
         )
         job = RunningJob(roster, updater, job_id, terms)
         needed = {*plan.job.workers, *plan.job.parameter_servers}
-        expected = needed.union(self.state.off)  # what an operator took out was not lost
+        expected = needed.union(self.state.off)  # a node that an operator disabled was not lost
         job.do_without([node for node in (*whole.workers, *whole.parameter_servers) if node not in expected], Why.LOST)
         self.jobs.add(job)
         self.changed()
@@ -198,7 +198,9 @@ class Network:
         disabled (`kept_off`) stays disabled. Entries of jobs that were being added (`begun`, their numbers) are
         deleted. Raise FabricError where a switch cannot be written."""
         layout = self.state.parts.layout
-        gone = [name for name in kept_off if not layout.has(name)]  # of another topology than the last time
+        gone = [
+            name for name in kept_off if not layout.has(name)
+        ]  # not in this topology, which may differ from the last one
         self.failover.take(Ordered(tuple(name for name in kept_off if name not in gone), ()))
         if self.state.off:
             self.log(f"kept off as before, until replan --with: {', '.join(self.state.off)}")
@@ -291,12 +293,12 @@ class Network:
                     self.replanning.rebalance(others)
                 job_id = self.free_id() if job_id is None else job_id
                 self.jobs.begun.append(job_id)
-                _keep(self, plan.job.name)  # a controller that takes over meanwhile finds entries that are nobody's
+                _keep(self, plan.job.name)  # a controller that takes over meanwhile must know whose entries it finds
                 deployment, changes = self.install(plan, job_id, terms)
             except BaseException:
                 self.jobs.begun.clear()
                 if others:
-                    self.replanning.soon()  # room was made for nothing
+                    self.replanning.soon()  # others have made room in vain
                 raise
             job = self.run(plan, deployment, job_id, terms=terms)
             try:
@@ -307,14 +309,14 @@ class Network:
                     self.replanning.soon()
                 raise
             self.log(f"job {job.name} ({job_id}) added: {plan.rate_mbps:.4g} Mbit/s, {changes} changes on the switches")
-        self.failover.lead_around()  # what failed while it was installed
+        self.failover.lead_around()  # something may have failed while it was installed
         return job, changes
 
     def remove(self, name: str, why: str = "") -> tuple[int, list[str]]:
         """End a job and delete its entries; return how many, and which switches lose theirs later. Agents are told
         `why`. Raise JobsError where no such job runs, FabricError where a switch fails before switches are watched."""
         job = self.jobs.get(name)
-        # First of all, so that an order that waits for this job goes on.
+        # This comes first, so that an order that waits for this job goes on.
         job.ending = True
         job.roster.close(f"job {job.name} was removed" + (f": {why}" if why else ""))
         with self.replanning.changing:

@@ -47,9 +47,10 @@ class NetworkState:
         self.bases: dict[str, Topology] = {}
         self.others: Mapping[Link, float] = {}
         self.others_mbps: Mapping[Link, float] = {}
-        self._measured: dict[str, float] = {}  # what servers add to round trips, ms, as agents said last
-        self._adding: dict[str, dict[str, float]] = {}  # what hosts add, as their agents said last
-        self._found: dict[str, tuple[Plan, RoundTrips, dict[str, float]]] = {}  # by job: that, and from what
+        self._measured: dict[str, float] = {}  # by server, what it adds to round trips, ms, by the last report
+        self._adding: dict[str, dict[str, float]] = {}  # by host, what it adds, by its agent's last report
+        # By job: the plan and the round trips from which servers' times were found, and these times.
+        self._found: dict[str, tuple[Plan, RoundTrips, dict[str, float]]] = {}
 
     @property
     def off(self) -> Mapping[str, Why]:
@@ -83,7 +84,7 @@ class NetworkState:
         for job in self.jobs:
             if trips := job.roster.round_trips_ms():
                 plan, found = job.plan, self._found.get(job.name)
-                if found is None or found[0] is not plan or found[1] != trips:  # seldom: states are asked for often
+                if found is None or found[0] is not plan or found[1] != trips:  # computed only after a change
                     bits = 8 * frame_bytes(self.kind.limits.values_per_packet)
                     found = self._found[job.name] = plan, trips, host_times_ms(plan, self.topology, bits, trips)
                 self._measured = self._measured | found[2]

@@ -86,7 +86,7 @@ def next_plan(
     try:
         before = evaluate(running, held).rate_mbps
     except (PlanError, JobError):
-        before = 0.0  # it needs something that is not there any more
+        before = 0.0  # the running plan needs something that is gone
     if job == running.job:
         new = replan(running, held, strategy=wanted.strategy)
     else:
@@ -111,7 +111,7 @@ def same(running: Plan, new: Plan, trees: Difference) -> bool:
         not trees.added
         and not trees.removed
         and abs(new.rate_mbps - running.rate_mbps) <= SAME
-        and new.job == running.job  # a parameter server may be one that adds nothing
+        and new.job == running.job  # the jobs may differ by a parameter server that has no tree
         and abs(new.gather_speed - running.gather_speed) <= SAME
         and new.gathers_beside == running.gathers_beside
         and all(abs(running.trees[i].share - new.trees[j].share) <= SAME for i, j in trees.kept)

@@ -87,7 +87,7 @@ def replan(network: Network, order: Replan) -> Update:
             for job in jobs:
                 job.use_again(order.restored)
     if order.takes_effect:
-        network.changed()  # remembered before anything else, whatever becomes of the plans
+        network.changed()  # stored first, since the order holds whatever becomes of the plans
         if order.off:
             network.failover.lead_around()
         routes = _route_around(network)
@@ -98,7 +98,7 @@ def replan(network: Network, order: Replan) -> Update:
         made = _plan(network, order, concerned, bases, later)
     network.changed()
     if (len(jobs) > 1 or order.soon) and order.takes_effect:
-        # Each has taken what the others left of what is there now; some were only led around.
+        # Each was planned on what the others left, and some were only rerouted.
         network.replanning.soon()
     if order.takes_effect and routes:
         raise UpdateError(f"{routes}{order.all_the_same}")
@@ -163,7 +163,7 @@ def _plan(
             update = job.updater.update(state, order.strategy, dry_run=order.dry_run, wait=ORDER_SECONDS, most=most)
         except Exception as error:
             if order.takes_effect:
-                network.replanning.soon()  # that holds from now on, whatever became of the plans
+                network.replanning.soon()  # the order holds from now on, whatever became of the plans
             if order.off and not order.dry_run and isinstance(error, UpdateError | ValueError):
                 raise UpdateError(f"{error}{order.all_the_same}") from error
             raise

@@ -36,7 +36,7 @@ class OtherTraffic:
         self._thread = Periodic("measuring other traffic", LOOK_SECONDS, self.look, log)
 
     def start(self) -> None:
-        self._measurements.start()  # what comes to parameter servers, agents report
+        self._measurements.start()  # what arrives at parameter servers is in their agents' reports
         self._thread.start()
 
     def close(self) -> None:

@@ -114,7 +114,7 @@ class PlanChanges:
     def start_again(self, epoch: int, reason: str) -> None:
         """Start operations of the plan before this epoch again with the running plan, since they cannot end, for this
         reason. Do nothing where all have ended, or another change of plan is under way."""
-        with suppress(OSError):  # an epoch that cannot be stored: the core has said so, and tries again
+        with suppress(OSError):  # no epoch could be stored: the core has logged that, and tries again
             self._effects.take(ev.DrainBroken(epoch, reason))
 
     def repaired(self, trees: Mapping[str, Sequence[RepairedTree]]) -> None:

@@ -41,7 +41,7 @@ class PortWatch:
     def _look(self) -> None:
         self.look()
         if len(self._silent) == len(self.network.switches.keepers):
-            self._thread.end()  # nobody will ever say anything
+            self._thread.end()  # no switch will ever answer
 
     def look(self) -> None:
         """Ask every switch that can tell, and report its answer to the core."""

@@ -36,7 +36,7 @@ def who_must_go(network: Network, one: Reservation, lower: Sequence[RunningJob])
     reserved job is admitted; none where it is not admitted even without all of them."""
     count = next((n for n in range(1, len(lower) + 1) if _fits(network, one, lower[:n])), 0)
     gone = list(lower[:count])
-    for job in reversed(gone[:-1]):  # who goes first need not be in the way
+    for job in reversed(gone[:-1]):  # a job with the lowest priority need not be in the way
         fewer = [other for other in gone if other is not job]
         if _fits(network, one, fewer):
             gone = fewer

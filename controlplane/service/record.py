@@ -169,7 +169,7 @@ class Recorder:
             folder.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             with os.fdopen(os.open(path, flags, 0o600), "a") as file:
-                # The machine may have stopped, or the disk been full, in the middle of the line before.
+                # The previous line may have been cut off, when the machine stopped or the disk was full.
                 begin = "\n" if self._torn and file.tell() else ""
                 self._torn = True
                 file.write(f"{begin}{json.dumps(asdict(entry))}\n")
@@ -194,5 +194,5 @@ def _entries(lines: Iterable[str], after: int) -> Iterator[Entry]:
             continue
         try:
             yield Entry(**json.loads(line))
-        except (ValueError, TypeError):  # The machine stopped in the middle of it.
+        except (ValueError, TypeError):  # The machine stopped while this line was written.
             continue

@@ -200,7 +200,9 @@ def _take(network: Network, topology: Topology) -> None:
         for job in network.jobs:
             job.updater.relaid(topology)
     if declared:
-        network.log(f"what `replan --set` and --topology said of the network before is over: job {', '.join(declared)}")
+        network.log(
+            f"what `replan --set` and --topology declared before does not hold any more: job {', '.join(declared)}"
+        )
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class Replanning:
         self.fair = False
         self.closed = False
         self._wanted = threading.Event()
-        self._lock = threading.Lock()  # of the thread
+        self._lock = threading.Lock()  # protects `_thread`
         self._thread: threading.Thread | None = None
 
     def soon(self) -> None:
@@ -90,7 +90,7 @@ class Replanning:
                     if not failures:
                         made_way, failures = change_over({name: self._work(jobs[name], wanted[name]) for name in names})
                         done |= made_way
-                        # One that was removed meanwhile leaves more than was planned.
+                        # A job that was removed meanwhile leaves more than was planned for the others.
                         failures = {name: words for name, words in failures.items() if self.state.jobs.runs(jobs[name])}
                 self._answers["plans changed"] += sum(update is None or update.changed for update in done.values())
                 for name, job in jobs.items():
@@ -138,7 +138,7 @@ class Replanning:
             self._wanted.clear()
             try:
                 failures = self._plan_all(turns.said)
-            except Exception as error:  # the thread must not end; whatever it was is said
+            except Exception as error:  # logged: the thread must not end, whatever the error
                 failures = {"all": f"{type(error).__name__}: {error}"}
             turns, lines = turns.over(failures)
             for line in lines:
@@ -155,7 +155,7 @@ class Replanning:
                 if changed:
                     self._log(f"all jobs planned again, together; Mbit/s: {', '.join(changed)}")
                 if 0 < self._admissions.steps <= 2 * len(self.state.jobs):
-                    self._wanted.set()  # the next ones
+                    self._wanted.set()  # for the next steps
                 return {}
             except Late as error:
                 return error.why
@@ -163,7 +163,7 @@ class Replanning:
                 failures["all"] = str(error)
         if self._all_home():
             return {}
-        # One after the other: each is planned on what the others leave.
+        # Jobs are planned one after the other, each on what the others leave.
         moved_on = False
         for job in self.worst_first(self.state.jobs.staying(), late):
             if self.closed or not self.state.jobs.runs(job):

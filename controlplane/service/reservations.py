@@ -42,7 +42,7 @@ class Reservations:
         self._lock = threading.RLock()
         self._held: dict[str, Reservation] = {one.name: one for one in network.reserved}
         self._problems: dict[str, tuple[float, str]] = {}
-        self._in_vain: set[str] = set()  # jobs were taken off for it, and put back: not again
+        self._in_vain: set[str] = set()  # names for which jobs were removed in vain, which is not done twice
         self._thread = Periodic("reservations", LOOK_SECONDS, self.look, log)
 
     def start(self) -> None:
@@ -127,7 +127,7 @@ class Reservations:
                 self._end(one)
             elif one.running:
                 if all(job.name != one.name for job in self._network.jobs.staying()):
-                    self._drop(one)  # it was removed, or took itself off
+                    self._drop(one)  # its job was removed, or has ended
             elif now >= one.start:
                 self._begin(one, now)
             elif now >= one.start - one.notice and not one.told:

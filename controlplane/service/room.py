@@ -115,7 +115,7 @@ def place(
 
     if installed and own and not fresh:
         first = attempt(low)
-        offset = min(_labels(first.rulesets)) - low  # not every label needs an entry
+        offset = min(_labels(first.rulesets)) - low  # the first label need not have an entry
         same = first if min(own) == low + offset else attempt(min(own) - offset)
         if all(_same(part(rules), installed.get(switch)) for switch, rules in same.rulesets.items()):
             return same

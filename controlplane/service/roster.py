@@ -229,7 +229,7 @@ class Roster:
         """Take note that an agent's stream has ended."""
         with self._lock:
             if any(one.connection == member.connection for one in self.state.nodes.values()):
-                with suppress(OSError):  # an epoch that cannot be stored: the core has said so, and tries again
+                with suppress(OSError):  # no epoch could be stored: the core has logged that, and tries again
                     self._effects.take(ev.Left(member.connection))
 
     def report(self, request: pb.ReportRequest) -> None:
@@ -251,7 +251,7 @@ class Roster:
             again, member.heard = rounds.count(request.node), rounds.number
             if again and self.running:
                 hang = silent(self.state, self.members(), rounds.number, now)
-                for node, seconds in hang[:1]:  # whether the next one may go depends on it
+                for node, seconds in hang[:1]:  # the job may need the next one when this one is gone
                     self._effects.take(ev.Silent(node, seconds))
 
     def look_for_hanging(self) -> None:

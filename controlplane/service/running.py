@@ -33,10 +33,10 @@ class RunningJob:
     def __init__(self, roster: Roster, updater: Updater, job_id: int, terms: Terms = USUAL) -> None:
         self.terms = terms
         self.ending = False  # it is being removed
-        self.without: dict[str, Why] = {}  # of its agents: those that it is planned without, and why
+        self.without: dict[str, Why] = {}  # agents without which its plans are made, and why
         self._changing = threading.Lock()  # of `without` and `mending`
-        self.losses: Counter[str] = Counter()  # how often each was lost
-        self.mending = Mending(updater.job.name)  # what is being done about those that were lost
+        self.losses: Counter[str] = Counter()  # by node, how many times it was lost
+        self.mending = Mending(updater.job.name)  # what is being done about lost agents
         self.roster = roster
         self.updater = updater
         self.job_id = job_id

@@ -79,8 +79,8 @@ class Used:
                 note(node, loads.roots, self.roots, topology.residual_ingress_mbps(node))
         if not found:
             return {"kind": "", "name": "", "link": None, "used": 0.0, "share": 1.0}
-        # Of equals what is shared with others, of this what the job has most of (there rates are made equal), and then
-        # the node: it says more than the link that leads there.
+        # Among equally full ones, prefer what is shared with others, then what this job has most of (rates are made
+        # equal there), and then a node, which says more than the link that leads to it.
         used, share, kind, name, at = max(
             found, key=lambda one: (round(one[0], 6), one[1] < ALONE, round(one[1], 6), one[4] is None)
         )

@@ -31,8 +31,8 @@ class SlowTrees:
     network: Network
     log: Callable[[str], None] = lambda line: None
     _looked: float = 0.0
-    _slow: dict[str, dict[int, int]] = field(default_factory=dict)  # by job and tree: in how many looks in a row
-    _said: dict[str, int] = field(default_factory=dict)  # by job: the version of the plan of which it was said
+    _slow: dict[str, dict[int, int]] = field(default_factory=dict)  # by job and tree: looks in a row that found it slow
+    _said: dict[str, int] = field(default_factory=dict)  # by job: the version of the plan for which it was logged
 
     def look(self) -> None:
         """Log which trees are slow, once for each plan."""

@@ -38,7 +38,7 @@ class StandingTrees:
         self._looked = now
         jobs = [job for job in self.network.jobs if not job.ending]
         for job in jobs:
-            # In a change of plan agents report of the new plan alone, and what drains may need what the old one lacks.
+            # During a change of plan agents report on the new plan only, whose operations may wait for the old plan's.
             if job.roster.running and job.roster.state.handover is None:
                 self._look_at(job)
         names = {job.name for job in jobs}

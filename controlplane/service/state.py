@@ -171,7 +171,7 @@ class Kept:
     ) -> None:
         self._folder, self._what, self._log = folder, what, log
         self._lock = threading.Lock()
-        self._saving = threading.Lock()  # so that what is older is never written over what is newer
+        self._saving = threading.Lock()  # so that an older state never replaces a newer one
         self._waits = False
         self._problem = ""
 

@@ -157,7 +157,7 @@ class Switches:
 
     def _want(self, keeper: Keeper) -> None:
         rules = self._wanted(keeper.target.name)
-        if rules != keeper.rules:  # what is the same stays the same object: keepers look at that
+        if rules != keeper.rules:  # equal rules stay the same object, since keepers compare objects
             keeper.rules = rules
 
     def fill(self) -> int:
@@ -176,7 +176,7 @@ class Switches:
             except fabric.FabricError as error:
                 if not self.keepers:
                     raise
-                self._log(warning(f"entries of job {job} are taken off by and by: {error}"))
+                self._log(warning(f"entries of job {job} are deleted as switches come back: {error}"))
                 changes = 0
             self.keep(job, None)
             return changes
@@ -185,7 +185,7 @@ class Switches:
         """Write what the switches lack; return the number of changes. Raise FabricError where one fails."""
         if self.keepers:
             return self._count(self._write_watched())
-        # A switch whose rules stay is not read for that.
+        # A switch whose rules stay is not read.
         wanted = {one: rules for one in self._held if (rules := self._wanted(one.name)) != one.holds}
         return self._count({done.switch: done.changes for done in fabric.bring(wanted, self._log)})
 

@@ -100,12 +100,12 @@ class Updater:
         self.job = frame.job
         self.topology = topology
         self._whole = topology
-        self.home = running.plan  # what the job was given: it goes back there when what failed is back
+        self.home = running.plan  # the plan that the job was given, to which it returns after a failure
         self._current = running
         self._beside: Version | None = None  # installed, but not switched over to
         self._draining: Version | None = None  # switched over from, but not retired
         self._present: Topology | None = None  # the state of the network that a repair has seen last
-        self._spent: dict[str, set[tuple[int, int]]] = {}  # slots that the running epoch has used and left
+        self._spent: dict[str, set[tuple[int, int]]] = {}  # by switch, slots that the running epoch has given up
         self._frame = frame
         self._switches = switches
         self._roster = roster
@@ -278,7 +278,7 @@ class Updater:
         self._changed()
         moved()
         repeated = 0, 0
-        if epoch and hopeless:  # it failed while agents made ready
+        if epoch and hopeless:  # something failed while agents made ready
             self._roster.plan.start_again(epoch, hopeless)
         if epoch:
             try:
@@ -341,7 +341,7 @@ class Updater:
         """Switch the agents over. Return the epoch and the operation from which they work with the new plan (0 where
         the job was not running, or begins anew), and for how many seconds workers may have held operations back. Raise
         HandoverError."""
-        # What could not be led around never ends what is under way: that is done again.
+        # Operations on trees that could not be rerouted never end, and are started again.
         broken = not all(unbroken(self.plan, state) for state in (topology, self._present or topology))
         back = [node for node, config in new.agents.items() if config.role == "worker" and node not in old.agents]
         if back:

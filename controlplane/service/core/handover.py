@@ -64,7 +64,7 @@ def _refusal(state: State, places: tuple[Place, ...]) -> str:
         return f"the job does not run: waiting for {names(absent)}"
     newcomers = [place.node for place in places if place.role == "worker" and place.node not in state.plan]
     if newcomers:
-        return f"{names(newcomers)} cannot join what runs: it knows none of its operations"
+        return f"{names(newcomers)} cannot join while the job runs: a new worker knows none of its operations"
     return ""
 
 
@@ -193,4 +193,4 @@ def retire(step: Step, event: RetireOrdered) -> None:
         step.stop(node, standby_words(node))
         if entry.state == NodeState.DRAINING:
             step.put(node, state=NodeState.STANDBY)
-    step.say(f"nothing is left of what ran before epoch {handover.epoch}")
+    step.say(f"nothing is left of the plan before epoch {handover.epoch}")

@@ -96,7 +96,7 @@ def decide(state: State, event: ev.Event, now: float) -> tuple[State, tuple[Acti
             if step.state.running:
                 _abort(step, reason, "")
             _replace_plan(step, places)
-            if step.state.phase == Phase.WAITING:  # for the same nodes: all of them may be there
+            if step.state.phase == Phase.WAITING:  # the plan may need the same nodes, whose agents are there
                 _start_or_wait(step)
         case ev.GivenUp(reason) if state.phase == Phase.SHORT:
             _stop_all(step, reason, next(iter(state.lost())))
@@ -208,7 +208,7 @@ def _make_way(step: Step, node: str, event: ev.Joined) -> None:
 def _left(step: Step, connection: int) -> None:
     """Handle the end of an agent's stream of events, according to what the agent has announced and to its state."""
     node = next((one for one, entry in step.state.nodes.items() if entry.connection == connection), None)
-    if node is None:  # another process has taken its place, or it is out already
+    if node is None:  # another process has replaced it, or it was removed already
         return
     entry = step.state.nodes[node]
     if entry.state in RESERVE:

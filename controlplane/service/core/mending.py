@@ -203,9 +203,9 @@ def _attempt(state: Mending, facts: Facts) -> tuple[Mending, list[Action]]:
     done: list[Action] = [DoWithout(gone)]
     without = {*facts.without, *gone, state.node}
     if all(server in without for server in facts.servers):
-        done.append(UseAgain(facts.waiting))  # none is left but those that are back and not steady yet
+        done.append(UseAgain(facts.waiting))  # only servers are left that are back and not steady yet
     attempt = state.attempt + 1
-    done.append(FindPlan(crowded=attempt > 1))  # what others have is better than nothing
+    done.append(FindPlan(crowded=attempt > 1))  # a little of what other jobs have is better than nothing
     return replace(state, stage=Stage.PLANNING, attempt=attempt, gone=gone), done
 
 
@@ -213,10 +213,10 @@ def _not_found(state: Mending, error: str, facts: Facts, now: float) -> tuple[Me
     node, done = state.node, list[Action]()
     more = set(facts.lost).difference(state.gone)
     if not facts.runs or node in facts.members:
-        done.append(UseAgain((node,)))  # all stopped meanwhile, and it is back
+        done.append(UseAgain((node,)))  # all agents stopped meanwhile, and this one is back
     elif not more and (facts.missing or state.attempt == 1) and now - state.began < PATIENCE_SECONDS:
-        # A switch that does not answer now is led around soon, or is back, and so may what else is off be; until then
-        # all wait anyway.
+        # A switch that does not answer is soon back, or the job is rerouted around it, and so may other disabled parts
+        # be; until then all agents wait anyway.
         if state.attempt == 1:
             done.append(Say(f"job {state.job} waits, to go on without {node}: {error}"))
         return replace(state, stage=Stage.PATIENT), [*done, TryAgain(AGAIN_SECONDS)]

@@ -63,7 +63,7 @@ def decide(
     """
     now = before if before.epoch == epoch else replace(before, epoch=epoch, read=frozenset())
     now = replace(now, anew=now.anew.difference(moving))
-    if not moving:  # nothing of the job gets through: hosts, links or the machine, about which others decide
+    if not moving:  # no tree gets through: that is a matter of hosts, links or the machine, for other parts
         return now, Do.NOTHING, -1
     for tree, seconds in sorted(standing.items()):
         least = PACKETS * slowest.get(tree, 0.0)

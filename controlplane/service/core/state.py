@@ -19,7 +19,7 @@ class Refused(Exception):
 class NodeState(StrEnum):
     """State of a node of the job."""
 
-    __hash__ = str.__hash__  # that of an Enum takes longer, and each look at all nodes needs it
+    __hash__ = str.__hash__  # an Enum's own is slower, and every search for nodes in a state needs it
 
     EXPECTED = "expected"
     """The plan needs the node, and no agent has joined for it. Such a node needs no entry in `State.nodes`."""

@@ -60,7 +60,7 @@ class EtcdStore:
             except (OSError, ValueError, http.client.HTTPException) as error:
                 problem = f"{member}: {error or type(error).__name__}"
                 continue
-            with self._lock:  # The one that has answered is asked first from now on.
+            with self._lock:  # The member that has answered is asked first from now on.
                 self._members = [member, *(other for other in self._members if other != member)]
             return answer
         raise StoreError(f"etcd does not answer ({problem})")

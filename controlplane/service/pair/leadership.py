@@ -90,7 +90,7 @@ class Leadership:
     def _take(self, seen: tuple[Value, Value], began: float) -> bool:
         """Take the lead, unless the leader has written meanwhile. Return whether that worked. Raise StoreError."""
         leader, beat = seen
-        if leader.content.decode(errors="replace") == self._token:  # An answer had been lost.
+        if leader.content.decode(errors="replace") == self._token:  # It had been written, and the answer was lost.
             self._revision = leader.revision
         else:
             wanted = {BEAT: b"0", LEADER: self._token.encode()}
@@ -130,7 +130,7 @@ class Leadership:
             try:
                 self.store.commit({LEADER: b""}, {LEADER: self._revision})
             except StoreError:
-                pass  # It is noticed by the beat that does not come.
+                pass  # The others notice it by the missing beats.
 
     def _beat(self) -> None:
         number = 0
@@ -143,7 +143,7 @@ class Leadership:
                 return
             except StoreError:
                 continue
-            if done and began < self._until:  # An answer that comes too late does not make up for the time in between.
+            if done and began < self._until:  # The lead was lost in between where the answer comes too late.
                 self._until = began + self._after * PART_THAT_LEADS
 
     def _watch(self) -> None:

@@ -53,7 +53,7 @@ class SharedEpochs(EpochStore):
             self._leadership.commit({SECRET: own}, {SECRET: 0})
             there = store.read(SECRET)
         if len(there.content) != SECRET_BYTES:
-            raise StoreError("what the store has as the network's secret is none")
+            raise StoreError("the store's value for the network's secret is no secret")
         self._known = there.content
         return self._known
 

@@ -194,7 +194,7 @@ def _links(snapshot: Mapping[str, Any], paths: Mapping[Any, Any], full: float) -
             "colour": OFF_COLOUR if link["off"] else colour,
             "width": _width(planned, full, most) if planned else 1.0,
             "live_width": _width(measured, full, most),
-            "live": 1.0 if live or link["off"] else 0.0,  # a width of 0 is no width to a browser
+            "live": 1.0 if live or link["off"] else 0.0,  # browsers ignore a width of 0
             "alpha": 0.45 if planned else 0.25,
         }  # fmt: skip
         for name, value in row.items():

@@ -218,7 +218,7 @@ class _Server(ThreadingHTTPServer):
     contexts: Fresh[ssl.SSLContext] | None = None
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        if self.contexts is not None:  # here, in the connection's own thread: a handshake may take its time
+        if self.contexts is not None:  # here, in the connection's own thread, since a handshake may take long
             request.settimeout(REQUEST_SECONDS)
             request = self.contexts.now().wrap_socket(request, server_side=True)
         try:
