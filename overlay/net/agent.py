@@ -35,6 +35,7 @@ from overlay.net.site_services import SiteServices
 from overlay.net.submissions import About, Done, Submission, Submissions
 from overlay.net.tasks import AgentParts, Tasks
 from overlay.net.tls import Security
+from overlay.net.told import unpacked
 from overlay.net.transport import end_all
 from overlay.net.withdrawals import ANSWER_SECONDS, Withdrawals
 
@@ -323,7 +324,7 @@ class Agent:
             blocks = tuple((str(owner), int(first), int(size)) for owner, first, size in message["blocks"])
             self._eager_scatter.set_default_split(message["values"], message["chunk_values"], blocks)
         elif kind == "task":
-            self._begun(self.tasks.begin(Task.from_json(message["task"])))
+            self._begun(self.tasks.begin(unpacked(message)))
         elif kind == "alike":
             self._begun(self.tasks.begin_alike(message["as"], message["task"], message["round"]))
         elif kind == "mend":

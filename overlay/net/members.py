@@ -11,6 +11,7 @@ from dataclasses import replace
 from controlplane.planner.plan.task import Task
 from overlay.net.liveness import Silence
 from overlay.net.takeover import AgentState
+from overlay.net.told import Told, packed
 
 
 class Member:
@@ -24,7 +25,7 @@ class Member:
         inbound: whether other agents can connect to it.
         joined: when it joined, in seconds of the monotonic clock.
         silence: how long it has said nothing.
-        latest: the task that it was told of last.
+        told: the tasks that it was told of last.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Member:
         self.node, self.address, self.writer, self.state = node, address, writer, state
         self.joined = time.monotonic()
         self.silence = Silence()
-        self.latest: Task | None = None
+        self.told = Told()
 
     def tell(self, message: bytes) -> None:
         """Send a line of JSON; do nothing when the connection is closing."""
@@ -54,7 +55,7 @@ class Members(dict[str, Member]):
                 self[node].tell(data)
 
     def announce(self, task: Task, nodes: Iterable[str]) -> None:
-        """Tell these agents of a task. An agent whose last task differs only in number and round is told no more than
+        """Tell these agents of a task. An agent whose last task of the same kind differs only in number and round is told no more than
         these: ninety trees are 100 kB to write, and to read for each agent, while all wait for the last agent.
         """
         others: list[str] = []
@@ -63,7 +64,7 @@ class Members(dict[str, Member]):
             member = self.get(node)
             if member is None:
                 continue
-            before, member.latest = member.latest, task
+            before = member.told.add(task)
             alike = next((same for other, same in compared if other is before), None)
             if alike is None:
                 assert before is not None
@@ -74,4 +75,4 @@ class Members(dict[str, Member]):
             else:
                 others.append(node)
         if others:
-            self.tell(others, type="task", task=task.to_json())
+            self.tell(others, type="task", packed=packed(task))

@@ -38,8 +38,9 @@ STALLED_SECONDS = 20.0
 PROBE_VALUES = 1024, 65_536
 """Least and most values of a measurement's messages: slow links carry a few small ones, fast ones large ones."""
 
-PROBE_QUICK_SECONDS = 0.005
-"""Time, in seconds: messages grow while the connection takes one in less."""
+PROBE_MESSAGE_SECONDS = 0.02
+"""Time that a measurement's message takes, in seconds, at the rate seen so far: what the connection has taken when the
+measurement is over is in the way of all messages until it has left."""
 
 TRIPS_SECONDS = 5.0
 TRIPS_POLL_SECONDS = 0.05
@@ -258,27 +259,29 @@ class SiteServices:
 
     def _probe(self, to: str, number: int, seconds: float) -> None:
         """Send values to another site for so many seconds, as fast as its connection takes them."""
-        end, adapt = self._loop.time() + seconds, [self._loop.time() + seconds / 4]
+        began, before = self._loop.time(), self._neighbours.acknowledged(to)
+        end, adapt = began + seconds, [began + seconds / 4]
+        least, most = PROBE_VALUES
 
-        def post(size: int, before: float) -> None:
+        def post() -> None:
             now = self._loop.time()
             if to not in self._neighbours.members or self._ended is not None:
                 return
             if adapt and now > adapt[0]:  # what counts comes after the first third
                 adapt.clear()
                 self._neighbours.adapt_to(to)
-            if now - before < PROBE_QUICK_SECONDS:
-                size = min(2 * size, PROBE_VALUES[1])
+            rate = (self._neighbours.acknowledged(to) - before) / max(now - began, PROBE_MESSAGE_SECONDS)
+            size = max(least, min(most, int(rate * PROBE_MESSAGE_SECONDS) // 4))
             path = self._neighbours.path(self._node, to)
             header = Header(Kind.PROBE, self._neighbours.epoch, number, path, 1, chunk=int(now >= end), values=size)
 
             def taken() -> None:
                 if now < end:
-                    self._loop.call_soon(post, size, now)
+                    self._loop.call_soon(post)
 
             self._neighbours.send(PIECE_PRIORITY, header, self._nothing[:size], taken)
 
-        post(PROBE_VALUES[0], self._loop.time() - 1.0)
+        post()
 
     def _measured(self, sender: str, header: Header) -> None:
         arriving = self._arriving.setdefault((sender, header.task), _Arriving())

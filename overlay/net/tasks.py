@@ -23,6 +23,7 @@ from overlay.net.neighbours import Neighbours
 from overlay.net.pending_messages import PendingMessages
 from overlay.net.reliable_multicast import NOTHING, ReliableMulticast
 from overlay.net.submissions import Done, Submissions
+from overlay.net.told import Told
 
 ENDED_TASKS = 256
 """Number of tasks of which an agent remembers how they ended, for a coordinator that takes over."""
@@ -80,7 +81,7 @@ class Tasks:
         self.idle.set()
         self.velocity: Values | None = None
         self._newest = 0  # the highest number of a task that the coordinator has told
-        self._latest: Task | None = None  # the task that it told last
+        self._told = Told()
         self._losses: list[tuple[str, str]] = []  # (neighbour, reason) since a coordinator acted last
         self._let_go: set[int] = set()  # tasks for whose results the trainer waits no longer
         self._ended: dict[int, bool] = {}  # task -> whether it was done; else it was given up
@@ -100,32 +101,34 @@ class Tasks:
         """Give up all tasks: another coordinator acts, which does not know them and numbers its own anew."""
         self.abort_all("another coordinator has taken over")
         self._newest = 0
+        self._told.forget()
         self._ended.clear()
 
     # --- what the coordinator says ---
 
     def begin_alike(self, number: int, new: int, round_: int) -> Execution | None:
-        """Begin task `new`, which equals task `number`, the last one told, except for its number and round. Return None
-        where it cannot be begun, and the coordinator has been told why.
+        """Begin task `new`, which equals task `number`, the last one told of its kind, except for its number and round.
+        Return None where it cannot be begun, and the coordinator has been told why.
         """
-        if self._latest is None or self._latest.number != number:
-            reason = f"it is to be like task {number}, and that was not the last task that this agent was told of"
+        before = self._told.numbered(number)
+        if before is None:
+            reason = f"it is to be like task {number}, and this agent was told of no such task, or of another one since"
             self._tell(type="failed", task=new, reason=reason)
             return None
-        return self.begin(replace(self._latest, number=new, round=round_), checked=True)
+        return self.begin(replace(before, number=new, round=round_), checked=True)
 
     def begin(self, task: Task, *, checked: bool = False) -> Execution | None:
         """Begin a task. Return None where it cannot be begun, and the coordinator has been told why. With `checked`,
         the task is known to be well formed.
         """
-        number, self._latest = task.number, None
+        number = task.number
         try:
             if not checked:
                 task.check()
         except TaskError as error:
             self._tell(type="failed", task=number, reason=str(error))
             return None
-        self._latest = task
+        self._told.add(task)
         environment = Environment(
             send=lambda request: self._send_request(execution, request),
             finished=lambda: self._finished(execution),

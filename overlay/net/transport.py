@@ -382,6 +382,12 @@ class Peer:
             self.lines.append(line := _Outbound(self))
             self._opening.append(asyncio.ensure_future(self._open(line, needed=False)))
 
+    def acknowledged(self) -> int:
+        """Return how many bytes of what was sent the peer's kernel has."""
+        waiting = sum(line.under_way() + line.transport.get_write_buffer_size()
+                      for line in self.lines if line.transport is not None)  # fmt: skip
+        return max(0, self.bytes_sent - waiting)
+
     def round_trip(self) -> float | None:
         """Return the least round trip of the connections, in seconds; None where none is open yet, or nothing was
         acknowledged.
