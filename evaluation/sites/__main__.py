@@ -1,5 +1,6 @@
 """Time to a given loss across emulated sites, by DiLoCo over `inart.sites` and synchronously over gloo (root). DiLoCo
-over PCCL is beside them where PCCL's Python package can be imported (evaluation/sites/with_pccl.py).
+over PCCL is beside them where PCCL's Python package can be imported (evaluation/sites/with_pccl.py): `pccl` as it is,
+`pccl-ring` with its sites in the order of the best ring of the emulated links (evaluation/sites/rings.py).
 
     python -m evaluation.sites --network aws netstorm --systems diloco gloo
     python -m evaluation.sites chaos --sites 20 --minutes 10               # everything fails: evaluation/sites/chaos.py
@@ -8,15 +9,14 @@ over PCCL is beside them where PCCL's Python package can be imported (evaluation
 Each site is a network namespace with PyTorch in it; links have the network's rates, scaled to what the machine carries
 (--total-mbps). All sites train the example's GPT (examples/train_gpt.py) on random parts of Python's documentation, and
 look at the same text that nobody trains on. A step takes --compute seconds at least, as on machines of the sites' own.
-The coordinator is told nothing of the network: the sites measure it, once, for about as many seconds as there are
-sites. Times and bytes count from when all sites are ready and that has ended.
+The coordinator, at the first site as PCCL's master, is told nothing of the network: the sites measure it, once, for
+about as many seconds as there are sites. Times and bytes count from when all sites are ready and that has ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,22 +25,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
-from urllib.request import urlopen
 
-from controlplane.planner.strategies.wan.site_rounds import SiteRounds
-from evaluation.sites import chaos, volume, with_pccl
+from evaluation.sites import chaos, coordination, volume, with_pccl
+from evaluation.sites.rings import Rings
 from evaluation.sites.training import OPTIMISERS, Lesson
-from overlay.core.site_network import SiteNetwork
-from overlay.sites.command import SiteSettings, make_coordinator
 from topologies.load import LoadMonitor
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, network_named, scaled
 from topologies.zygote import HostFailure, HostProcess, Zygote
 
 READY_SECONDS = 180.0
-BUSY = r"^inart_sites_busy_seconds_total (\S+)$"
 POLL_SECONDS = 0.02
-SYSTEMS = ("gloo", "pccl", *OPTIMISERS)
-CHUNK_VALUES = 1024
+SYSTEMS = ("gloo", "pccl", "pccl-ring", *OPTIMISERS)
 
 
 @dataclass(frozen=True)
@@ -49,9 +44,9 @@ class Row:
 
     target_s: seconds until the common model's loss was at most `target`, None: it was not within the limit. loss: the
     last one. steps: of a site until then. step_s: seconds of a step, with everything. bytes_a_step: that left a site,
-    frames included, mean of the sites. waited: the part of the time in which training stood still for the network (of
-    systems that say so). busy: the part of the time in which a round was on the network (of the same systems).
-    cpu_idle: of the machine.
+    frames included, mean of the sites. waited_s: seconds in which training stood still for the network and for slower
+    sites, mean of the sites (of systems that say so); least_s: the same of the site that waited least. busy: the part
+    of the time in which a round was on the network (of `inart.sites`). cpu_idle: of the machine.
     """
 
     network: str
@@ -64,7 +59,8 @@ class Row:
     steps: int
     step_s: float
     bytes_a_step: float
-    waited: float
+    waited_s: float
+    least_s: float
     busy: float
     cpu_idle: float
     points: tuple[tuple[float, float], ...]
@@ -85,64 +81,94 @@ class Emulated:
         self.lesson = Lesson(width=arguments.width, compute_s=arguments.compute, every=arguments.every,
                              bits=arguments.bits, seed=arguments.seed)  # fmt: skip
         self.hosts = self.topology.servers
+        self.parameters = sum(parameter.numel() for parameter in self.lesson.model().parameters())
         say(f"{network}: {len(self.hosts)} sites, rates times {factor:.3g}")
 
     def run(self, systems: Sequence[str]) -> list[Row]:
         with ExitStack() as stack:
             self.wan = stack.enter_context(Wan(self.topology, 0.0, self.arguments.seed))
-            preload = ["torch", "torch._dynamo", "evaluation.sites.training"]
+            preload = ["torch", "torch._dynamo", "evaluation.sites.training", "evaluation.sites.coordination"]
             self.zygote = stack.enter_context(Zygote(self.wan.emulation, preload=preload))
             self.zygote.wait_ready()
             rows = []
             for system in systems:
-                missing = with_pccl.missing() if system == "pccl" else ""
+                missing = with_pccl.missing() if system.startswith("pccl") else ""
                 if missing:
-                    say(f"pccl is left out: {missing}")
+                    say(f"{system} is left out: {missing}")
                     continue
                 rows.append(self._one(system))
                 say(line_of(rows[-1]))
             return rows
 
     def _one(self, system: str) -> Row:
-        own = {"gloo": self.gloo, "pccl": self.pccl}
-        return own[system]() if system in own else self.ours(system)
+        if system == "gloo":
+            return self.gloo()
+        return self.pccl(system) if system.startswith("pccl") else self.ours(system)
 
     def ours(self, system: str) -> Row:
-        network = SiteNetwork(CHUNK_VALUES)
-        with make_coordinator(
-            self.wan.emulation.controller_host, 0,
-            SiteSettings(len(self.hosts), probe_seconds=self.arguments.probe_seconds), network, log=say,
-        ) as coordinator:  # fmt: skip
-            where = "{}:{}".format(*coordinator.address)
-            about = {"how": system, "coordinator": where}
+        first = self.topology.address(self.hosts[0])
+        about = {"address": first, "sites": len(self.hosts), "probe_seconds": self.arguments.probe_seconds}
+        coordinator = self.zygote.spawn(self.hosts[0], "evaluation.sites.coordination:coordinate", about)
 
-            def measured() -> bool:
-                return isinstance(coordinator.policy, SiteRounds) and not coordinator.policy.held
+        def status() -> dict[str, Any]:
+            coordinator.send("")
+            answer: dict[str, Any] = coordinator.receive(READY_SECONDS)
+            return answer
 
-            def busy() -> float:
-                with urlopen(f"http://{where}/metrics") as answer:
-                    return sum(map(float, re.findall(BUSY, answer.read().decode(), re.M)))
+        def measured() -> None:
+            _wait(lambda: bool(status()["measured"]))
+            say(coordinator.log.read_text().rstrip())
 
-            return self._train(system, "evaluation.sites.training:by_sites", about, measured, busy)
+        try:
+            coordinator.receive(READY_SECONDS)
+            where = {"how": system, "coordinator": f"{first}:{coordination.PORT}"}
+            return self._train(
+                system, "evaluation.sites.training:by_sites", where, measured=measured,
+                busy=lambda: float(status()["busy"]),
+            )  # fmt: skip
+        finally:
+            coordinator.end()
 
     def gloo(self) -> Row:
         about = {"first": self.topology.address(self.hosts[0]), "sites": len(self.hosts)}
         return self._train("gloo", "evaluation.sites.training:by_gloo", about)
 
-    def pccl(self) -> Row:
+    def pccl(self, system: str) -> Row:
         about = {"master": f"{self.topology.address(self.hosts[0])}:{with_pccl.PORT}", "sites": len(self.hosts)}
-        return self._train("pccl", "evaluation.sites.with_pccl:by_pccl", about)
+        ring: Sequence[str] = self.hosts
+        if system == "pccl-ring":
+            rings = Rings(self.topology, self.parameters)  # a byte a value
+            ring = rings.best()
+            say(f"  ring {' '.join(ring)}: {rings.seconds(ring):.2f} s at least, a random one {rings.usual():.2f} s")
+        return self._train(
+            system, "evaluation.sites.with_pccl:by_pccl", about,
+            joined=lambda processes: self.joined(processes, ring, in_order=system == "pccl-ring"),
+        )  # fmt: skip
+
+    def joined(self, processes: dict[str, HostProcess], ring: Sequence[str], *, in_order: bool) -> None:
+        """The sites join PCCL's master one after the other. in_order: PCCL's ring has to have this order; raises
+        HostFailure when it has another one."""
+        for site in ring:
+            processes[site].send("join")
+            processes[site].receive(READY_SECONDS)
+        peers = {site: processes[site].receive(READY_SECONDS)["peers"] for site in ring}
+        for site, following in zip(ring, [*ring[1:], ring[0]], strict=True) if in_order else ():
+            if self.topology.address(following) not in peers[site]:
+                raise HostFailure(f"{site} has no connection to {following}: this PCCL's ring has not the order in "
+                                  "which sites join (docs/notes/wan.md says how a build has it)")  # fmt: skip
 
     def _train(
         self,
         system: str,
         function: str,
         about: dict[str, Any],
-        measured: Callable[[], bool] = lambda: True,
+        *,
+        joined: Callable[[dict[str, HostProcess]], None] = lambda processes: None,
+        measured: Callable[[], None] = lambda: None,
         busy: Callable[[], float] = lambda: 0.0,
     ) -> Row:
-        """measured: the sites have measured their network, which happens once and is not counted as training. busy: the
-        seconds in which rounds were on the network."""
+        """joined: has the sites join each other. measured: waits until the sites have measured their network, which
+        happens once and is not counted as training. busy: the seconds in which rounds were on the network."""
         processes: list[HostProcess] = []
         try:
             for site, host in enumerate(self.hosts):
@@ -150,9 +176,10 @@ class Emulated:
                 if system in OPTIMISERS:
                     own |= {"node": host, "address": self.topology.address(host)}
                 processes.append(self.zygote.spawn(host, function, about | own))
+            joined(dict(zip(self.hosts, processes, strict=True)))
             for process in processes:
                 process.receive(READY_SECONDS)
-            _wait(measured)
+            measured()
             load = LoadMonitor(self.wan.emulation)
             for process in processes:
                 process.send("begin")
@@ -192,18 +219,18 @@ class Emulated:
     def _row(
         self, system: str, points: list[dict[str, Any]], others: list[dict[str, Any]], busy: float, idle: float
     ) -> Row:
-        parameters = sum(parameter.numel() for parameter in self.lesson.model().parameters())
         if not points:
             nan = float("nan")
-            return Row(self.network, len(self.hosts), system, parameters, self.arguments.target, None, nan, 0, nan, nan,
-                       nan, busy, idle, ())  # fmt: skip
+            return Row(self.network, len(self.hosts), system, self.parameters, self.arguments.target, None, nan, 0, nan,
+                       nan, nan, nan, busy, idle, ())  # fmt: skip
         last = points[-1]
         reached = last["loss"] <= self.arguments.target
+        waited = [point["waited_s"] for point in (last, *others)]
         return Row(
-            self.network, len(self.hosts), system, parameters, self.arguments.target, last["at_s"] if reached else None,
-            last["loss"], last["step"], last["at_s"] / last["step"],
-            mean(point["bytes"] / point["step"] for point in (last, *others)), last["waited_s"] / last["at_s"], busy,
-            idle, tuple((point["at_s"], point["loss"]) for point in points),
+            self.network, len(self.hosts), system, self.parameters, self.arguments.target,
+            last["at_s"] if reached else None, last["loss"], last["step"], last["at_s"] / last["step"],
+            mean(point["bytes"] / point["step"] for point in (last, *others)), mean(waited), min(waited), busy, idle,
+            tuple((point["at_s"], point["loss"]) for point in points),
         )  # fmt: skip
 
 
@@ -218,17 +245,17 @@ def _wait(over: Callable[[], bool]) -> None:
 
 HEAD = (
     f"{'network':<10} {'sites':>5} {'system':<10} {'s to loss':>10} {'loss':>6} {'steps':>6} {'s a step':>9} "
-    f"{'KB a step':>10} {'waited':>7} {'busy':>5} {'CPU idle':>9}"
+    f"{'KB a step':>10} {'s waited':>9} {'least':>6} {'busy':>5} {'CPU idle':>9}"
 )
 
 
 def line_of(row: Row) -> str:
     target = "-" if row.target_s is None else f"{row.target_s:.1f}"
-    waited = f"{row.waited:.0%}" if row.system != "gloo" else "-"
+    waited, least = (f"{row.waited_s:.1f}", f"{row.least_s:.1f}") if row.system != "gloo" else ("-", "-")
     busy = f"{row.busy:.0%}" if row.system in OPTIMISERS else "-"
     return (
         f"{row.network:<10} {row.sites:>5} {row.system:<10} {target:>10} {row.loss:>6.3f} {row.steps:>6} "
-        f"{row.step_s:>9.3f} {row.bytes_a_step / 1000:>10.1f} {waited:>7} {busy:>5} {row.cpu_idle:>9.0%}"
+        f"{row.step_s:>9.3f} {row.bytes_a_step / 1000:>10.1f} {waited:>9} {least:>6} {busy:>5} {row.cpu_idle:>9.0%}"
     )
 
 
@@ -268,7 +295,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=240.0, help="of a system at most (default %(default)s)")
     parser.add_argument("--width", type=int, default=64, help="of the model (default %(default)s)")
     parser.add_argument("--every", type=int, default=20, help="steps of a round of DiLoCo (default %(default)s)")
-    parser.add_argument("--bits", type=int, default=8, choices=(4, 8, 16, 32), help="of DiLoCo (default %(default)s)")
+    parser.add_argument(
+        "--bits", type=int, default=8, choices=(4, 8, 16, 32), help="of DiLoCo; PCCL has 8, or 32 (default %(default)s)"
+    )
     parser.add_argument("--compute", type=float, default=0.1, help="s of a step at least (default %(default)s)")
     parser.add_argument("--probe-seconds", type=float, default=1.0, help="of a measurement (default %(default)s)")
     parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link (default %(default)s)")

@@ -7,9 +7,11 @@ Only the mean over the sites is PCCL's: its ring, with values quantised to 8 bit
 
 from __future__ import annotations
 
+import socket
 import time
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ PORT = 48148  # PCCL's own; each site is in a network namespace of its own
 CONNECT_ATTEMPTS = 60
 GATHER_SECONDS = 0.1
 MEAN_TAG = 1
+CONNECTIONS, ESTABLISHED = Path("/proc/net/tcp"), "01"
 
 
 def missing() -> str:
@@ -46,14 +49,17 @@ class Master:
 
 
 class Peers:
-    """The sites, as PCCL connects them; bits: 8, or 32 for float32."""
+    """The sites, as PCCL connects them; bits: up to 8 (PCCL's 8 bits), or more (float32)."""
 
-    def __init__(self, master: str, sites: int, bits: int) -> None:
+    def __init__(self, master: str, bits: int) -> None:
         self._pccl: Any = import_module("pccl")
         self._bits = bits
         self._communicator = self._pccl.Communicator(master, 0)
         self._communicator.connect(n_attempts=CONNECT_ATTEMPTS)
-        while self._size() < sites:  # all that are connected do this together
+
+    def gather(self, sites: int) -> None:
+        """Waits for the other sites: all that are connected do this together."""
+        while self._size() < sites:
             self._communicator.update_topology()
             time.sleep(GATHER_SECONDS)
 
@@ -65,7 +71,7 @@ class Peers:
         pccl = self._pccl
         options: dict[str, Any] = {"quantization_options": pccl.QuantizationOptions(
             quantized_datatype=pccl.DataType.UINT8, algorithm=pccl.QuantizationAlgorithm.MIN_MAX
-        )} if self._bits == 8 else {}  # fmt: skip
+        )} if self._bits <= 8 else {}  # fmt: skip
         sent = torch.from_numpy(values.copy())
         handle = self._communicator.all_reduce_async(
             sent, torch.from_numpy(values), op=pccl.ReduceOp.AVG, tag=MEAN_TAG, **options
@@ -75,15 +81,30 @@ class Peers:
             raise RuntimeError(f"PCCL's all-reduce failed: {pccl._pccl.Result(status).name}")
 
 
+def connected() -> list[str]:
+    """The addresses (IPv4) to which this host has TCP connections."""
+    found = set()
+    for line in CONNECTIONS.read_text().splitlines()[1:]:
+        _, _, remote, state, *_ = line.split()
+        if state == ESTABLISHED:
+            found.add(socket.inet_ntoa(bytes.fromhex(remote.split(":")[0])[::-1]))
+    return sorted(found)
+
+
 def by_pccl(channel: Channel, *, master: str, sites: int, interface: str, site: int, lesson: dict[str, Any]) -> None:
     """DiLoCo over PCCL, until the process is ended. The first site has the master, too: peers reach each other at the
-    addresses under which that sees them, and these have to be those of the emulated links."""
+    addresses under which that sees them, and these have to be those of the emulated links. A site joins when it is told
+    to, and says when it has, and who is connected to it in the end: sites that join at once did not always connect."""
     torch.set_num_threads(1)
     given = Lesson(**lesson)
     data, model = Data(given, site), given.model()
     whole = Fragment(list(model.parameters()), [])
     masters = [Master(master)] if site == 0 else []  # referred to until the end
-    peers = Peers(master, sites, given.bits)
+    channel.receive()
+    peers = Peers(master, given.bits)
+    channel.send("joined")
+    peers.gather(sites)
+    channel.send({"peers": connected()})
     inner = torch.optim.AdamW(model.parameters(), lr=given.rate)
     clock = Clock(channel, interface)
     for step, sequences in enumerate(data.batches(), 1):

@@ -26,7 +26,7 @@ def _kind(task: Task) -> Kind:
 
 
 class Told:
-    """What one agent was told; its kinds are in the order in which they were told last."""
+    """Tasks that one agent was told; their kinds are in the order in which they were told last."""
 
     def __init__(self) -> None:
         self._tasks: dict[Kind, Task] = {}
