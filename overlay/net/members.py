@@ -55,8 +55,9 @@ class Members(dict[str, Member]):
                 self[node].tell(data)
 
     def announce(self, task: Task, nodes: Iterable[str]) -> None:
-        """Tell these agents of a task. An agent whose last task of the same kind differs only in number and round is told no more than
-        these: ninety trees are 100 kB to write, and to read for each agent, while all wait for the last agent.
+        """Tell these agents of a task. An agent whose last task of the same kind differs only in number and round is
+        told no more than these: ninety trees are 100 kB to write, and to read for each agent, while all wait for the
+        last agent.
         """
         others: list[str] = []
         compared: list[tuple[Task | None, bool]] = [(None, False)]
