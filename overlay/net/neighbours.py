@@ -222,10 +222,6 @@ class Neighbours:
         if name in self.peers:
             self.peers[name].adapt(self._connections.most)
 
-    def acknowledged(self, name: str) -> int:
-        """Return how many bytes this neighbour has of what was sent to it; 0: it is none."""
-        return self.peers[name].acknowledged() if name in self.peers else 0
-
     def bytes_sent(self) -> dict[str, int]:
         """Return the bytes sent to each neighbour."""
         return {name: peer.bytes_sent for name, peer in list(self.peers.items()) if peer.bytes_sent}

@@ -259,7 +259,7 @@ class SiteServices:
 
     def _probe(self, to: str, number: int, seconds: float) -> None:
         """Send values to another site for so many seconds, as fast as its connection takes them."""
-        began, before = self._loop.time(), self._neighbours.acknowledged(to)
+        began, before = self._loop.time(), self._acknowledged(to)
         end, adapt = began + seconds, [began + seconds / 4]
         least, most = PROBE_VALUES
 
@@ -270,7 +270,7 @@ class SiteServices:
             if adapt and now > adapt[0]:  # what counts comes after the first third
                 adapt.clear()
                 self._neighbours.adapt_to(to)
-            rate = (self._neighbours.acknowledged(to) - before) / max(now - began, PROBE_MESSAGE_SECONDS)
+            rate = (self._acknowledged(to) - before) / max(now - began, PROBE_MESSAGE_SECONDS)
             size = max(least, min(most, int(rate * PROBE_MESSAGE_SECONDS) // 4))
             path = self._neighbours.path(self._node, to)
             header = Header(Kind.PROBE, self._neighbours.epoch, number, path, 1, chunk=int(now >= end), values=size)
@@ -282,6 +282,11 @@ class SiteServices:
             self._neighbours.send(PIECE_PRIORITY, header, self._nothing[:size], taken)
 
         post()
+
+    def _acknowledged(self, other: str) -> int:
+        """Return how many bytes of what was sent to another site it has."""
+        peer = self._neighbours.peers.get(other)
+        return 0 if peer is None else peer.acknowledged()
 
     def _measured(self, sender: str, header: Header) -> None:
         arriving = self._arriving.setdefault((sender, header.task), _Arriving())

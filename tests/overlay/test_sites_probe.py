@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ class Link:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rate: float) -> None:
         self._loop, self._rate = loop, rate
-        self.peers: dict[str, Any] = {}
+        self.peers = {"b": self}
         self.members, self.epoch, self.hidden = {"b": ("", 0)}, 1, set[str]()
         self.sent, self.empty_at, self.sizes = 0, loop.time(), list[int]()
         self.ended = asyncio.Event()
@@ -30,7 +29,7 @@ class Link:
     def path(self, *names: str) -> tuple[int, ...]:
         return tuple(range(len(names)))
 
-    def acknowledged(self, name: str) -> int:
+    def acknowledged(self) -> int:
         return int(self.sent - self._rate * max(0.0, self.empty_at - self._loop.time()))
 
     def adapt_to(self, name: str) -> None:
