@@ -46,7 +46,7 @@ class Versions(PlanVersions):
             self._server.reconfigure(config)
 
     def prepare(self, config: AgentConfig, interface: str, again: bool) -> int:
-        if again:  # nobody waits for what was before
+        if again:  # the old version's operations have been stopped
             self.withdraw()
             self.retire()
         if self._next is not None or self._old is not None:

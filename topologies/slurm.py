@@ -241,7 +241,9 @@ class Slurm:
             raise EmulationError(f"{node}: {done.stderr.strip()}")
         shown = subprocess.run(["ip", "-o", "route", "get", address], capture_output=True, text=True, check=True).stdout
         end = shown.split(" dev ")[1].split()[0]
-        Path(f"/proc/sys/net/ipv4/conf/{end}/forwarding").write_text("1")  # of this interface, which is the emulation's
+        Path(f"/proc/sys/net/ipv4/conf/{end}/forwarding").write_text(
+            "1"
+        )  # only this interface, which belongs to the emulation
         return address
 
     def _start(self) -> None:

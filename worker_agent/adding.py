@@ -33,7 +33,9 @@ from p4src.protocol import (
     udp_port,
 )
 
-BUSY_PART = 0.5  # of its threads' time: below, what wakes a thread costs more than what it adds
+# The part of its threads' time for which an engine must be busy to be measured. Below it, the wake-ups of threads cost
+# more than the additions.
+BUSY_PART = 0.5
 LEAST_CPU_SECONDS = 0.2
 WORKERS, CHUNKS, ROUNDS = 4, 100, 3
 FIRST_LABEL, EPOCH, SLOT_MASK = 10, 1, 1023
@@ -112,7 +114,7 @@ def switch_adds_mbps(values_per_packet: int) -> float:
     packet.
     """
     try:
-        softswitch = import_module("softswitch")  # by name: no agent needs it but that of a host with a switch
+        softswitch = import_module("softswitch")  # by name: only the agent of a host with a switch needs it
         code = find(values=values_per_packet).program.read_bytes()
     except (ImportError, ArtifactError, OSError) as error:
         log.warning("what the switch of this host adds is not measured: %s", error)

@@ -75,7 +75,7 @@ def interfaces_of(config: AgentConfig, given: str | None) -> str:
     """
     names = interfaces_in(given) if given is not None else holding(config.address)
     if not names:
-        return interface_of(config.address)  # says what is there
+        return interface_of(config.address)  # its error lists the existing addresses
     if len(names) >= len(config.links):
         return ",".join(names)
     raise AgentError(
@@ -96,7 +96,7 @@ def links_up(names: str) -> dict[str, float]:
 def _runs(name: str) -> bool:
     try:
         return _flags(name) & (_IFF_UP | _IFF_RUNNING) == _IFF_UP | _IFF_RUNNING
-    except OSError:  # it has gone
+    except OSError:  # the interface has gone
         return False
 
 

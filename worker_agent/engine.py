@@ -54,8 +54,9 @@ from worker_agent.tree_lanes import lanes_of
 from worker_agent.work import Work
 
 NUMBERING = 8
-"""The version of native/numbering.h and of what is dealt to which tree (controlplane/common/dealing.py): workers that
-number chunks differently must not be in one sum."""
+"""The version of native/numbering.h and of the division of chunks over trees (controlplane/common/dealing.py): workers
+that number chunks differently must not be in one sum.
+"""
 DEFAULT_TIMEOUT = 60.0
 MOST_ELEMENTS = 2**31 - 1
 NO_CHUNK = 2**64 - 1

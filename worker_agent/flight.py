@@ -1,4 +1,5 @@
-"""Keeps in memory what a process did of late, and writes it as a Chrome trace when something fails (a flight recorder).
+"""Keeps the latest events of a process in memory, and writes them as a Chrome trace when something fails (a flight
+recorder).
 
 Buckets of steps, operations, trees that wait and packets that were sent again are kept as events of the trace's format,
 the latest MOST_EVENTS of them. A failure writes them to a file; with $INART_TRACE=DIR so does the process's end, into

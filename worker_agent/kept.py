@@ -156,7 +156,7 @@ class Ledger:
             raise ValueError(f"operation {first} is not kept any more")
         fewer = len(config.workers) != len(self._config.workers)
         if fewer and any(one.op.kind is not Kind.ALL_REDUCE for one in self._kept):
-            raise ValueError("what is under way has a part for each worker, and one is lost")
+            raise ValueError("the operations in progress have a part for each worker, and one is lost")
         self.follow(config)
         for one in self._kept:
             one.run = self._run

@@ -90,7 +90,7 @@ class LocalAgent:
         if isinstance(path, bytes) and uid not in (0, os.getuid()):
             connection.close()
             raise AgentError(f'this node\'s agent is {who}: name its socket with agent="unix:/path"')
-        # An agent welcomes when the job is complete; it says that it is not a moment before we lose patience.
+        # An agent sends its welcome when the job is complete, and a refusal where it is not after `timeout`.
         connection.settimeout(timeout + 5)
         try:
             # An agent that is in use may have said so and hung up already.
@@ -170,7 +170,7 @@ class LocalAgent:
         """Tell the agent that this trainer is done. A second call does nothing."""
         with self._lock:
             self._lost = self._lost or "the connection to the agent is closed"
-            # Also after its epoch: who goes without a word is taken for dead.
+            # This is sent also after the epoch: a trainer that goes without a word counts as lost.
             with contextlib.suppress(ConnectionLost):
                 self._connection.send({"type": "bye"})
         self._connection.close()
@@ -200,7 +200,7 @@ class LocalAgent:
         descriptor = os.memfd_create("inart", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, length)
-            # Sealed, so that the agent can trust that its mapping stays backed by memory.
+            # The region is sealed, so that the agent can trust that its mapping stays backed by memory.
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
             memory = mmap.mmap(descriptor, length)
             self._connection.send({"type": "region", "region": self._regions, "bytes": length}, [descriptor])
@@ -243,7 +243,7 @@ class LocalAgent:
         with self._lock:
             self._free.append(region)
             if error is not None and self._bound:
-                # The epoch has ended at the agent, and with it our place in the order of operations.
+                # The epoch has ended at the agent, and with it this trainer's place in the order of operations.
                 self._lost = self._lost or str(error)
         work.finish(error)
 

@@ -150,7 +150,7 @@ class Member:
     def _trouble(self) -> str:
         try:
             return "" if self._interface is None else check_interfaces(self._interface)
-        except (AgentError, OSError) as error:  # it has gone meanwhile
+        except (AgentError, OSError) as error:  # the interface has gone meanwhile
             return str(error)
 
     def on_configuration(self, config: AgentConfig) -> None:
@@ -251,5 +251,5 @@ class Member:
         """Fail, since the agent cannot go on: every caller that waits for it gets the error."""
         self._state.fail(error)
         self._running.stop(str(error))
-        # Out of the membership's own thread: the controller shall not count on an agent that does not run.
+        # Another thread leaves, as this may be the membership's own: the controller must not count on this agent.
         threading.Thread(target=self._membership.close, args=(False,), name="leave", daemon=True).start()

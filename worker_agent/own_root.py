@@ -1,8 +1,8 @@
-"""The parameter server of a host that is worker and parameter server at once: it runs in the worker's agent.
+"""The parameter server of a host that is worker and parameter server at once, which runs in the worker's agent.
 
 The controller knows one agent a node, so a host of both roles has one: it joins as a worker, and its configuration has
-the trees that it is the root of beside those that it sends into. What it sends to itself stays on the host
-(native/io.h, `enum io_reach`).
+the trees that it is the root of beside those that it sends into. Packets to itself stay on the host (native/io.h, `enum
+io_reach`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class OwnRoot:
             own: Mapping[str, float]
             own, reports = self._versions.statistics()
         except AgentError:
-            return  # it is just being changed
+            return  # the root is just being changed
         for name, value in own.items():
             if name in KEPT or name.startswith(SUSPECT) or name.startswith(f"{REFUSED} of "):
                 numbers[name] = value
@@ -107,7 +107,7 @@ class OwnRoot:
     def _made(self) -> Any:
         if self._versions is None:
             try:
-                # By name: ps_server stands on this package, and most workers never need it.
+                # It is imported by name: ps_server depends on this package, and most workers never need it.
                 self._versions = import_module("ps_server.versions").Versions()
             except ImportError as error:
                 raise AgentError(f"this host is a parameter server, too, and has no ps_server: {error}") from None

@@ -25,7 +25,7 @@ class Readiness:
 
     @property
     def config(self) -> AgentConfig | None:
-        """The configuration that runs, or ran last; None: there was none yet."""
+        """The configuration that runs, or ran last; None where there was none yet."""
         return self._config
 
     @property

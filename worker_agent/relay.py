@@ -73,7 +73,7 @@ class Relay:
         self._open: set[Work] = set()
         self._draining: set[Work] = set()
         self._ledger: Ledger | None = None  # where operations may have to be started again
-        self._again = False  # stopped for that
+        self._again = False  # operations are stopped and wait to be started again
         self._unkept = False  # the engine before this one still has operations that were not kept
 
     def submit(self, array: Any, op: Collective, dtype: str | None) -> Work:
@@ -81,7 +81,7 @@ class Relay:
         with self._lock:
             if self._held is None:
                 return self._start(array, op, dtype)
-            memory = operand(array, op, dtype)  # what cannot be reduced is refused now
+            memory = operand(array, op, dtype)  # an array that cannot be reduced is refused now
             work = Work(memory.elements, memory.nbytes)
             self._held.append(_Held(work, array, op, dtype))
             return work
@@ -105,7 +105,7 @@ class Relay:
         """
         with self._lock:
             if self.engine is None:
-                raise AgentError("nothing runs that something could follow")
+                raise AgentError("the plan cannot change: this agent runs none yet")
             if self._held is not None or self._old is not None:
                 raise AgentError("the update before this one has not ended")
             self._next = make(config)
@@ -148,14 +148,14 @@ class Relay:
         with self._lock:
             if self._ledger is None or self._unkept or self.engine is None:
                 successor.close()
-                raise AgentError("what is under way was not kept, and cannot be started again")
+                raise AgentError("the operations in progress were not kept, and cannot be started again")
             self._again = True
             stopped = [engine for engine in (self.engine, self._next, self._old) if engine is not None]
             self.engine, self._next, self._old, self._first = successor, None, None, None
             self._open, self._draining = set(), set()
             self._held = self._held or []
         for engine in stopped:
-            engine.close()  # and all that it has done is known
+            engine.close()  # after this, all its completions have been delivered
         with self._lock:
             return self._ledger.oldest
 
@@ -172,7 +172,7 @@ class Relay:
         """
         with self._lock:
             if not self._again or self._ledger is None or self.engine is None:
-                raise AgentError("nothing was stopped that could be started again")
+                raise AgentError("no operations were stopped that could be started again")
             try:
                 operations = self._ledger.again_from(first, self.engine.config)
             except ValueError as error:
@@ -293,7 +293,7 @@ class Relay:
             with self._lock:
                 self._ended(work)
                 if one.run != run or (self._again and error is not None):
-                    return  # it is started again
+                    return  # the operation is started again
                 if error is None:
                     if not one.done:
                         taken(work)

@@ -145,7 +145,9 @@ class Service:
                 operation_timeout=settings.operation_timeout, take_over=take_over, log=log,
             )  # fmt: skip
 
-        self._new_agent = new_agent  # only the first one takes over: who was put out must not come back by itself
+        self._new_agent = (
+            new_agent  # only the first agent takes over: one that was put out must not come back by itself
+        )
         self._claim = bind_claim(claim_name(controller, node, settings.job))
         self._listeners = [self._claim]
         try:
@@ -155,7 +157,7 @@ class Service:
             self._claim.close()
             raise
         self._changed = threading.Condition()
-        self._renewal = threading.Lock()  # one at a time makes another agent
+        self._renewal = threading.Lock()  # held while another agent is made
         self._session: _Session | None = None
         self._team: Team | None = None
         self._closed = False
@@ -219,7 +221,7 @@ class Service:
         for place in places:
             place.leave("the agent is closed")
         for listener in self._listeners:
-            # While `run` waits on it in another thread, one that is only closed goes on to let trainers in, to nobody.
+            # While `run` waits on a listener in another thread, one that is only closed would go on to accept trainers.
             listener.shutdown(socket.SHUT_RDWR)
             listener.close()
         if self._path is not None:
@@ -383,7 +385,7 @@ class _Trainer:
         if hello["type"] != "hello" or hello.get("version") != VERSION:
             raise ProtocolViolation(f"this agent speaks version {VERSION} of the socket protocol: install the same one")
         timeout = float(hello.get("timeout", 0))
-        if not timeout >= 0:  # also what is no number
+        if not timeout >= 0:  # also refuses NaN
             raise ProtocolViolation(f"a timeout is a number of seconds, got {timeout}")
         self.timeout = min(timeout, 3600.0)
         return Seat.from_json(hello)
@@ -397,7 +399,7 @@ class _Trainer:
         welcome |= {"values": team.values_per_packet, "ways": team.ways.to_json()}
         self.connection.send({"type": "welcome", **welcome})
         if place.seat.bound:
-            # Also one that has nothing under way must hear of it, to come back with the others.
+            # A trainer without operations in progress must hear of the end, too, to come back with the others.
             team.on_end(lambda reason: self._answer({"type": "ended", "message": reason}))
         while True:
             message, descriptors = self.connection.receive()
@@ -409,7 +411,7 @@ class _Trainer:
                 continue
             _close(descriptors)
             if message["type"] == "late":
-                # The controller is asked: not in the way of the next operation.
+                # A thread asks the controller, so that the next operation need not wait for the answer.
                 threading.Thread(target=self._say_who_is_late, args=(present,), name="late", daemon=True).start()
                 continue
             if message["type"] != "allreduce":
@@ -429,7 +431,7 @@ class _Trainer:
                 raise ProtocolViolation("a region needs a number, its bytes and a descriptor")
             if number in self._regions or len(self._regions) >= MOST_REGIONS:
                 raise ProtocolViolation(f"region {number} exists already, or there are {MOST_REGIONS}")
-            # Without the seal a trainer could shrink the file under our mapping, and kill us with SIGBUS.
+            # Without the seal a trainer could shrink the file under the mapping, and end this process with SIGBUS.
             if not fcntl.fcntl(descriptors[0], fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
                 raise ProtocolViolation("a region must be sealed against shrinking")
             if os.fstat(descriptors[0]).st_size < size:

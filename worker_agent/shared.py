@@ -141,7 +141,7 @@ class Node:
 
     def _connect(self, timeout: float) -> Port | LocalAgent:
         options = self._options
-        # Once: who was put out by another must not come back by itself.
+        # This is done once: a process that another one has put out must not come back by itself.
         take_over, self._take_over = self._take_over, False
         seat = Seat(job_key(), options.rank, options.size, bound=True, take_over=take_over)
         wait, deadline = timeout, time.monotonic() + timeout
@@ -154,7 +154,7 @@ class Node:
                 try:
                     return self._service.attach(seat, wait)
                 except NotReadyError:
-                    raise  # it stays joined: the others may come
+                    raise  # the agent stays joined: the others may come
                 except AgentError:
                     self._close_service()
                     raise
@@ -162,7 +162,7 @@ class Node:
             try:
                 return LocalAgent(name, wait, seat)
             except NoAgentError:
-                if time.monotonic() - asked > RETRY_SECONDS:  # there was one, and it has gone meanwhile
+                if time.monotonic() - asked > RETRY_SECONDS:  # there was an agent, which has gone meanwhile
                     wait = max(0.0, deadline - time.monotonic())
             try:
                 self._service = Service(
@@ -185,7 +185,7 @@ class Node:
         try:
             service.run(self._stop)
         except AgentError:
-            pass  # who attaches is told
+            pass  # `attach` raises it
 
     def abort(self, reason: str) -> None:
         """End the operations in progress of all users with AbortedError(reason); a user that needs the agent again

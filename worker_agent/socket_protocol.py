@@ -80,7 +80,7 @@ class Seat:
     @classmethod
     def from_json(cls, message: dict[str, Any]) -> Seat:
         """Read the seat of a hello message. Raise ProtocolViolation where it has none."""
-        job = message.get("job", secrets.token_hex(8))  # who says nothing has a job of its own
+        job = message.get("job", secrets.token_hex(8))  # a trainer that names no job has a job of its own
         rank, size = message.get("rank", 0), message.get("ranks", 1)
         numbers = isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size <= MOST_TRAINERS
         if not isinstance(job, str) or not numbers:

@@ -79,7 +79,7 @@ class Team:
                 self._counts[member] += 1
                 self._advance()
                 return work
-            memory = operand(array, op, dtype)  # what cannot be reduced is refused now
+            memory = operand(array, op, dtype)  # an array that cannot be reduced is refused now
             work = Work(memory.elements, memory.nbytes)
             self._counts[member] += 1
             self._queues[member].append(_Queued(work, array, op, dtype))

@@ -33,7 +33,8 @@ class Tables(State):
         params: Sequence[int] = (),
         priority: int = 0,
     ) -> int:
-        """Add an entry and return its handle. Of several that match, the largest ``priority`` wins (ternary, range).
+        """Add an entry and return its handle. Where several entries match, the largest ``priority`` wins (ternary,
+        range).
 
         In a table with an action profile, ``action`` is one of its members or groups. Raise ``NotFound`` if there is no
         such member or group.

@@ -173,8 +173,8 @@ class DigestSchema:
 class Schema:
     """The objects that P4Runtime requests refer to by id.
 
-    Raises :class:`P4RuntimeError` (INVALID_ARGUMENT, or UNIMPLEMENTED for what softswitch cannot serve) naming the
-    first object in which ``p4info`` and ``program`` differ.
+    It raises :class:`P4RuntimeError` (INVALID_ARGUMENT, or UNIMPLEMENTED for what softswitch cannot serve), which names
+    the first object in which ``p4info`` and ``program`` differ.
     """
 
     def __init__(self, p4info: p4info_pb2.P4Info, program: Program) -> None:

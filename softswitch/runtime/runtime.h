@@ -252,7 +252,7 @@ struct ss_thread {
     struct ss_list *collect;   /* if set, collects what leaves instead of sending it (ss_process) */
     struct ss_device *tracing; /* the device whose present frame is traced, or NULL */
     /* A thread that runs packets beside others is a ss_thread of its own, with nothing but scratch space, `collect` and
-     * these two; in other threads they are NULL. */
+     * the following; in other threads `counts` and `dropped` are NULL. */
     struct ss_counts *counts;
     uint64_t *dropped; /* by reason */
     uint64_t rx_packets, rx_bytes;

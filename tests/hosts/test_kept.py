@@ -182,7 +182,7 @@ def test_stop_ends_operations_that_wait_to_be_repeated():
     rig.submit()
     rig.relay.abort("w2 is gone")
     assert all(isinstance(work.exception(), AbortedError) for work in rig.works)
-    with pytest.raises(AgentError, match="nothing was stopped"):
+    with pytest.raises(AgentError, match="no operations were stopped"):
         rig.relay.switch_again(0)
     rig.relay.configure(config([1.0], [4]), rig.make, "")
     rig.submit()

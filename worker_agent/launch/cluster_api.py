@@ -69,7 +69,7 @@ class Cluster:
             content, headers["Content-Type"] = json.dumps(body).encode(), "application/merge-patch+json"
         request = urllib.request.Request(f"{self._server}{path}", content, headers, method=method)
         try:
-            # Never by a proxy of the environment: the API server is in the cluster.
+            # A proxy of the environment is never used: the API server is in the cluster.
             opener = urllib.request.build_opener(
                 urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self._tls)
             )

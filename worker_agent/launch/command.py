@@ -105,7 +105,7 @@ def locate(arguments: argparse.Namespace) -> Where:
     """
     tls, own = credentials(arguments.credentials), list(addresses())
     request = pb.StatusRequest(addresses=own)
-    several = "," in arguments.controller  # Another one may be about to take over.
+    several = "," in arguments.controller  # Another controller may be about to take over.
     reply = patiently(
         lambda: ask(arguments.controller, "status", request, tls, STATUS_SECONDS), None if several else 0.0
     )
@@ -129,7 +129,7 @@ def find_job(where: Where, name: str) -> pb.StatusReply | None:
         return None
     try:
         reply = where.status(name)
-    except ControllerError:  # It was removed in between, or the controller is away: the next look tells.
+    except ControllerError:  # The job was removed in between, or the controller is away: the next look tells.
         return None
     nodes = [agent.node for agent in reply.agents]
     if where.node not in nodes:

@@ -97,7 +97,7 @@ def admitted(controller: str, name: str, wish: Wish, environment: Environment) -
     )  # fmt: skip
     for node in nodes:
         request.hosts.add(name=node, addresses=resolve(node))
-    patiently(lambda: take_off(controller, name))  # Where Slurm begins its job again, or calls us again.
+    patiently(lambda: take_off(controller, name))  # Slurm may have begun its job again, or called this program again.
     reply = add(controller, name, request)
     servers = ", ".join(reply.parameter_servers)
     rate = f"{reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}"
@@ -116,7 +116,7 @@ def task(controller: str, environment: Environment) -> int:
     print(f"export INART_SLURM_JOB={number}")
     speaks = environment.get("SLURM_PROCID", "0") == "0"  # One task of a step is enough.
     remarked = _remarked(number)
-    there = not remarked or remarked.startswith(_taken(name))  # What the prolog has found holds for all tasks alike.
+    there = not remarked or remarked.startswith(_taken(name))  # All tasks follow the prolog's remark.
     if there:
         try:
             there = any(job.name == name for job in fetch_status(controller).jobs)

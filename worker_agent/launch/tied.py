@@ -17,7 +17,7 @@ NOT_RUNNABLE, NOT_FOUND = 126, 127
 def main() -> int:
     parent, command = int(sys.argv[1]), sys.argv[2:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # It died before that.
+    if os.getppid() != parent:  # The parent died before prctl took effect.
         return 128 + signal.SIGTERM
     try:
         os.execvp(command[0], command)

@@ -43,6 +43,6 @@ def parse_wish(text: str, where: str) -> Wish:
         raise Refused(f"else={other} in {where}: it is one of {', '.join(ELSE)}")
     if taken := {"name", "workers"}.intersection(given):
         raise Refused(f"{taken.pop()}= in {where}: the scheduler says which nodes a job has, and its name follows it")
-    if given.get("ps") == "workers":  # That is what happens without the word.
+    if given.get("ps") == "workers":  # This is the default.
         del given["ps"]
     return Wish(",".join(f"{name}={value}" for name, value in given.items()), strategy, share, other == "wait")

@@ -386,8 +386,8 @@ class InArtProcessGroup(dist.ProcessGroup):
     def abort(self) -> None:
         """End operations in progress with an error, on all ranks; the group cannot be used any more.
 
-        Operations over NCCL are aborted; gloo has no abort, and ends an operation when the other ranks go. Of a group
-        without operations in progress this is `shutdown`.
+        Operations over NCCL are aborted; gloo has no abort, and ends an operation when the other ranks go. Without
+        operations in progress, this is `shutdown`.
         """
         if self.network is not None:
             self.network.abort("the process group was aborted")

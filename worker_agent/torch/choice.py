@@ -1,4 +1,4 @@
-"""The choice between the network and torch.distributed by what is faster (worker_agent/ways.py), alike on all ranks."""
+"""Chooses between the network and torch.distributed by their speed (worker_agent/ways.py), alike on all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training that does not wait for stragglers: after a deadline a step goes on without the rank that is late.
+"""Trains without waiting for stragglers: after a deadline a step goes on without the rank that is late.
 
     deadline = Deadline(ddp, InArtState(controller))      # registers the hook
     for batch in batches:
@@ -7,9 +7,10 @@
             loss(ddp(batch)).backward()
         optimizer.step()
 
-worker_agent/stragglers.py has the rules: each rank's stand-in contributes for it, with the weight 0 or what is carried,
-so sums are exact, and the same on all ranks, whichever way they are made. The rank itself notices that it is late:
-it looks into the process group's store for how many others have contributed, when it is over the time that ranks take.
+worker_agent/stragglers.py has the rules: each rank's stand-in contributes for it, with the weight 0 or with carried
+gradients, so sums are exact, and the same on all ranks, over whichever path. The rank itself notices that it is late:
+when it has taken longer than ranks usually do, it looks into the process group's store for the number of other ranks
+that have contributed.
 """
 
 # Annotations are not postponed here, because DDP compares the hook's annotations with the class itself.
@@ -86,8 +87,10 @@ class Deadline:
             raise ValueError(f"most_behind must be 1 or more, not {most_behind}")
         self._most_behind, self._patience = most_behind, Patience(deviations)
         self._board = _Board(group, self._rank, self._size)
-        self._lock = threading.RLock()  # of what is submitted, and its order
-        self._noted = threading.Lock()  # of what results have told; held for a moment, with or without the other one
+        self._lock = threading.RLock()  # protects the contributions and their order
+        self._noted = (
+            threading.Lock()
+        )  # protects the times that results report; held for a moment, with or without the other lock
         self._first = FIRST_STEPS
         self._turns: Turns | None = None
         self._buckets: list[tuple[int, torch.dtype, list[Piece]]] = []

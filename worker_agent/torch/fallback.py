@@ -68,7 +68,7 @@ class Fallback:
         self._reduce(item).wait()
 
     def stream(self, device: torch.device) -> Any:
-        """Return a context in which operations on tensors of the device run beside what the script does there."""
+        """Return a context in which operations on tensors of the device run beside the script's own."""
         if device.type != "cuda":
             return contextlib.nullcontext()
         if device not in self._streams:

@@ -270,7 +270,7 @@ class Network:
         if presence is not None:
             presence.leave()
         self._route = self.reducer = None
-        # They hold this object and groups of gloo, which close their connections when nobody holds them.
+        # These objects hold this one and groups of gloo, which close their connections when no object holds them.
         self._order = self._parts = None
         node, self._node = self._node, None
         if node is not None:

@@ -75,7 +75,9 @@ class Sequence:
         self.fallback = Fallback(ranks, control, self._last_reducer, reproducible=reproducible)
         self._lateness = Lateness(lambda: self._route.late() if self._route is not None else [])
         self._ways: Ways | None = None
-        self._lock = threading.RLock()  # of the schedule, the window, and the order in which operations are queued
+        self._lock = (
+            threading.RLock()
+        )  # protects the schedule, the window, and the order in which operations are queued
         self._route: Route | None = None
         self._schedule = Schedule()
         self._step: Step | None = None
@@ -327,7 +329,7 @@ class Sequence:
         change = None
         try:
             change = reduce_numbers(self._control, [begun], dist.ReduceOp.MAX)[0], network
-        finally:  # Without a change a rank is lost: what was held fails as all that follows.
+        finally:  # Without a change a rank is lost: operations that were held fail like all later ones.
             with self._lock:
                 if change is not None and reducer is not None:
                     self._route = Route(reducer)

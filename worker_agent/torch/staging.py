@@ -56,7 +56,7 @@ class Completion:
 
 @dataclass
 class _Transfer:
-    """One bucket on its way."""
+    """A bucket that is being copied and reduced."""
 
     buffer: torch.Tensor
     host: torch.Tensor

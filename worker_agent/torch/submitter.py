@@ -42,7 +42,9 @@ class Submitter:
 
         `alone` says that no other step is in progress.
         """
-        if item.written is not None:  # what another thread starts comes after the work that wrote the buffer
+        if (
+            item.written is not None
+        ):  # an operation that another thread starts must come after the work that wrote the buffer
             item.written.wait()
         try:
             if self._local is not None:
