@@ -1,16 +1,16 @@
 """Hosts that add, as they are deployed: each with a switch of its own between its network card and its agents.
 
 A host that adds for others inside of trees does what a switch does: it waits for the contributions of a chunk, adds
-them, sends the sum on under the next label, and hands over what it has when it is told to. So it runs the same program
-(softswitch on the host, over its network card and a virtual interface that the host's agents have), and everything
-that holds for a switch's slots holds for the host's: each contribution counts once, a host that forgets its memory
-costs time and no wrong sum, plans migrate, failures are answered. The protocol's model and its search need no further
-node.
+them, sends the sum on under the next label, and sends an incomplete sum on when it is asked to. So it runs the same
+program (softswitch on the host, over its network card and a virtual interface that the host's agents have), and
+everything that holds for a switch's slots holds for the host's: each contribution counts once, a host that forgets its
+memory costs time and makes no wrong sum, plans migrate, failures are handled. The protocol's model and its search need
+no further node.
 
     its access switch -- the host's own link -- switch "h1-adds", on the host -- the server h1 with its agents
 
 A host with several links has one such switch with all of them, so that its agents have one interface and all the links
-through it. What passes from one link to another the switch forwards, too, as every switch does: plans count it on the
+through it. That switch also forwards packets from one link to another, as every switch does: plans count these on the
 host's links.
 """
 

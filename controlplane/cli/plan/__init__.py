@@ -1,1 +1,1 @@
-"""`inart plan` and `inart compare`."""
+"""The commands `inart plan`, `inart compare`, `inart pareto` and `inart plan place`."""

@@ -76,7 +76,7 @@ class Links:
     _times: dict[Edge, tuple[float, float, float]] = field(default_factory=dict)
 
     def arrives(self, link: Edge, now: float) -> float:
-        """Return the time (s) at which a packet that is at the link's beginning now is at its end."""
+        """Return the time (s) at which a packet that enters the link at the time `now` arrives at its end."""
         if link not in self._times:
             ahead = self.credit(self.topology, link) if self.credit else 0.0
             packet, delay = packet_ms(self.topology, link, self.packet_bits), self.topology.delay_ms(*link)

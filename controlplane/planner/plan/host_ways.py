@@ -1,7 +1,9 @@
 """Names of the rows of `compare` that are no strategies."""
 
 HOST_WAYS = ("host-ring", "reduce-scatter+all-gather", "host-trees")
-"""Ways in which hosts reduce without switches that add (host_collectives.py, which brings SciPy along)."""
+"""Collectives among hosts without switches that add (host_collectives.py, which imports SciPy; this module does
+not).
+"""
 
 ON_WORKERS = "inart-on-workers"
 """Row of our planner with a parameter server on every worker's server instead of the job's own ones."""

@@ -55,13 +55,13 @@ RESOURCES = {
     "fan_in": Resource.FLOWS,
     "max_workers": Resource.WORKERS,
 }
-"""Resources by the attribute of a switch in the topology."""
+"""Resources by the name of the attribute that limits them on a switch of the topology."""
 
 ATTRIBUTES = (*RESOURCES, "values_per_packet")
 
 
 class Sizes(Protocol):
-    """Sizes of a compiled program."""
+    """Sizes that a compiled program has: values of a packet, slots, entries of tables, multicast groups."""
 
     @property
     def values_per_packet(self) -> int: ...

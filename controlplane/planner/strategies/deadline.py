@@ -66,7 +66,7 @@ class Deadline:
             raise OutOfTime
 
     def stop(self) -> None:
-        """Let the deadline pass now."""
+        """Make the deadline pass at once."""
         self._stopped = True
 
     def report(self, what: str, rate_mbps: float, bound_mbps: float) -> None:

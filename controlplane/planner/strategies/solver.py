@@ -37,7 +37,7 @@ class SolverError(ValueError):
 
 
 class NoSolution(SolverError):
-    """The program has no solution, which is proven."""
+    """Error: the program has no solution, and that is proven."""
 
 
 class NotInTime(SolverError):

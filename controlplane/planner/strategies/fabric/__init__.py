@@ -1,1 +1,1 @@
-"""Strategies for a fabric: InArt, ours, the paper's, and its baselines. One file each."""
+"""Strategies for a fabric, one file each: our own, InArt as the paper has it, and the paper's baselines."""

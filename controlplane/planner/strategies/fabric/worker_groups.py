@@ -192,7 +192,7 @@ class Placement:
 
     @property
     def target(self) -> float:
-        """The rate that the groups were packed for."""
+        """The rate in Mbit/s for which the groups were packed."""
         return sum(self.rates[s] for s in self.instance.owners)
 
     def _nearest(self, sizes: list[int]) -> list[list[int]]:

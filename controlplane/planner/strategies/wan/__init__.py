@@ -1,4 +1,4 @@
-"""Strategies across data centres: a folder a system.
+"""Strategies across data centres, one folder for each system.
 
-`algorithm` is pure and knows sites and links; `strategy` turns what it decides into a Plan.
+In a folder, `algorithm` is pure and knows sites and links, and `strategy` makes a Plan of its decisions.
 """

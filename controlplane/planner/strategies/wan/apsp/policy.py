@@ -60,7 +60,7 @@ class Apsp(Rounds):
 
     Args:
         graph: Agents as nodes, with "mbps" of each directed link.
-        settings: See there.
+        settings: The settings of the policy.
         root: Fixes the server, so that only routes change.
     """
 

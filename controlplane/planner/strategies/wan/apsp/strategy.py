@@ -1,5 +1,5 @@
-"""The strategies apsp (one parameter server, placed and reached as APSP decides), and the paper's baselines, which place
-the server (apsp-random, apsp-connected) or the flows (apsp-shortest, apsp-balanced) in other ways.
+"""The strategies apsp (one parameter server, placed and reached as APSP decides), and the paper's baselines, which
+place the server (apsp-random, apsp-connected) or the flows (apsp-shortest, apsp-balanced) in other ways.
 """
 
 from __future__ import annotations

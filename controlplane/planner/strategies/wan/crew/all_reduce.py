@@ -1,4 +1,4 @@
-"""CREW's baselines: other ways for the initiators to all-reduce over a full mesh (its section V-A)."""
+"""CREW's baselines: other ways for the initiators to all-reduce over a full mesh (CREW paper, section V-A)."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class SelMcastRounds(Rounds):
         upload_mbps: The believed upload of each node.
         download_mbps: The believed download of each node.
         p: The least number of receivers of a multicast.
-        settings: See there.
+        settings: The settings of the policy.
         network: As for `SelMcast`.
     """
 
@@ -226,7 +226,7 @@ class SelMcast:
         upload_mbps: As for `SelMcastRounds`.
         download_mbps: As for `SelMcastRounds`.
         p: As for `SelMcastRounds`.
-        settings: See there.
+        settings: The settings of the policy.
         exact: Gives tau and the rests instead of estimates (the figures' simulator).
         network: The network whose links are loaded; where its switches copy, multicasts get its trees and max-min fair
             rates (less the headroom), which senders are told whenever they change (`Pace`). None stands for one big

@@ -1,4 +1,4 @@
-"""Edmonds' cheapest arborescence."""
+"""The cheapest arborescence (a directed spanning tree from a root), by Edmonds' algorithm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packings whose trees have little delay: trees are grown from the root under prices of links."""
+"""Packings whose trees have little delay: trees grow from the root under prices of links and of delay."""
 
 from __future__ import annotations
 
