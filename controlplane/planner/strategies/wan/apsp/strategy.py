@@ -79,8 +79,18 @@ def _strategy(name: str, decide: Decide, text: str) -> Callable[..., Plan]:
     return run
 
 
-apsp = _strategy("apsp", _rounded, "Algorithm 2 with the paper's delay (|p| counts).")
-apsp_random = _strategy("apsp-random", _anywhere, "A server drawn by the seed, routed as APSP routes.")
-apsp_connected = _strategy("apsp-connected", _connected, "The first site with the most links, routed as APSP routes.")
-apsp_shortest = _strategy("apsp-shortest", _shortest, "APSP's server, every flow on a path of fewest hops.")
-apsp_balanced = _strategy("apsp-balanced", _balanced, "APSP's server, every flow where it loads links least.")
+apsp = _strategy("apsp", _rounded, "Return the plan of Algorithm 2 with the paper's delay (|p| counts).")
+apsp_random = _strategy(
+    "apsp-random", _anywhere, "Return the plan of a server that the seed draws, with APSP's routes."
+)
+apsp_connected = _strategy(
+    "apsp-connected",
+    _connected,
+    "Return the plan of a server at the first site with the most links, with APSP's routes.",
+)
+apsp_shortest = _strategy(
+    "apsp-shortest", _shortest, "Return the plan of APSP's server, with every flow on a path of fewest hops."
+)
+apsp_balanced = _strategy(
+    "apsp-balanced", _balanced, "Return the plan of APSP's server, with every flow where it loads links least."
+)
