@@ -1,4 +1,4 @@
-"""Says of what machine a figure is: two machines "of the same kind" may have other processors, and then other figures.
+"""Prints the machine of a figure: two machines "of the same kind" may have other processors, and then other figures.
 
     python -m evaluation.machine
 
@@ -22,11 +22,11 @@ PACKET_BYTES = 1090  # a packet of 256 values, with its headers
 PACKETS, COPIES = 2000, 3
 COPY_BYTES = 64 << 20
 VECTORS = {"avx512_vnni": "AVX-512 with VNNI", "avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX"}
-"""Names of vector instructions by those in /proc/cpuinfo; the best first."""
+"""Names of vector instructions by their flags in /proc/cpuinfo, the best first."""
 
 
 def _processor() -> dict[str, str]:
-    """Return what /proc/cpuinfo says of the first processor, or nothing where it cannot be read."""
+    """Return the fields of /proc/cpuinfo for the first processor; empty where they cannot be read."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
     except OSError:
@@ -46,7 +46,7 @@ def processor() -> str:
 
 
 def copy_speed() -> float:
-    """Return GB/s at which one core copies memory that is in no cache: the best of a few copies."""
+    """Return the GB/s at which one core copies memory that is in no cache, the best of a few copies."""
     source = np.ones(COPY_BYTES, np.uint8)
     target = np.zeros(COPY_BYTES, np.uint8)
     seconds = []
@@ -58,7 +58,9 @@ def copy_speed() -> float:
 
 
 def packet_time() -> float:
-    """Return µs of CPU time in which one core sends a UDP packet over loopback and receives it, a call for each."""
+    """Return the µs of CPU time in which one core sends a UDP packet over loopback and receives it, with a call for
+    each.
+    """
     packet = bytes(PACKET_BYTES)
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,

@@ -34,7 +34,7 @@ PAPER = {  # Table III: seconds for a random, the most connected, and APSP's ser
 
 
 def seconds(graph: nx.DiGraph, delay: apsp.Delay, seed: int) -> dict[str, float]:
-    """Return seconds per epoch and Mbit for each way to place the server (means over its places)."""
+    """Return the seconds per epoch and Mbit of the model, for each way to place the server (means over its places)."""
     routed = {root: apsp.place(graph, 1.0, seed=seed, roots=[root], delay=delay) for root in graph.nodes}
     best = min(routed.values(), key=lambda placement: placement.time)
     short = {root: apsp.epoch_time(graph, apsp.shortest_routes(graph, root), 1.0, delay) for root in graph.nodes}
@@ -60,7 +60,7 @@ def _one(item: tuple[Case, int]) -> dict[str, float]:
 
 
 def _runs(cases: Sequence[Case], trials: int) -> list[dict[str, np.ndarray]]:
-    """Return, for each case, each number of `seconds` over the seeds."""
+    """Return, for each case, the values over the seeds of each number that `seconds` returns."""
     results = spread(_one, [(case, seed) for case in cases for seed in range(trials)])
     chunks = [results[k : k + trials] for k in range(0, len(results), trials)]
     return [{key: np.array([run[key] for run in runs]) for key in runs[0]} for runs in chunks]

@@ -1,1 +1,1 @@
-"""A job beside foreign TCP over one link: who gets how much, and how long the queue is."""
+"""A job beside foreign TCP over one link: what each of them gets, and how long the queue is."""

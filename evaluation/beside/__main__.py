@@ -1,4 +1,4 @@
-"""A job beside foreign TCP or UDP over links of an emulated network: who gets how much, and how long the queue is.
+"""A job beside foreign TCP or UDP over links of an emulated network: what each of them gets, and how long the queue is.
 
     python -m evaluation.beside                                  every case, four TCP flows each way; about two minutes
     python -m evaluation.beside --cases with --flows 1 --json -
@@ -7,7 +7,7 @@
 Each case is run with a plan for the whole link; with one for an equal share of it, as an operator declares what is left
 (`inart replan --set LINK.used_bandwidth_mbps=N`); with that and a queue of its own in the switches, by the DSCP of its
 packets (INART_DSCP=32), which is held to that share; and with a controller that measures what is left (`inart serve
---beside 25`). Needs root. Exit status: 0; 1 it could not run; 3 a sum was wrong.
+--beside 25`). Needs root. Exit status: 0 when all went well, 1 when it could not run, 3 when a sum was wrong.
 """
 
 from __future__ import annotations

@@ -13,16 +13,16 @@ HERE = "evaluation.beside.flows"
 PORT = 5301
 BLOCK = 1 << 16
 DATAGRAM = 920
-"""Payload of UDP of which headers are the same part of a frame as of TCP's full segments."""
+"""Payload of a UDP datagram, in bytes, with which headers are the same part of a frame as in TCP's full segments."""
 UDP_HEADERS = 42
 PACE_SECONDS = 0.001
 WAIT_SECONDS = 60.0
 STEP_SECONDS = 0.05
-"""Seconds after which a receiver again writes down what has come."""
+"""Least seconds between two samples of what a flow has delivered."""
 
 
 class _Delivered:
-    """Samples of what a flow has delivered so far: (time.monotonic(), bytes), one each STEP_SECONDS at most."""
+    """Samples of what a flow has delivered so far: (time.monotonic(), bytes), at most one in STEP_SECONDS."""
 
     def __init__(self) -> None:
         self.samples: list[tuple[float, int]] = []
@@ -41,8 +41,9 @@ def _answer_marks(ecn: bool) -> None:
 
 
 def sink(channel: Channel, *, address: str, flows: int, ecn: bool) -> None:
-    """Receive so many connections until a message comes, which is answered with what each has received: a list for each
-    of (time.monotonic(), bytes so far)."""
+    """Receive `flows` connections until a message comes. The answer to it has, for each connection, a list of
+    (time.monotonic(), bytes received so far).
+    """
     seen = [_Delivered() for _ in range(flows)]
 
     def receive(connection: socket.socket, own: _Delivered) -> None:
@@ -74,7 +75,9 @@ def source(channel: Channel, *, address: str, congestion: str, ecn: bool) -> Non
 
 
 def drain(channel: Channel, *, address: str, senders: list[str]) -> None:
-    """Receive datagrams until a message comes, which is answered as `sink` does, a list for each of the senders."""
+    """Receive datagrams until a message comes. The answer to it is as that of `sink`, with a list for each of the
+    senders.
+    """
     seen = {sender: _Delivered() for sender in senders}
 
     def receive(own: socket.socket) -> None:
@@ -91,7 +94,9 @@ def drain(channel: Channel, *, address: str, senders: list[str]) -> None:
 
 
 def spray(channel: Channel, *, addresses: list[str], mbps: float) -> None:
-    """Send datagrams to these addresses in turns until this process is ended, so many Mbit/s of frames in all."""
+    """Send datagrams to these addresses in turns until this process is ended, at a rate of `mbps` (frames, all
+    together).
+    """
     seconds = (DATAGRAM + UDP_HEADERS) * 8e-6 / mbps
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         began, sent = time.monotonic(), 0

@@ -1,6 +1,8 @@
-"""Runs a job beside foreign traffic on an emulated network: switches e1 and e2 with s1 between them, and s2, too, where
-that traffic takes two ways. The workers are at e1, and the parameter server is at e2, so that sums cross the links from
-e1 and results come back over them."""
+"""Runs a job beside foreign traffic on an emulated network of switches e1 and e2 with s1 between them.
+
+Where that traffic takes two ways, s2 is between e1 and e2, too. The workers are at e1, and the parameter server is at
+e2, so that sums cross the links from e1 and results come back over them.
+"""
 
 from __future__ import annotations
 
@@ -39,21 +41,22 @@ CASES = {
     "sprayed": "the way of the sums, there are two; senders of UDP take them in turns, packet by packet",
 }
 PLANS = ("all", "a share", "own queue", "measured")
-"""Links for which a plan is made: the whole link; what an operator declares as left by TCP, an equal share; the same
-where the job's packets have a queue of their own in the switches, with this share as its rate; what the controller
-measures as left (`serve --beside 25`), which plans anew when that changes."""
+"""Plans with which a case is run: for the whole link ("all"); for the equal share that TCP leaves, as an operator
+declares it; for the same share, with a queue of their own for the job's packets in the switches, whose rate is that
+share; and for what the controller measures as left (`serve --beside 25`), which replans when that changes.
+"""
 BESIDE = 0.25
-"""Part of each link that the controller plans for, whatever it measures."""
+"""Least part of each link for which the controller plans, whatever it measures."""
 CLASS = 4
 """The class of service of the job's packets, which have DSCP CS4."""
 WIDE = 4.0
-"""The other links are so many times as wide as the narrow one."""
+"""Rate of the other links, as a multiple of the narrow link's."""
 TWO_WAYS = ("ecmp", "one way", "sprayed")
 """Cases with two switches between e1 and e2."""
 SETTLE_SECONDS = 3.0
 """Seconds for which TCP runs before the job begins."""
 MEASURED_SECONDS = 20.0
-"""The same where the controller measures it."""
+"""Seconds for which TCP runs before the job begins where the controller measures it."""
 SAMPLE_SECONDS = 0.02
 READY_SECONDS = 60.0
 OPERATION_SECONDS = 120.0
@@ -61,10 +64,19 @@ OPERATION_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Settings:
-    """mbps: of the narrow link. flows: of TCP, each way. seconds: how long the job would take with an equal share.
-    queue: packets that fit into the narrow link's queue. congestion: TCP's, as the kernel names it. ecn: packets that
-    wait for a link, from which on switches mark others; 0: nothing is marked. beside: part of each link that a
-    controller plans for which measures the rest; None: it does not."""
+    """Settings of a run.
+
+    Attributes:
+        mbps: rate of the narrow link.
+        workers: number of workers.
+        flows: number of TCP flows, each way.
+        seconds: how long the job would take with an equal share of the link.
+        queue: number of packets that fit into the narrow link's queue.
+        congestion: TCP's congestion control, as the kernel names it.
+        ecn: number of packets that wait for a link, from which on switches mark others; 0 for no marks.
+        beside: least part of each link for which a controller that measures the rest plans; None where it does not
+            measure.
+    """
 
     mbps: float = 20.0
     workers: int = 4
@@ -77,7 +89,7 @@ class Settings:
 
 
 class Place:
-    """A network for a case: who is where, and which link is narrow."""
+    """The network of a case: where workers, parameter server and foreign flows are, and which links are narrow."""
 
     def __init__(self, case: str, settings: Settings) -> None:
         wide, narrow = settings.mbps * WIDE, settings.mbps
@@ -113,18 +125,18 @@ class Place:
             link: len(self.sprayed) + sum(case not in TWO_WAYS or hops[to]["e1"] == link[1] for _, to in self.with_sums)
             for link in links
         }
-        """Narrow links towards the parameter server, and how many foreign flows go over each."""
+        """Number of foreign flows over each narrow link towards the parameter server."""
         self.results = [("e2", way) for way in ways]  # where results meet TCP that goes their way
         self.queue = self.results[0] if case == "against" else links[0]  # where the job and TCP meet
 
     def share_mbps(self, mbps: float) -> float:
-        """Return an equal share, on each of the narrow links of this rate, beside the flows that go over it."""
+        """Return the job's equal share of narrow links of this rate, beside the flows that go over each of them."""
         if self.against and not self.with_sums:
             return mbps / (1 + len(self.against))
         return sum(mbps / (1 + flows) for flows in self.narrow.values())
 
     def planned(self, plan: str, mbps: float) -> Plan:
-        """Plan for the whole link, or for what foreign traffic leaves of it when everybody has the same."""
+        """Return the plan for the whole link, or for the equal share of it that foreign traffic leaves."""
         state = self.topology
         if plan not in ("all", "measured"):
             used = {link: flows for link, flows in self.narrow.items() if flows}
@@ -136,7 +148,7 @@ class Place:
 
 
 class _Queue:
-    """Looks at a switch's queue again and again, from construction to `stop`."""
+    """Samples a switch's queue, again and again, from construction to `stop`."""
 
     def __init__(self, emulation: Emulation, port: tuple[str, str]) -> None:
         self._emulation, self._port = emulation, port
@@ -156,8 +168,9 @@ class _Queue:
 
 
 def run(case: str, plans: Sequence[str], settings: Settings, say: Say) -> list[Share]:
-    """One case with each of these plans, on a network of its own: without marks, and where the settings have some, once
-    more with them. Raises EmulationError, HostFailure."""
+    """Run one case with each of these plans, on a network of its own: without marks, and once more with marks where the
+    settings have some. Raise EmulationError, HostFailure.
+    """
     place = Place(case, settings)
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(place.topology, "softswitch"))
@@ -234,7 +247,7 @@ class Flows:
         return bool(self._sinks)
 
     def start(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """Start these flows (sender, receiver), and wait until they are connected. Raises HostFailure."""
+        """Start these flows (sender, receiver), and wait until they are connected. Raise HostFailure."""
         for receiver in dict.fromkeys(receiver for _, receiver in pairs):
             own = [pair for pair in pairs if pair[1] == receiver]
             address = self._topology.address(receiver)
@@ -252,7 +265,8 @@ class Flows:
 
     def spray(self, senders: Sequence[tuple[str, tuple[str, ...]]]) -> None:
         """Start senders of UDP, each to these receivers in turns, all at one rate that leaves the job an equal share.
-        Raises HostFailure."""
+        Raise HostFailure.
+        """
         for receiver in dict.fromkeys(end for _, ends in senders for end in ends):
             own = [(sender, receiver) for sender, ends in senders if receiver in ends]
             arguments = {
@@ -267,7 +281,7 @@ class Flows:
             self._sources.append(self._zygote.spawn(sender, f"{HERE}:spray", {"addresses": addresses, "mbps": mbps}))
 
     def received(self) -> dict[tuple[str, str], Samples]:
-        """Return what each flow has delivered so far, by (sender, receiver). Raises HostFailure."""
+        """Return what each flow has delivered so far, by (sender, receiver). Raise HostFailure."""
         found: dict[tuple[str, str], Samples] = {}
         for sink, own in self._sinks:
             sink.send(None)

@@ -1,4 +1,4 @@
-"""Outcome of a run beside foreign traffic: rates, the fairness index, the queue; in words, and in one figure."""
+"""The outcome of a run beside foreign traffic: rates, the fairness index and the queue, as a table and as a figure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ Samples = Sequence[tuple[float, float]]
 
 
 def jain(rates: Sequence[float]) -> float:
-    """Return Jain's fairness index of rates: 1 where all are equal, 1 / their number where one has everything."""
+    """Return Jain's fairness index of rates: 1 where all are equal, 1 / their number where one flow has everything."""
     squares = sum(rate * rate for rate in rates)
     return sum(rates) ** 2 / (len(rates) * squares) if squares else 1.0
 
 
 def wire_mbps(samples: Samples, begin: float, end: float) -> float:
-    """Return what a TCP flow took of a link between two times, Mbit/s. samples: of the bytes that it has delivered."""
+    """Return what a TCP flow took of a link between two times, in Mbit/s. `samples` are of the bytes that it has
+    delivered.
+    """
 
     def at(when: float) -> float:
         before, after = None, None
@@ -40,19 +42,33 @@ def wire_mbps(samples: Samples, begin: float, end: float) -> float:
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """Return the value below which this part of them is; 0 of none."""
+    """Return the value below which this part of the values is; 0 for no values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
 
 
 @dataclass
 class Share:
-    """One run. case: which way TCP goes; plan: what the plan was made for. planned_mbps, job_mbps: what a worker is to
-    send, and what it has sent from its first packet to its last answer. tcp_mbps: of each flow on the link, the same
-    while; back_mbps: of those against the sums. queue: (seconds since the beginning, bytes that wait for the link).
-    queue_full: frames that switches have dropped because a queue was full. ecn: packets that wait for a link, from
-    which on switches mark others; 0: they do not. links: the narrow links that the job takes. flow_links: those that
-    each flow takes. share_mbps: what the job has of them where everybody has the same on each; 0: there is one link."""
+    """The outcome of one run.
+
+    Attributes:
+        case: which way TCP goes.
+        plan: what the plan was made for.
+        link_mbps: rate of the narrow links.
+        planned_mbps: rate at which a worker is to send.
+        job_mbps: rate at which a worker has sent, from its first packet to its last answer.
+        tcp_mbps: rate of each foreign flow on the link in the same time.
+        back_mbps: rate of each foreign flow against the sums.
+        queue: (seconds since the beginning, bytes that wait for the link).
+        queue_full: frames that switches have dropped because a queue was full.
+        resent: packets that agents have sent again.
+        right: every sum is right.
+        idle: fraction of the processors' time that was idle.
+        ecn: number of packets that wait for a link, from which on switches mark others; 0 for no marks.
+        links: number of narrow links that the job takes.
+        flow_links: number of narrow links that each foreign flow takes.
+        share_mbps: the job's equal share of its narrow links, each divided equally; 0 where it takes one link.
+    """
 
     case: str
     plan: str
@@ -85,12 +101,13 @@ class Share:
 
     @property
     def job_part(self) -> float:
-        """Fraction of an equal share of the links that the job has."""
+        """The job's rate, as a fraction of an equal share of the links."""
         return self.job_mbps / self.equal_mbps
 
     def queue_ms(self, part: float) -> float:
-        """Return how long the queue was, as the time in which the link sends it: not longer for this part of
-        the time."""
+        """Return the length of the queue, as the milliseconds in which the link sends it, that it did not exceed for
+        this part of the time.
+        """
         return quantile([waits for _, waits in self.queue], part) * 8e-3 / self.link_mbps
 
     def to_json(self) -> dict[str, Any]:
@@ -148,7 +165,7 @@ def draw(shares: Sequence[Share], path: Path) -> None:
 
 
 def _draw_rates(panel: Any, one: Share) -> None:
-    """Bars of the job and of the flows, one on the other; the dotted line is an equal share of the link."""
+    """Draw bars of the job and of the flows, one on the other; the dotted line is an equal share of the link."""
     groups = [("job", [one.job_mbps], "tab:blue")]
     groups += [("TCP", one.tcp_mbps, "tab:orange")] if one.tcp_mbps else []
     groups += [("TCP against", one.back_mbps, "tab:green")] if one.back_mbps else []

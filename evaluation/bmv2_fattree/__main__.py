@@ -16,7 +16,8 @@ from topologies.command import guarded, stopwatch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the experiment. Exit status: 0 all well, 1 failed, 3 wrong, 130 interrupted.
+    """Run the experiment. Return the exit status: 0 when all is well, 1 when it failed, 3 when something is wrong, 130
+    when it was interrupted.
 
     Wrong means that a result is wrong, or that a rate was below half of the plan's at the last attempt (see the
     remarks).

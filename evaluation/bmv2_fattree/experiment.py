@@ -38,7 +38,7 @@ HEAVY_MODULES = ("examples.train_digits", "sklearn.datasets", "worker_agent.torc
 def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
     """Run all stages; `say` gets a line per step.
 
-    Raises EmulationError, FabricError, HostFailure and planners' errors.
+    Raise EmulationError, FabricError, HostFailure and planners' errors.
     """
     started = time.monotonic()
     settings = settings.scaled()
@@ -114,7 +114,7 @@ def describe(settings: Settings, topology: Topology) -> str:
 
 
 def try_network(everything: Setting) -> float:
-    """Ping, and send one TCP flow between distant hosts; returns its Mbit/s. Raises EmulationError."""
+    """Ping, and send one TCP flow between distant hosts. Return the flow's Mbit/s. Raise EmulationError."""
     emulation, servers = everything.emulation, everything.topology.servers
     pairs = None if len(servers) <= ALL_PAIRS_UP_TO else list(zip(servers, servers[1:] + servers[:1], strict=True))
     lost = emulation.ping(pairs)
@@ -132,9 +132,9 @@ def try_network(everything: Setting) -> float:
 
 
 def measure(everything: Setting, plans: dict[str, Plan]) -> StrategyResult:
-    """Measure all-reduces of made-up gradients by real agents in the hosts: some of each model's size with the plan for
-    it, of which the fastest counts (the first of a new process waits for its memory), and one for the rate of the
-    largest model's.
+    """Measure all-reduces of made-up gradients by real agents in the hosts. For each model there are several of its
+    size with the plan for it, of which the fastest counts (the first of a new process waits for its memory), and for
+    the largest model one more for the rate.
     """
     settings, plan = everything.settings, plans[everything.settings.largest]
     outcomes: list[Outcome] = []
@@ -199,7 +199,9 @@ def _received(everything: Setting) -> int:
 
 
 def _measure_rate(everything: Setting, agents: JobAgents, service: Service) -> tuple[Outcome, Load, int]:
-    """Return the all-reduce in which the sending rate was measured, the machine's load then, and how often it was."""
+    """Return the all-reduce in which the sending rate was measured, the machine's load at that time, and the number of
+    attempts.
+    """
     plan = service.plan
     size = rate_bytes(plan, values=service.network.kind.limits.values_per_packet)
     attempts, settled = 0, False
@@ -213,14 +215,17 @@ def _measure_rate(everything: Setting, agents: JobAgents, service: Service) -> t
 
 
 def rate_bytes(plan: Plan, values: int) -> int:
-    """Return the size of the all-reduce in which the sending rate is measured. values: in a packet."""
+    """Return the size, in bytes, of the all-reduce in which the sending rate is measured. `values` is the number in a
+    packet.
+    """
     seconds = max(RATE_SECONDS, RATE_PACKETS * len(plan.trees) * frame_bytes(values) * 8e-6 / plan.rate_mbps)
     return int(plan.rate_mbps * 1e6 / 8 * seconds) // 4 * 4
 
 
 def measure_gloo(everything: Setting) -> dict[str, float]:
-    """Measure all-reduces of the same sizes over gloo, on the same network: the fastest of some, as the first ones
-    find connections that have not grown their windows."""
+    """Measure all-reduces of the same sizes over gloo, on the same network. Return the seconds of the fastest of
+    several for each model, as the first ones use connections that have not grown their windows.
+    """
     settings, job, emulation = everything.settings, everything.job, everything.emulation
     master = everything.topology.address(job.workers[0])
     workers = [
@@ -255,7 +260,7 @@ def measure_gloo(everything: Setting) -> dict[str, float]:
 
 
 def order(workers: list[HostProcess], size: int) -> list[dict[str, Any]]:
-    """Order one operation of `size` bytes on all workers; returns their answers."""
+    """Order one operation of `size` bytes on all workers, and return their answers."""
     for worker in workers:
         worker.send({"size": size})
     return everyone(workers, hosts.OPERATION_SECONDS)

@@ -17,7 +17,7 @@ PLANNED, MEASURED, SWITCHES, GLOO = "#b8c4d6", "#2f5d9b", "#2f5d9b", "#d0782a"
 
 
 def write(report: Report, topology: Topology, job: Job, directory: Path) -> list[Path]:
-    """Write rates.png, communication.png, fabric.png and (with training) losses.png; returns their paths."""
+    """Write rates.png, communication.png, fabric.png and (with training) losses.png, and return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     figures = {"rates": rates(report), "communication": communication(report), "fabric": fabric(topology, job)}
     if report.training is not None:

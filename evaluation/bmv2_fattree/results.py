@@ -20,12 +20,16 @@ AMPLIFIED = 8.0
 
 @dataclass(frozen=True)
 class StrategyResult:
-    """Results of one strategy. Rates are wire Mbit/s of one worker.
+    """Results of one strategy. Rates are those of one worker on the wire, in Mbit/s.
 
-    communication_seconds and ps_ingress_bytes (all parameter servers together, from their interfaces) are of one
-    all-reduce of the largest model; model_seconds has the seconds for each model. largest_error: of the result against
-    the exact sum; error_bound: the largest allowed. identical: whether all workers have the same bits. attempts: how
-    often the rate was measured; the last one counts.
+    Attributes:
+        communication_seconds: seconds of one all-reduce of the largest model.
+        ps_ingress_bytes: bytes of that all-reduce at the interfaces of all parameter servers together.
+        model_seconds: seconds of an all-reduce of each model.
+        largest_error: largest error of a result against the exact sum.
+        error_bound: largest error that is allowed.
+        identical: whether all workers have the same bits.
+        attempts: how often the rate was measured; the last measurement counts.
     """
 
     name: str
@@ -55,8 +59,12 @@ class StrategyResult:
 class Checked:
     """The outcome of checking a training's sums.
 
-    buckets: all-reduces checked; unchecked: those for which there was no memory. wrong: the first few errors, in words;
-    wrong_buckets: how many. largest: the largest error as a fraction of its bound.
+    Attributes:
+        buckets: number of all-reduces that were checked.
+        unchecked: number of all-reduces for which there was no memory.
+        wrong: the first few errors, in words.
+        wrong_buckets: number of all-reduces with an error.
+        largest: the largest error, as a fraction of its bound.
     """
 
     buckets: int = 0
@@ -75,10 +83,14 @@ class Checked:
 
 @dataclass(frozen=True)
 class Training:
-    """Results of a training: the loss of every step, mean over the workers; seconds of all steps.
+    """Results of a training: the loss of every step (mean over the workers), and the seconds of all steps.
 
-    strategy: the plan through whose trees the gradients went. ranks: per worker. sums: the check of all its all-reduces
-    through the switches. loss_rounded: over gloo, with errors like those of fixed point; empty: not needed.
+    Attributes:
+        strategy: the plan through whose trees the gradients went.
+        ranks: number of ranks of each worker.
+        sums: the check of all its all-reduces through the switches.
+        loss_rounded: losses of a training over gloo with errors like those of fixed point; empty where it was not
+            needed.
     """
 
     loss_gloo: list[float]
@@ -97,12 +109,12 @@ class Training:
 
     @property
     def largest_difference(self) -> float:
-        """Largest difference of the two losses of a step, relative to gloo's."""
+        """Largest difference between the two losses of a step, relative to gloo's."""
         return max(self._differences(self.loss_inart), default=0.0)
 
     @property
     def largest_by_rounding(self) -> float:
-        """Largest such difference of the training over gloo with rounding errors; 0: it was not needed."""
+        """Largest such difference of the training over gloo with rounding errors; 0 where that was not needed."""
         return max(self._differences(self.loss_rounded), default=0.0) if self.loss_rounded else 0.0
 
     def _differences(self, losses: list[float]) -> list[float]:
@@ -125,7 +137,9 @@ class Training:
 class Report:
     """The report of a run.
 
-    gloo_seconds: seconds of the same all-reduces over gloo (empty: not run). tcp_mbps: one flow between distant hosts.
+    Attributes:
+        gloo_seconds: seconds of the same all-reduces over gloo; empty where they were not run.
+        tcp_mbps: rate of one TCP flow between distant hosts.
     """
 
     switch: str
@@ -236,7 +250,7 @@ class Report:
         return all(s.identical and s.largest_error <= s.error_bound for s in self.strategies)
 
     def write(self, directory: Path) -> list[Path]:
-        """Write summary.json, strategies.csv and (with training) losses.csv; returns their paths."""
+        """Write summary.json, strategies.csv and (with training) losses.csv, and return their paths."""
         directory.mkdir(parents=True, exist_ok=True)
         summary = directory / "summary.json"
         summary.write_text(json.dumps(self.to_json(), indent=2) + "\n")

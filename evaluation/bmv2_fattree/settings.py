@@ -33,9 +33,13 @@ USUAL_MBPS, FAST_MBPS = 20.0, 100.0  # two cores carry the latter through softsw
 class Settings:
     """Settings of a run.
 
-    bandwidth: Mbit/s of each link before `scale`. ranks: per worker, in training. steps: of training; 0: none. scale:
-    factor on all rates and gradients (at most 1, see `scaled`). parameter_servers: their number; None: every worker's
-    host is one. models: name and bytes of each gradient that is reduced.
+    Attributes:
+        bandwidth: Mbit/s of each link before `scale`.
+        ranks: number of ranks of each worker, in training.
+        steps: steps of training; 0 for none.
+        scale: factor on all rates and gradients (at most 1, see `scaled`).
+        parameter_servers: their number; None where every worker's host is one.
+        models: name and bytes of each gradient that is reduced.
     """
 
     k: int = 4
@@ -61,13 +65,14 @@ class Settings:
         return replace(self, scale=fitting(self.switch, [busiest]))
 
     def job(self, topology: Topology, model: str = "") -> Job:
-        """Return the job that trains a model ("": the largest), whose workers and parameter servers the seed places."""
+        """Return the job that trains a model ("" for the largest), with workers and servers that the seed places."""
         size = self.model_bytes[model or self.largest]
         return place_job(topology, self.workers, self.parameter_servers, seed=self.seed, model_bytes=size)
 
     def plan(self, strategy: str, model: str = "") -> Plan:
-        """Return a strategy's plan for the job that trains a model ("": the largest), as a deployment makes it: with
-        what the switches' program holds and its packets' size."""
+        """Return a strategy's plan for the job that trains a model ("" for the largest), as a deployment makes it:
+        within the limits of the switches' program, and with its packets' size.
+        """
         return _plan(self, strategy, model or self.largest)
 
     @property
@@ -115,19 +120,19 @@ class Settings:
 
 @lru_cache(maxsize=32)
 def _plan(settings: Settings, strategy: str, model: str) -> Plan:
-    """Return the plan of `Settings.plan`, kept: it is asked for to find the scale, and then to be carried out."""
+    """Return the plan of `Settings.plan`, kept in memory, since the search for the scale and the run both need it."""
     topology = settings.topology()
     held = limited(topology, Limits.of_target("v1model"))
     return get_strategy(strategy)(held, settings.job(topology, model), seed=settings.seed)
 
 
 def servers(text: str) -> int | None:
-    """Return a number of parameter servers; None for "workers": every worker's host is one. Raises ValueError."""
+    """Return a number of parameter servers; None for "workers", if every worker's host is one. Raise ValueError."""
     return None if text == ON_WORKERS else int(text)
 
 
 def _parser(switch: str) -> argparse.ArgumentParser:
-    """Return the parser. switch: the kind of switch if no option names one."""
+    """Return the parser; `switch` is the kind of switch if no option names one."""
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.bmv2_fattree",
         description="Train through P4 switches in an emulated fat-tree, beside gloo on the same network.",
@@ -162,7 +167,7 @@ def _parser(switch: str) -> argparse.ArgumentParser:
 
 
 def parse(argv: Sequence[str] | None, switch: str) -> Settings:
-    """Parse the command line; exits with a message on errors. switch: the kind of switch if no option names one."""
+    """Parse the command line; exit with a message on errors. `switch` is the kind of switch if no option names one."""
     parser = _parser(switch)
     arguments = parser.parse_args(argv)
     chosen = tuple(arguments.strategies.replace(",", " ").split())

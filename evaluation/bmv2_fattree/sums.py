@@ -1,4 +1,4 @@
-"""Checks the sums that a training got through the switches; and the effect of rounding alone on a training.
+"""Checks the sums that a training got through the switches, and computes the effect of rounding alone on a training.
 
 Losses cannot show whether sums are right: each step builds on the last one, and training amplifies a difference in the
 last bit with every step. So every all-reduce of the training is checked by itself. Each worker keeps its gradients and
@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 MOST_BYTES = 256 << 20
-"""Most bytes that a worker keeps; later steps are not checked, and the report says how many."""
+"""Most bytes that a worker keeps; later steps are not checked, and the report says how many those are."""
 SHOWN = 8
 NEIGHBOURS = 2 * PROTOCOL.targets["v1model"].values_per_packet - 1
 """Number of values around a value, among which are all those in its packet, with which it shares its exponent."""
@@ -35,8 +35,10 @@ NEIGHBOURS = 2 * PROTOCOL.targets["v1model"].values_per_packet - 1
 def steps_of(biggest: npt.NDArray[np.float32], nodes: int, mixed: bool = False) -> Floats:
     """Return, by value, the largest step to which fixed point may have rounded it: 2^(e - F) of its packet.
 
-    biggest: the largest magnitude of a finite value in the `nodes` contributions there. mixed: some values are not
-    finite, and those in the same chunks have fewer bits.
+    Args:
+        biggest: for each value, the largest magnitude of a finite value in the contributions of the nodes.
+        nodes: number of contributions.
+        mixed: some values are not finite, and the finite ones in the same chunks have fewer bits.
     """
     bits = mixed_bits(nodes) if mixed else fraction_bits(nodes)
     around = maximum_filter1d(biggest.astype(np.float64), size=NEIGHBOURS, mode="constant", cval=0.0)
@@ -45,10 +47,15 @@ def steps_of(biggest: npt.NDArray[np.float32], nodes: int, mixed: bool = False) 
 
 
 def bounds(biggest: npt.NDArray[np.float32], magnitudes: Floats, nodes: int, ranks: int, mixed: bool = False) -> Floats:
-    """Return the allowed error of each value of a mean over nodes x ranks.
+    """Return the allowed error of each value of a mean over nodes x ranks: fixed point's W/2 steps, and float32's
+    rounding of the sum, of the mean, and of the sums of each node's ranks before.
 
-    It is fixed point's W/2 steps, and float32's rounding of the sum, of the mean, and of what a node's ranks added up
-    before. magnitudes: sums of the absolute values of all finite ones. biggest, mixed: as in `steps_of`.
+    Args:
+        biggest: as in `steps_of`.
+        magnitudes: for each value, the sum of the absolute values of all finite contributions.
+        nodes: number of nodes.
+        ranks: number of ranks of a node.
+        mixed: as in `steps_of`.
     """
     quantisation = nodes / 2 * steps_of(biggest * np.float32(ranks), nodes, mixed)
     rounding = (magnitudes + quantisation) * 2.0**-FLOAT32_BITS + 2.0**-149
@@ -57,7 +64,7 @@ def bounds(biggest: npt.NDArray[np.float32], magnitudes: Floats, nodes: int, ran
 
 
 def errors(result: npt.NDArray[np.float32], exact: Floats, allowed: Floats) -> Floats:
-    """Return, by value, the error as a fraction of the allowed one: above 1 it is wrong.
+    """Return, by value, the error as a fraction of the allowed one; above 1 it is wrong.
 
     Where the exact value is not finite, the result must not be finite either.
     """
@@ -136,9 +143,9 @@ class Recorder:
 def rounded_hook(seed: int, nodes: int) -> Hook:
     """Return a hook that averages a bucket over gloo, with errors like those of fixed point.
 
-    Each of `nodes` contributions has one that is uniform within half a step; they are the same on all ranks, drawn with
-    `seed`. gloo's own errors are not in it: float32's rounding in its ring is part of the difference between a training
-    over gloo and one through the switches.
+    Each of `nodes` contributions has an error that is uniform within half a step; the errors are the same on all ranks,
+    drawn with `seed`. gloo's own errors are not among them: float32's rounding in its ring is part of the difference
+    between a training over gloo and one through the switches.
     """
     drawn = np.random.default_rng(seed)
 

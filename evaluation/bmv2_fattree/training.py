@@ -31,7 +31,7 @@ HOOK, PARALLEL = "inart_hook", "DistributedDataParallel"
 
 
 def train_both(everything: Setting, service: Service, plan: Plan) -> Training:
-    """Train over gloo and through the switches, on the same network. Raises HostFailure."""
+    """Train over gloo and through the switches, on the same network. Raise HostFailure."""
     gloo, gloo_seconds = _run(everything, "gloo", "")
     everything.say(f"trained over gloo: {gloo_seconds:.1f} s, loss {gloo['losses'][-1]:.4f}")
     inart, inart_seconds = _run(everything, "inart", service.address)
@@ -66,7 +66,7 @@ def _compared(everything: Setting, plan: Plan, gloo: dict[str, Any], inart: dict
 
 
 def _run(everything: Setting, hook: str, controller: str) -> tuple[dict[str, Any], float]:
-    """Run one training on all workers; returns the report of rank 0 and the total seconds."""
+    """Run one training on all workers. Return the report of rank 0 and the total seconds."""
     settings, job, emulation, zygote = everything.settings, everything.job, everything.emulation, everything.zygote
     started = time.monotonic()
     roots = []
@@ -115,9 +115,8 @@ def _run(everything: Setting, hook: str, controller: str) -> tuple[dict[str, Any
 
 
 def train(_: Channel, *, environment: dict[str, str], options: list[str], rounded: bool = False) -> dict[str, Any]:
-    """Run one rank, as torchrun would start it; returns its report, with `sums` if sums through switches were checked.
-
-    rounded: add fixed point's errors to gloo's sums.
+    """Run one rank, as torchrun would start it. Return its report, with `sums` where sums through switches were
+    checked. With `rounded`, fixed point's errors are added to gloo's sums.
     """
     import torch
     from torch import distributed

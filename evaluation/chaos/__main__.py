@@ -7,10 +7,10 @@
     python -m evaluation.chaos --summary one.json two.json                                reports as one table
 
 Needs root (network namespaces). Workers add up whole numbers, whose sum fixed point and float32 carry exactly; each
-worker compares each result with it, bit for bit. What happens when is drawn from the seed and printed first; everything
-is gone at the end, after Ctrl-C, too. Exit status: 0 all well; 1 it could not run; 3 a sum was wrong; 4 an operation
-failed for good, or an event was not seen to happen; 130 interrupted. docs/chaos.md explains the figures. Events:
-
+worker compares each result with it, bit for bit. The seed decides what happens and when, which is printed first; the
+network is removed at the end, after Ctrl-C, too. Exit status: 0 when all is well; 1 when it could not run; 3 when a sum
+was wrong; 4 when an operation failed for good, or an event was not seen to happen; 130 when it was interrupted.
+docs/chaos.md explains the figures. Events:
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Settings]:
-    """Raises TopologyError, JobError, EmulationError."""
+    """Parse the command line. Raise TopologyError, JobError, EmulationError."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
     if arguments.minutes <= 0 or min(arguments.jobs, arguments.workers, arguments.ps) < 1:

@@ -27,14 +27,14 @@ FORKED_SECONDS = 60.0
 
 
 class AgentEvents:
-    """Events that befall the agents of jobs, and events that another user of their hosts causes."""
+    """Events that affect the agents of jobs, and events that another user of their hosts causes."""
 
     def __init__(self, place: Place, controller: ControllerProcess, jobs: Sequence[JobRun]) -> None:
         self._emulation, self._findings = place.emulation, place.findings
         self._controller, self._jobs = controller, jobs
 
     def kinds(self) -> dict[str, Callable[[Happening], Steps]]:
-        """Return what makes each kind of event happen."""
+        """Return, by kind of event, the function that makes it happen."""
         return {
             "ps": self._kill, "worker": self._kill, "stop-ps": self._stop, "stop-worker": self._stop,
             "stop-agents": self._stop_all, "late": self._late, "fork": self._fork, "forge": self._forge,
@@ -125,7 +125,7 @@ class AgentEvents:
         one.happened = report.get("sent", 0) > 0 and int(report.get("capabilities", "1"), 16) == 0
 
     def _forged(self, node: str, run: JobRun) -> Mapping[str, Any]:
-        """Return what somebody who knows everything but the keys would send next."""
+        """Return the packets that a forger would send who knows everything except the keys."""
         kept = self._controller.agents().get(run.job.name, {})
         address = self._emulation.topology.address(node)
         if node not in kept:

@@ -22,13 +22,14 @@ ROOT = Path(__file__).resolve().parents[2]
 DISK = "size=2m,mode=700"
 START_SECONDS = 60.0
 AGAIN_SECONDS = 1.0
-"""Seconds after which a controller that has ended by itself is started again, as a service manager would."""
+"""Seconds after which a controller that has ended by itself is started again, as a service manager would do."""
 SAYS = "controller serves on "
 
 
 class ControllerProcess:
-    """`python -m controlplane.serve` with its state on a small disk of its own (a tmpfs in a mount namespace that goes
-    with the emulation) and a clock of its own (see `skewed`). While it is wanted it is started again whenever it ends.
+    """A process `python -m controlplane.serve`, with its state on a small disk of its own (a tmpfs in a mount namespace
+    that is removed with the emulation) and a clock of its own (see `skewed`). While it is wanted it is started again
+    whenever it ends.
     """
 
     def __init__(self, emulation: Emulation, topology: Path) -> None:
@@ -46,18 +47,20 @@ class ControllerProcess:
         self.address = f"{emulation.controller_host}:0"
         self.starts = 0
         self.ended: list[str] = []
-        """Last words of the controller each time that it ended by itself."""
+        """Last lines of the controller's log, for each time that it ended by itself."""
         self._thread = threading.Thread(target=self._supervise, name="controller", daemon=True)
         self._thread.start()
 
     def start(self, seconds: float = START_SECONDS) -> None:
-        """Returns when it serves. Raises EmulationError."""
+        """Start the controller, and return when it serves. Raise EmulationError where it does not within so many
+        seconds.
+        """
         self._wanted.set()
         if not self._ready.wait(seconds):
             raise EmulationError(f"the controller does not serve after {seconds:.0f} s: {self.last_words()}")
 
     def kill(self) -> int:
-        """SIGKILL; it stays away until `back`. Its id."""
+        """Kill the controller (SIGKILL), and return its process id. It is not started again until `back`."""
         with self._lock:
             self._wanted.clear()
             process = self._process
@@ -68,11 +71,11 @@ class ControllerProcess:
             return process.pid
 
     def back(self) -> None:
-        """Start the controller again; does not wait."""
+        """Start the controller again, without waiting for it."""
         self._wanted.set()
 
     def send(self, number: signal.Signals) -> int:
-        """A signal to the process that runs now; its id, 0: there is none."""
+        """Send a signal to the process that runs now. Return its id, or 0 where none runs."""
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 return 0
@@ -85,7 +88,7 @@ class ControllerProcess:
         return Path(f"/proc/{self._keeper.pid}/root{self._directory}")
 
     def fill_disk(self) -> int:
-        """Fill the disk until nothing more goes in; returns how many bytes that took."""
+        """Fill the disk completely. Return how many bytes that took."""
         filled = 0
         with open(self.disk / "filler", "wb", buffering=0) as file, suppress(OSError):
             while True:
@@ -96,8 +99,9 @@ class ControllerProcess:
         (self.disk / "filler").unlink(missing_ok=True)
 
     def agents(self) -> dict[str, Any]:
-        """Return what the controller keeps of the jobs: configurations by job and node; empty when that
-        cannot be read."""
+        """Return the configurations of agents in the controller's state, by job and node; empty where the state cannot
+        be read.
+        """
         try:
             kept = json.loads((self.disk / "jobs.json").read_text())
         except (OSError, ValueError):
@@ -124,7 +128,7 @@ class ControllerProcess:
         self._log.close()
 
     def _mount(self) -> subprocess.Popen[bytes]:
-        """A process that does nothing but keep the mount namespace."""
+        """Start a process that only keeps the mount namespace."""
         words = f"mount -t tmpfs -o {DISK} chaos {self._directory} && echo mounted && exec sleep infinity"
         keeper = subprocess.Popen(
             ["unshare", "--mount", "--propagation", "private", "sh", "-c", words],
@@ -188,7 +192,7 @@ def stopped(pid: int) -> bool:
 
 
 def eventually(condition: Any, seconds: float = 5.0) -> bool:
-    """Return whether it holds within so many seconds."""
+    """Return whether the condition holds within so many seconds."""
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:
@@ -199,7 +203,7 @@ def eventually(condition: Any, seconds: float = 5.0) -> bool:
 
 @contextmanager
 def repeated(act: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Call `act` every so many seconds, in a thread, for as long as the `with` block lasts."""
+    """Call `act` every `seconds` seconds, in a thread, for as long as the `with` block lasts."""
     stop = threading.Event()
 
     def run() -> None:

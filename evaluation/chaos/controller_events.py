@@ -21,14 +21,14 @@ REPLAN_SECONDS = 20.0
 
 
 class ControllerEvents:
-    """Events that befall the controller, and orders of its operator."""
+    """Events that affect the controller, and orders of its operator."""
 
     def __init__(self, place: Place, controller: ControllerProcess, jobs: Sequence[JobRun]) -> None:
         self._emulation, self._findings = place.emulation, place.findings
         self._controller, self._jobs = controller, jobs
 
     def kinds(self) -> dict[str, Callable[[Happening], Steps]]:
-        """Return what makes each kind of event happen."""
+        """Return, by kind of event, the function that makes it happen."""
         return {
             "controller": self._kill_controller, "stop-controller": self._stop_controller,
             "clock": self._clock, "disk": self._disk,
@@ -103,7 +103,9 @@ class ControllerEvents:
         self._disable(one, {"restored": [spine]})
 
     def take_back(self, one: Happening) -> None:
-        """Enable, as an operator who has mended it, what the controller has disabled because it corrupts."""
+        """Enable the switches and links again that the controller has disabled because they corrupt, as an operator
+        does who has mended them.
+        """
         try:
             request = pb.StatusRequest(job=self._jobs[0].job.name)
             reply = ask(self._controller.address, "status", request, timeout=REPLAN_SECONDS)
@@ -115,7 +117,7 @@ class ControllerEvents:
             self._disable(one, {"restored": kept_off})
 
     def _disable(self, one: Happening, change: Mapping[str, list[str]]) -> None:
-        """A change that the controller must keep: it wants a new plan, and an epoch."""
+        """Order a change that the controller must keep: it needs a new plan, and an epoch."""
         request = pb.ReplanRequest(
             job=self._jobs[0].job.name, without=change.get("without", ()), restored=change.get("restored", ())
         )

@@ -1,4 +1,4 @@
-"""Makes each event happen, for real, and looks whether it did."""
+"""Makes each event happen for real, and checks whether it did."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ ALONE = frozenset({"controller", "stop-controller", "clock"})
 
 
 class Disturber:
-    """Events that befall a network, its controller and its jobs. `run` takes one event from its beginning to its end;
-    each in a thread of its own."""
+    """Makes events happen in a network, its controller and its jobs. `run` takes one event from its beginning to its
+    end; each runs in a thread of its own.
+    """
 
     def __init__(self, place: Place, controller: ControllerProcess, jobs: Sequence[JobRun]) -> None:
         self._emulation, self._jobs = place.emulation, jobs
@@ -35,11 +36,11 @@ class Disturber:
         }
 
     def close(self) -> None:
-        """Events under way end now, and no other begins."""
+        """End the events that are under way, and begin no other."""
         self._over.set()
 
     def run(self, one: Happening) -> None:
-        """Waits for its time, does it, ends it."""
+        """Wait for the time of an event, make it happen, and end it."""
         event = one.event
         self._over.wait(max(0.0, self._findings.began + event.at - time.monotonic()))
         if self._over.is_set():
@@ -72,12 +73,12 @@ class Disturber:
             self._say(f"{event.kind} {event.target}: {one.problem}")
 
     def _plans(self) -> str:
-        """The jobs' plan versions; "" where the controller cannot say."""
+        """Return the jobs' plan versions in words; "" where the controller does not answer."""
         versions = [job.plan_version() for job in self._jobs]
         return "" if None in versions else ",".join(map(str, versions))
 
     def _waiting(self, kind: str, target: str) -> frozenset[str]:
-        """The jobs that can only wait while this is so."""
+        """Return the jobs that can only wait while an event of this kind has hit this target."""
         if not KINDS[kind].waits:
             return frozenset()
         topology = self._emulation.topology

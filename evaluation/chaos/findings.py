@@ -1,4 +1,4 @@
-"""Findings of a run under chaos: counted sums, outages by kind of event, and what each event did."""
+"""Findings of a run under chaos: the numbers of sums, the outages by kind of event, and the effect of each event."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evaluation.chaos.kinds import AWAY, KINDS, NEEDS_CONTROLLER
 from evaluation.chaos.schedule import Event
 
 AFTER_SECONDS = 6.0
-"""Seconds after an event for which what it has left behind may still be felt."""
+"""Seconds after an event in which its consequences may still be felt."""
 QUIET = "nothing"
 SHOWN = 20
 """Most findings of a kind in the table; the JSON has all."""
@@ -20,9 +20,17 @@ SHOWN = 20
 
 @dataclass
 class Happening:
-    """One event as it came. Times: of time.monotonic(); ended: inf until it has. happened: it was seen to have its
-    effect (None: not tried yet); evidence: by what. outage: the longest time that a job stood by it. jobs: which of
-    them cannot go on meanwhile."""
+    """One event as it happened.
+
+    Attributes:
+        event: the event.
+        began, ended: times of time.monotonic(); `ended` is inf until it has ended.
+        happened: whether its effect was seen; None where it has not been tried yet.
+        evidence: the observations by which its effect was seen.
+        outage: the longest time that a job stood still because of it, in seconds.
+        jobs: jobs that cannot go on while it lasts.
+        problem: why it could not be made to happen, in words.
+    """
 
     event: Event
     began: float = float("inf")
@@ -38,11 +46,11 @@ class Happening:
 
 
 Steps = Iterator[None]
-"""One event: it has begun when the first step is done; what comes after the yield ends it."""
+"""One event: it has begun when the first step is done; the code after the `yield` ends it."""
 
 
 class Findings:
-    """Thread-safe; each job adds to it from a thread of its own."""
+    """All findings of a run. Thread-safe; each job adds to them from a thread of its own."""
 
     def __init__(self, happenings: list[Happening]) -> None:
         self.happenings = happenings
@@ -68,7 +76,7 @@ class Findings:
             self.wrong.append(what)
 
     def add_flagged(self, error: str, again: bool) -> None:
-        """A worker's operation ended with an error. again: it is an operation of which that was said already."""
+        """Take note that a worker's operation ended with an error; `again` means that this was noted of it before."""
         with self.lock:
             self.flagged += not again
             key = error[:100]
@@ -79,7 +87,9 @@ class Findings:
             self.failed.append(what)
 
     def add_gap(self, job: str, start: float, end: float) -> None:
-        """No all-reduce of this job was done from `start` to `end`, one was then. What has to do with it is noted."""
+        """Take note that no all-reduce of this job was done from `start` to `end`, when one was. The events to which
+        that may be due are noted, too.
+        """
         with self.lock:
             felt = [each for each in self.happenings if each.felt(start, end)]
             waits = [min(each.ended, end) for each in felt if job in each.jobs or _nobody_mends(each, felt)]
@@ -97,16 +107,18 @@ class Findings:
 
     @property
     def missed(self) -> list[Happening]:
-        """Events that were begun and had no effect that anybody saw."""
+        """Events that were begun and had no effect that was seen."""
         return [each for each in self.happenings if each.happened is False]
 
     @property
     def status(self) -> int:
-        """Exit status: 3: a sum was wrong; 4: an operation failed for good, or an event did not happen; else 0."""
+        """Exit status of the run: 3 where a sum was wrong, 4 where an operation failed for good or an event did not
+        happen, else 0.
+        """
         return 3 if self.wrong else 4 if self.failed or self.missed else 0
 
     def to_json(self, title: str = "") -> dict[str, Any]:
-        """title: what the run was, for `--summary`."""
+        """Return the findings as an object of JSON, with a title of the run for `--summary`."""
         return {
             "title": title,
             "sums": self.sums,
@@ -141,8 +153,9 @@ class Findings:
         }
 
     def rows(self) -> list[tuple[str, int, int, float | None, float | None]]:
-        """Return, by kind, how often an event came, how often that was seen, and the longest outage alone and beside
-        another event."""
+        """Return, by kind of event, how often it came, how often its effect was seen, and the longest outage by it
+        alone and beside another event.
+        """
         rows = []
         for kind in KINDS:
             came = [each for each in self.happenings if each.event.kind == kind and each.happened is not None]
@@ -181,8 +194,9 @@ class Findings:
 
 
 def _nobody_mends(away: Happening, felt: list[Happening]) -> bool:
-    """Return whether the controller is away by this event while another one leaves something that only it
-    puts right."""
+    """Return whether the controller is away because of this event while another event leaves something that only the
+    controller mends.
+    """
     return away.event.kind in AWAY and any(
         each.event.kind in NEEDS_CONTROLLER and each.began < away.ended and away.began < each.ended + AFTER_SECONDS
         for each in felt
@@ -194,5 +208,5 @@ def _overlap(a: Happening, b: Happening) -> bool:
 
 
 def _near(a: Happening, b: Happening) -> bool:
-    """Return whether the outage of one may be the other's."""
+    """Return whether the outage of one event may be due to the other."""
     return a.began < b.ended + AFTER_SECONDS and b.began < a.ended + AFTER_SECONDS

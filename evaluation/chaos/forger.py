@@ -1,8 +1,9 @@
-"""Another user of a host who forges a job's packets: run in the host, as a process that gives up all that it may.
+"""Another user of a host who forges a job's packets: a process in the host that gives up all its privileges.
 
-Reads lines of JSON from its standard input, {"address": of the interface, "packets": [{"port", "label", "flags",
-"job", "epoch", "sequence", "count", "bitmap"}]}, and sends `count` packets of random values with sequence numbers from
-`sequence` on for each. Ends with the input, and says as JSON what it was and sent. Standard library only.
+Reads lines of JSON from its standard input, {"address": of the interface, "packets": [{"port", "label", "flags", "job",
+"epoch", "sequence", "count", "bitmap"}]}, and sends `count` packets of random values with sequence numbers from
+`sequence` on for each. Ends with the input, and prints as JSON its privileges and what it has sent. Uses the standard
+library only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ PAUSE = 0.0005
 
 
 def give_up_privileges(user: int = NOBODY) -> str:
-    """Another user, no groups, no capabilities. What capabilities are left, as the kernel prints them."""
+    """Become another user, without groups and capabilities. Return the capabilities that are left, as the kernel prints
+    them.
+    """
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)

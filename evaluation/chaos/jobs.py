@@ -1,4 +1,4 @@
-"""A job under chaos: real agents in their hosts, which add up all the time, whatever happens to them."""
+"""A job under chaos: real agents in their hosts, which do all-reduces all the time, whatever happens to them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from topologies.zygote import HostFailure, HostProcess, Zygote
 PATIENCE = 60.0
 """Seconds without progress after which an operation fails."""
 GIVEN_UP_SECONDS = 150.0
-"""An operation that is not done after so long has failed for good; the job's agents are started anew."""
+"""Seconds after which an operation that is not done has failed for good; the job's agents are then started anew."""
 ANSWER_SECONDS = 1e6  # the queue has the timeouts
 PAUSE_SECONDS = 0.02
 PLAN_SECONDS = 1.0
 DISBELIEVED = ("check", "unknown", "other_epoch", "refused", "malformed", "foreign", "stranger")
-"""Words in the names of counters of packets that were not believed."""
+"""Words in the names of the counters of packets that agents have refused to believe."""
 SHARES_OF_A_SECOND = (0.01, 0.05, 0.2)
-"""Seconds that the all-reduces take at the planned rate."""
+"""Durations of the all-reduces at the planned rate, in seconds."""
 
 
 class _Worker:
-    """One worker's process, and who listens to it."""
+    """One worker's process, and the thread that receives its messages."""
 
     def __init__(self, node: str, process: HostProcess, inbox: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
         self.node, self.process, self.joined = node, process, False
@@ -55,7 +55,7 @@ class _Worker:
 
 @dataclass(frozen=True)
 class Place:
-    """Place of a run: the network, what starts processes in its hosts, and who writes down what is found."""
+    """The surroundings of a run: the network, the zygote that starts processes in its hosts, and the findings."""
 
     emulation: Emulation
     zygote: Zygote
@@ -64,11 +64,11 @@ class Place:
 
 
 class JobRun:
-    """One job: `start`, then `begin` runs all-reduces in a thread until `finish`.
+    """One job: after `start`, `begin` runs all-reduces in a thread until `finish`.
 
-    Each operation is one or two all-reduces that all workers start at once. When it fails on one of them, it is done
-    again by all: those that had its result do it again, too, since the others begin a new epoch with it. Nothing goes
-    on before all workers have the exact sum.
+    Each operation is one or two all-reduces that all workers start at once. When it fails on one of them, all do it
+    again, also those that had its result, since the others begin a new epoch with it. The next operation begins only
+    when all workers have the exact sum.
     """
 
     def __init__(self, place: Place, controller: str, job: Job, rate_mbps: float, seed: int) -> None:
@@ -88,7 +88,7 @@ class JobRun:
         self._lock = threading.Lock()
         self.epoch = 0
         self.sequences: dict[str, int] = {}
-        """Sequence number of each tree after the last operation's; a forger is told of it."""
+        """Sequence number of each tree after the last operation, which a forger is told."""
 
     # -- its processes ------------------------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class JobRun:
             self._start_worker(node)
 
     def wait_joined(self, seconds: float) -> None:
-        """Raises EmulationError when not all workers have joined within so many seconds."""
+        """Wait until all workers have joined. Raise EmulationError when that takes more than so many seconds."""
         until = time.monotonic() + seconds
         while not all(worker.joined for worker in self._workers.values()):
             try:
@@ -114,7 +114,9 @@ class JobRun:
         self._thread.start()
 
     def finish(self, seconds: float) -> None:
-        """No more operations: the one under way is waited for, and has failed when it is not done by then."""
+        """Begin no more operations. Wait for the one under way, which has failed when it is not done in so many
+        seconds.
+        """
         self._until = time.monotonic() + seconds
         self._over.set()
         self._thread.join()
@@ -129,7 +131,7 @@ class JobRun:
             process.end(2.0)
 
     def process(self, node: str) -> HostProcess:
-        """The agent that runs on this node now."""
+        """Return the agent's process that runs on this node now."""
         return self._roots[node] if node in self._roots else self._workers[node].process
 
     def kill(self, node: str) -> None:
@@ -159,19 +161,21 @@ class JobRun:
     # -- what happens to it -------------------------------------------------------------------------------------------
 
     def make_late(self, node: str, seconds: float) -> threading.Event:
-        """Give this worker its next order so much later than the others. Set when it has got it."""
+        """Give this worker its next order so many seconds later than the others. The event that is returned is set when
+        it has the order.
+        """
         sent = threading.Event()
         with self._lock:
             self._late[node] = seconds, sent
         return sent
 
     def fork(self, node: str, seconds: float) -> None:
-        """The worker forks children that end so much later, once it is between two operations."""
+        """Have the worker fork children that end so many seconds later, once it is between two operations."""
         self._forks[node] = queue.SimpleQueue()
         self._workers[node].process.send({"fork": seconds})
 
     def forked(self, node: str, seconds: float) -> list[int | None]:
-        """Return how the forked children ended. Raises queue.Empty."""
+        """Return how the forked children ended. Raise queue.Empty."""
         self._workers[node].process.send({"forked": True})
         return self._forks[node].get(timeout=seconds)
 
@@ -197,7 +201,9 @@ class JobRun:
             self._over.wait(PAUSE_SECONDS)
 
     def _operate(self, order: dict[str, Any]) -> bool:
-        """Operate until all workers have the sums of this operation, each right or not; False: they never got them."""
+        """Operate until all workers have the sums of this operation, each right or not. Return False where they never
+        got them.
+        """
         until = time.monotonic() + GIVEN_UP_SECONDS
         done: set[str] = set()
         flagged, ended = False, 0
@@ -237,7 +243,7 @@ class JobRun:
         return True
 
     def _again(self, done: set[str], order: dict[str, Any]) -> set[str]:
-        """Let those that had the result do the operation again with the others, in what will be another epoch."""
+        """Have the workers that had the result do the operation again with the others, in what will be a new epoch."""
         for node in done:
             self._order(self._workers[node], order)
         return set()
@@ -308,7 +314,9 @@ class JobRun:
         return "; ".join([*words, *lacks, *(event.text for event in status.events[-3:])])
 
     def refused(self, node: str) -> int | None:
-        """Packets that this node's agent has not believed, as it last reported; None: the controller cannot say."""
+        """Return the number of packets that this node's agent has refused to believe, as it last reported; None where
+        the controller does not answer.
+        """
         with suppress(ControllerError, OSError):
             status = fetch_status(self._controller, timeout=PLAN_SECONDS, job=self.job.name)
             found = [agent.statistics for agent in status.agents if agent.node == node]

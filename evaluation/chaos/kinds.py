@@ -1,4 +1,4 @@
-"""Kinds of chaos for a network and its jobs: one entry a kind, with how long it lasts and what it must not meet."""
+"""The kinds of chaos for a network and its jobs: one entry a kind, with how long it lasts and what it must not meet."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ Where = Literal["link", "switch", "edge", "worker", "ps", "host", "controller", 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of event. where: what its target is (edge: a switch that has a host of a job; host: one of a job's).
-    seconds: the shortest and the longest that it lasts. waits: no job can go on meanwhile, whatever it does, where it
-    needs the target: outages are counted from when the target is back. meaning: for --help and the docs.
+    """One kind of event.
+
+    Attributes:
+        where: the kind of its target (edge is a switch that has a host of a job; host is one of a job's hosts).
+        seconds: the shortest and the longest that it lasts.
+        waits: no job that needs the target can go on meanwhile: outages are counted from when the target is back.
+        meaning: description for --help and the docs.
     """
 
     where: Where
@@ -66,15 +70,15 @@ APART: tuple[frozenset[str], ...] = (
     frozenset({"ps", "stop-ps"}),
     *(frozenset({"stop-agents", other}) for other in ("ps", "worker", "stop-ps", "stop-worker", "late", "fork")),
 )
-"""Kinds of which two never overlap: they would undo each other, or leave a job nothing that it could go on with."""
+"""Sets of kinds of which two events never overlap: they would undo each other, or leave a job no way to go on."""
 
 
 NEEDS_CONTROLLER = frozenset({"link", "switch", "edge", "reboot", "ps", "stop-ps", "worker"})
-"""Kinds after which only a controller puts things right: it finds another way, or writes a switch's entries again."""
+"""Kinds after which only a controller mends the network: it finds another way, or writes a switch's entries again."""
 AWAY = frozenset({"controller", "stop-controller", "clock"})
-"""Meanwhile there is no controller."""
+"""Kinds of events during which no controller acts."""
 NEEDS_TRAFFIC = frozenset({"flip", "burst"})
-"""Kinds of which nothing is seen while a job only waits."""
+"""Kinds whose effect is not seen while a job only waits."""
 
 
 def compatible(a: str, b: str) -> bool:
@@ -85,5 +89,5 @@ def compatible(a: str, b: str) -> bool:
 
 
 def described() -> str:
-    """All kinds, a line each."""
+    """Return all kinds in words, a line each."""
     return "\n".join(f"  {name:16}{kind.meaning}" for name, kind in KINDS.items())

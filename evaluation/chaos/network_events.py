@@ -1,4 +1,4 @@
-"""Events of the network: links, switches and interfaces fail, lose and corrupt."""
+"""Events of the network: links, switches and interfaces fail, lose and corrupt packets."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ BACK_SECONDS = 10.0
 
 
 class NetworkEvents:
-    """Events that befall a network. operator: takes switches back into service once they have been mended."""
+    """Events that affect a network. `operator` takes switches back into service once they have been mended."""
 
     def __init__(self, emulation: Emulation, operator: ControllerEvents) -> None:
         self._emulation, self._operator = emulation, operator
 
     def kinds(self) -> dict[str, Callable[[Happening], Steps]]:
-        """Return what makes each kind of event happen."""
+        """Return, by kind of event, the function that makes it happen."""
         return {
             "link": self._link, "switch": self._switch, "edge": self._switch, "reboot": self._reboot,
             "burst": lambda one: self._lossy(one, BURST_LOSS), "blackout": lambda one: self._lossy(one, 1.0),

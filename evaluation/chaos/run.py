@@ -1,4 +1,4 @@
-"""One run: the network, its controller and its jobs, the events, and what came of them."""
+"""Runs chaos once: builds the network, its controller and its jobs, makes the events happen, and keeps the findings."""
 
 from __future__ import annotations
 
@@ -32,8 +32,13 @@ FINISH_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of one run. events: drawn before (see `schedule`); seconds: how long it lasts, when they are over, too.
-    log: where the controller's log is kept, or None."""
+    """Settings of one run.
+
+    Attributes:
+        events: the events, drawn before (see `schedule`).
+        seconds: how long the run lasts, also when the events are over.
+        log: where the controller's log is kept, or None.
+    """
 
     topology: Topology
     jobs: tuple[Job, ...]
@@ -45,9 +50,10 @@ class Settings:
 
 
 def run(settings: Settings, say: Say) -> Findings:
-    """Build the network, disturb its jobs, and take it down. An interruption ends it early and loses no finding.
+    """Build the network, disturb its jobs, and take it down. An interruption ends the run early and loses no finding.
 
-    Raises EmulationError, ControllerError: it could not begin.
+    Raises:
+        EmulationError, ControllerError: the run could not begin.
     """
     findings = Findings([Happening(event) for event in settings.events])
     with ExitStack() as stack:

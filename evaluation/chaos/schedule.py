@@ -1,4 +1,4 @@
-"""Schedule of events: drawn from a seed before anything runs, and the same for the same words."""
+"""The schedule of events: drawn from a seed before anything runs, and the same for the same arguments."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from topologies.faults import link_of
 from topologies.network import EmulationError
 
 WARM_SECONDS = 8.0
-"""Undisturbed at first, so that jobs run and their usual times are known."""
+"""Seconds without events at first, so that jobs run and their usual times are known."""
 QUIET_SECONDS = (4.0, 9.0)
-"""Seconds between two slots: what an event costs is seen before the next one comes."""
+"""Least and most seconds between two slots, so that the cost of an event is seen before the next one comes."""
 PAIRED = 0.5
 """Fraction of the slots with two events that overlap."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happens. at: seconds after the jobs run. target: what it hits: a node, a link "V1-V2", or "".
-    seed: of what it draws."""
+    """One event of the schedule.
+
+    Attributes:
+        at: seconds after the jobs run.
+        target: a node, a link "V1-V2", or "" for the whole network.
+        seed: seed of the event's own random choices.
+    """
 
     number: int
     at: float
@@ -42,9 +47,8 @@ class Event:
 
 
 def draw(topology: Topology, jobs: Sequence[Job], kinds: Sequence[str], seconds: float, seed: int) -> list[Event]:
-    """The events of so many seconds, in the order in which they begin; each kind about as often as the others.
-
-    Raises EmulationError when a kind has nothing in this network that it could hit.
+    """Return the events of so many seconds, in the order in which they begin; each kind comes about as often as the
+    others. Raise EmulationError when the network has no target for one of the kinds.
     """
     drawn = random.Random(f"chaos {seed}")
     targets = {name: _targets(KINDS[name], topology, jobs) for name in kinds}
@@ -74,7 +78,9 @@ def draw(topology: Topology, jobs: Sequence[Job], kinds: Sequence[str], seconds:
 
 
 def _next(deck: list[str], kinds: Sequence[str], drawn: random.Random, beside: Sequence[str]) -> str:
-    """The next kind of a deck that is shuffled anew when it is through; one that goes with those beside it, if any."""
+    """Return the next kind of a deck, which is shuffled anew when it is used up; one that may overlap with the kinds
+    `beside`, if any is.
+    """
     if len(deck) < len(kinds):
         fresh = list(kinds)
         drawn.shuffle(fresh)
@@ -106,7 +112,7 @@ def _targets(kind: Kind, topology: Topology, jobs: Sequence[Job]) -> list[str]:
 def _target(
     drawn: random.Random, targets: Sequence[str], slot: Sequence[Event], topology: Topology, jobs: Sequence[Job]
 ) -> str | None:
-    """One that nothing else in the slot hits, and without which the jobs' hosts still reach each other."""
+    """Return a target that no other event of the slot has, and without which the jobs' hosts still reach each other."""
     down = [event.target for event in slot if event.kind in ("link", "switch")]
     candidates = list(targets)
     drawn.shuffle(candidates)
@@ -119,7 +125,9 @@ def _target(
 
 
 def _connected(topology: Topology, jobs: Sequence[Job], down: Sequence[str]) -> bool:
-    """Return whether all hosts of the jobs reach each other without these links and switches that have no host."""
+    """Return whether all hosts of the jobs reach each other without these links, and without these switches that have
+    no host.
+    """
     gone = {name for name in down if name in topology.switches}
     cut = {frozenset(ends) for name in down if (ends := link_of(name, topology)) is not None}
     wanted = {topology.access_switch(node) for job in jobs for node in (*job.workers, *job.parameter_servers)}

@@ -1,11 +1,11 @@
-"""Runs a Python module with a wall clock that somebody else can set: what a machine's wrong clock is to one process.
+"""Runs a Python module with a wall clock that another process can set, like a machine's wrong clock for one process.
 
     python -m evaluation.chaos.skewed FILE MODULE ARGUMENTS...
 
-The first 8 bytes of FILE are the seconds (float64, little-endian) by which time.time() is ahead; whoever writes there
-makes the clock jump. The next 8 count how often the process has read a clock that was wrong (uint64). The machine's own
-clock is never touched, nor are the monotonic clocks by which processes wait. gRPC's own modules get the right time:
-they make deadlines of it, which its core in C compares with the machine's clock.
+The first 8 bytes of FILE are the seconds (float64, little-endian) by which time.time() is ahead; a process that writes
+to them makes the clock jump. The next 8 count how often the process has read a clock that was wrong (uint64). The
+machine's own clock is never touched, nor are the monotonic clocks by which processes wait. gRPC's own modules get the
+right time: they make deadlines of it, which its core in C compares with the machine's clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIZE = 16
 
 
 class Clock:
-    """The clock of one process, from outside."""
+    """The clock of one process, as another process sets it."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -31,7 +31,7 @@ class Clock:
             self._memory = mmap.mmap(opened.fileno(), SIZE)
 
     def jump(self, seconds: float) -> None:
-        """Ahead of the right time by so much from now on; 0: right again."""
+        """Set the clock ahead of the right time by so many seconds from now on; 0 for the right time."""
         struct.pack_into("<d", self._memory, 0, seconds)
 
     @property
@@ -41,7 +41,7 @@ class Clock:
 
 
 def skew(file: Path) -> None:
-    """Let time.time() and time.time_ns() of this process go by the file from now on."""
+    """Have time.time() and time.time_ns() of this process follow the file from now on."""
     with file.open("r+b") as opened:
         memory = mmap.mmap(opened.fileno(), SIZE)
     right = time.time_ns

@@ -1,4 +1,4 @@
-"""Reports of several runs as one table, for a page of Markdown."""
+"""Prints the reports of several runs as one table, for a page of Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ WORDS = {"sums": "sums checked on every worker", "wrong": "**wrong**", "flagged"
 
 
 def table(reports: Sequence[Mapping[str, Any]]) -> str:
-    """A column each: totals, then by kind of event the longest outage alone and beside another one, seconds."""
+    """Return a table with a column for each report: totals, then by kind of event the longest outage alone and beside
+    another event, in seconds.
+    """
     lines = ["| | " + " | ".join(report["title"] for report in reports) + " |", "|---|" + "---:|" * len(reports)]
     lines.append("| minutes | " + " | ".join(f"{report['seconds'] / 60:.1f}" for report in reports) + " |")
     for total in TOTALS:

@@ -16,14 +16,15 @@ from worker_agent.errors import AbortedError
 
 HERE = "evaluation.chaos.worker"
 LARGEST = 1 << 17
-"""Largest of a worker's values, which are whole numbers: fixed point carries these exactly, and so does float32 the sum
-of up to 64 workers'. A result is right when it is the sum to the last bit."""
+"""Largest of a worker's values, which are whole numbers. Fixed point carries them exactly, and so does float32 the sum
+of up to 64 workers' values, so a result is right when it is the sum to the last bit.
+"""
 JOIN_SECONDS = 120.0
 FORKED = 2
 
 
 def contribution(seed: int, worker: int, elements: int) -> npt.NDArray[np.float32]:
-    """Return what this worker (by its number) gives to one all-reduce."""
+    """Return the contribution of this worker (by its number) to one all-reduce."""
     drawn = np.random.default_rng([seed, worker, elements])
     return drawn.integers(-LARGEST, LARGEST, elements, dtype=np.int32).astype(np.float32)
 
@@ -37,7 +38,7 @@ def exact_sum(seed: int, workers: list[int], elements: int) -> npt.NDArray[np.fl
 
 
 def judged(values: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> dict[str, Any] | None:
-    """None: right. Else how many values are wrong, and the first of them."""
+    """Return how many values are wrong, and the first of them; None where all are right."""
     wrong = np.flatnonzero(values != expected)
     if not len(wrong):
         return None
@@ -47,13 +48,15 @@ def judged(values: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -
 
 
 def run(channel: Channel, *, controller: str, job: str, workers: list[str], patience: float) -> None:
-    """Joins, and does what each message asks for, until null comes.
+    """Join, and do what each message asks for, until null comes.
 
-    {"operation", "elements": list, "seed", "seconds"}: all-reduces of so many elements each, all started at once; the
-    answer has "right" (all ended well), "wrong" (see `judged`, one entry per wrong tensor), "error" and "ended" (the
-    epoch that ended with it; 0: none), and what a forger would like to know: the epoch and the trees' next sequence
-    numbers. {"fork": seconds}: children that end so much
-    later; {"forked": true}: how they ended.
+        {"operation", "elements": list, "seed", "seconds"}   all-reduces of so many elements each, all started at once
+        {"fork": seconds}                                    fork children that end so many seconds later
+        {"forked": true}                                     tell how they ended
+
+    The answer to an operation has "right" (all ended well), "wrong" (see `judged`, one entry per wrong tensor), "error"
+    and "ended" (the epoch that ended with it, or 0), and what a forger would like to know: the epoch and the trees'
+    next sequence numbers.
     """
     os.environ["INART_JOB"] = job
     worker = Worker(controller, workers, patience)
@@ -70,7 +73,7 @@ def run(channel: Channel, *, controller: str, job: str, workers: list[str], pati
 
 
 class Worker:
-    """An agent that does operations as `run` describes. workers: the job's, by their numbers."""
+    """An agent that does operations as `run` describes. `workers` are the numbers of all workers of the job."""
 
     def __init__(self, controller: str, workers: list[str], patience: float) -> None:
         self._controller, self._workers, self._patience = controller, workers, patience
@@ -125,7 +128,7 @@ class Worker:
             return {}
 
     def _lives(self) -> bool:
-        """Return whether it may be ready again by itself."""
+        """Return whether the agent may be ready again by itself."""
         try:
             self.agent.wait_change(0.0)
         except Exception:
@@ -140,7 +143,9 @@ class Worker:
             child.start()
 
     def forked(self) -> list[int | None]:
-        """Exit statuses; below 0: the signal that ended it; None: it has not ended."""
+        """Return the exit statuses of the children; below 0 for the signal that ended one, None for one that has not
+        ended.
+        """
         for child in self._children:
             child.join(30.0)
         return [child.exitcode for child in self._children]

@@ -1,17 +1,17 @@
-"""Collectives in the network and by gloo, in turns on the same links.
+"""Measures collectives in the network and by gloo, in turns on the same links.
 
     python -m evaluation.collectives [--bytes 4,1K,64K,1M,25M] [--dtype float32,bfloat16] [--op allreduce]
                                      [--bits 16,8] [--workers 4] [--mbps 200] [--repeat 5] [--gathers]
                                      [--no-gloo] [--json] [--plot FILE]
 
-For each: one parameter server (two with --gathers), links shaped (tbf, burst 256 KB), and in the middle softswitch for
-ours, a bridge in the kernel for gloo, on a network of its own like the other. Columns as nccl-tests has them: size (of
-all parts together), elements, type, bits that a value travels in, time (each worker and each rank of gloo is a process,
-all of them call at one moment, and the last one's result ends it), algbw (size over time), busbw (what a ring's links
-would carry), then time over the bound (the bytes as they travel, with the packets' headers, over a link's bandwidth),
-gloo's time, and how many times as long that is. Times are medians, each that of up to 25 operations in a row (of 4 MB
-together) over their number, as nccl-tests measures; others right before them use up what a link that was idle lets go
-at once.
+Each collective has one parameter server (two with --gathers) and shaped links (tbf, burst 256 KB). Ours goes through
+softswitch, gloo's through a bridge in the kernel, on a network of its own that is otherwise the same. Columns are as in
+nccl-tests: size (of all parts together), elements, type, bits that a value travels in, time (each worker and each rank
+of gloo is a process, all of them call at one moment, and the last one's result ends it), algbw (size over time), busbw
+(what a ring's links would carry). Then come time over the bound (the bytes as they travel, with the packets' headers,
+over a link's bandwidth), gloo's time, and how many times as long that is. Times are medians, each that of up to 25
+operations in a row (of 4 MB together) over their number, as nccl-tests measures; other operations right before them use
+up the burst that a link which was idle lets through at once.
 
 Needs root (network namespaces, which it makes and removes).
 """
@@ -55,7 +55,7 @@ def _list(of: Callable[[str], Any], choices: Any = None) -> Callable[[str], list
 
 
 def line(result: Result) -> str:
-    """One result as text."""
+    """Return one result as text."""
     rate = 8e-6 * result.bytes / result.seconds
     bus = rate * bus_factor(result.op, result.workers)
     text = (
@@ -98,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
+    """Run the command, and return the exit status."""
     options = parser().parse_args(arguments)
     if os.geteuid():
         print("needs root: makes network namespaces", file=sys.stderr)

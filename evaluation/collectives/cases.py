@@ -15,13 +15,18 @@ from worker_agent.fields import FIELDS, OWN_BITS, bits_of
 from worker_agent.operands import ITEM_BYTES
 
 OPS = {"allreduce": SUM, "reduce_scatter": SCATTER_SUM, "all_gather": GATHER, "broadcast": broadcast(0)}
-"""nccl-tests' names -> the agents'."""
+"""The agents' operations, by their names in nccl-tests."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """bits: that each value travels in. nbytes: of the whole tensor (of a reduce-scatter and an all-gather of all
-    parts together), a whole number of elements for each worker where it is cut into parts."""
+    """One case of a measurement.
+
+    Attributes:
+        bits: bits in which each value travels.
+        nbytes: bytes of the whole tensor (of a reduce-scatter and an all-gather those of all parts together): a
+            whole number of elements for each worker where it is cut into parts.
+    """
 
     op: str
     dtype: str
@@ -35,7 +40,7 @@ class Case:
         return self.nbytes // ITEM_BYTES[self.dtype]
 
     def operation(self, seed: int) -> Collective:
-        """The operation as an agent takes it."""
+        """Return the operation as an agent takes it."""
         op = OPS[self.op]
         if op.raw or self.bits == bits_of(self.dtype, None, self.workers):
             return op  # small tensors go another way than with so many bits asked for (gathered.py)
@@ -47,7 +52,7 @@ class Case:
         return self if self.nbytes <= nbytes else replace(self, nbytes=nbytes // unit * unit)
 
     def packets(self, values: int) -> int:
-        """Packets of values alone, each worker's or to each worker, whichever is more."""
+        """Return the number of packets of values alone, from each worker or to each worker, whichever is more."""
         words = -(-self.elements * self.bits // 32) if self.is_raw else -(-self.elements // FIELDS[self.bits])
         return -(-words // data_values(values))
 
@@ -63,12 +68,12 @@ class Case:
         return {"all_gather": (part, whole - part), "reduce_scatter": (whole, part)}.get(self.op, (whole, whole))
 
     def bound_seconds(self, values: int) -> float:
-        """The least time that it can take by itself."""
+        """Return the least time that the operation can take by itself, in seconds."""
         return max(self.link_seconds(values))
 
 
 def bus_factor(op: str, workers: int) -> float:
-    """nccl-tests' busbw over algbw: what a link carries of a byte of the tensor when a ring does it."""
+    """Return the ratio of nccl-tests' busbw to its algbw: the bytes on a link for each byte of the tensor in a ring."""
     ring = (workers - 1) / workers
     return {"allreduce": 2 * ring, "broadcast": 1.0}.get(op, ring)
 
@@ -82,8 +87,9 @@ def cases(
     workers: int,
     mbps: float,
 ) -> Iterator[Case]:
-    """Return the cases that make sense. bits: None: the dtype's own; not more than these. Raises ValueError for bits
-    that there are not."""
+    """Yield the cases that make sense. In `bits`, None stands for the dtype's own bits, of which a case never has more.
+    Raise ValueError for a number of bits that is not supported.
+    """
     for op, dtype, asked, size in product(ops, dtypes, bits, sizes):
         raw = OPS[op].raw
         if asked is not None and (raw or asked > OWN_BITS[dtype]):
@@ -95,7 +101,7 @@ def cases(
 
 
 def data(case: Case, worker: int, seed: int) -> NDArray[np.generic]:
-    """A worker's tensor; bfloat16 as its bits."""
+    """Return a worker's tensor; bfloat16 as its bits."""
     wide = np.random.default_rng([seed, worker]).standard_normal(case.elements, dtype=np.float32)
     if case.dtype == "bfloat16":
         return (wide.view(np.uint32) >> 16).astype(np.uint16)

@@ -20,8 +20,9 @@ PORT = 29512
 
 
 def operation(op: str, tensor: Any, rank: int, world: int) -> Callable[[], object]:
-    """Begins it once, in place, and returns its work; gloo's reduce-scatter is an all-reduce, as torch's other users of
-    gloo do it."""
+    """Return a function that begins the operation once, in place, and returns its work. gloo's reduce-scatter is an
+    all-reduce, as torch's other users of gloo do it.
+    """
     import torch.distributed as dist
 
     if op == "all_gather":

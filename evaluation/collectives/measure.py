@@ -1,5 +1,6 @@
-"""One number of workers at one rate: a network with softswitch in its middle and one with a bridge, and on each what
-runs there, in turns."""
+"""Measures one number of workers at one rate, on a network with softswitch in its middle and on one with a bridge, in
+turns.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +22,23 @@ from evaluation.hosts.switch import Switch
 from ps_server.server import Server
 
 MOST_IN_A_ROW, BYTES_IN_A_ROW = 25, 4_000_000
-"""Operations are measured so many in a row as come to so many bytes, one after the other, as in nccl-tests: the time is
-that of all of them over their number."""
+"""Most operations, and most bytes, that are measured in a row, one after the other, as in nccl-tests: the time of an
+operation is that of all of them over their number.
+"""
 WARM = 1
 WARM_BYTES = 1_000_000
-"""Right before them others of so many bytes in all, at most MOST_IN_A_ROW, are done and not measured: a shaped link
-that was idle lets 256 KB go at once, which no link of that rate does."""
+"""Bytes of the operations (at most MOST_IN_A_ROW) right before them that are not measured: a shaped link that was idle
+lets 256 KB through at once, which no link of that rate does.
+"""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds are medians. bound_seconds: the bytes as they travel over the bandwidth."""
+    """The result of a case. Seconds are medians.
+
+    Attributes:
+        bound_seconds: the bytes as they travel, over the bandwidth.
+    """
 
     op: str
     dtype: str
@@ -54,8 +61,9 @@ def _command(network: StarNetwork, node: str, module: str, *words: str) -> list[
 
 
 class Bench:
-    """Both networks, for cases of one number of workers and one rate, and on each a process a rank: ours around a
-    switch, gloo's around a bridge in the kernel."""
+    """Both networks, for cases of one number of workers and one rate, with a process for each rank: ours around a
+    switch, gloo's around a bridge in the kernel.
+    """
 
     def __init__(
         self, workers: int, mbps: float, values: int = 256, *, gloo: bool = True, gathers: bool = False
@@ -91,7 +99,7 @@ class Bench:
             self._stack = stack.pop_all()
 
     def measure(self, case: Case, repeat: int) -> Result:
-        """Ours and gloo's in turns. Raises AssertionError when results differ among workers."""
+        """Measure a case by ours and by gloo in turns. Raise AssertionError when results differ among workers."""
         in_a_row = max(1, min(MOST_IN_A_ROW, BYTES_IN_A_ROW // case.nbytes))
         warm = min(MOST_IN_A_ROW, -(-WARM_BYTES // case.nbytes))
         own, other = self.seconds([case.at_most(WARM_BYTES)] * warm + [case] * in_a_row, repeat, warm=warm)
@@ -110,9 +118,16 @@ class Bench:
     def seconds(
         self, cases: Sequence[Case], repeat: int, beside: Sequence[Sequence[int]] = (), *, warm: int = 0
     ) -> tuple[float, float | None]:
-        """Run all cases one after the other, by ours and by gloo in turns; return the medians of their seconds, without
-        the first `warm`. beside: of each of the others, which of these before it may still be under way when it begins
-        (none). Raises AssertionError when results differ among workers."""
+        """Run all cases one after the other, by ours and by gloo in turns. Return the medians of their seconds, without
+        the first `warm` cases. Raise AssertionError when results differ among workers.
+
+        Args:
+            cases: the cases.
+            repeat: how often all of them are run.
+            beside: for each case after the first `warm`, the places of those before it that may still be under way when
+                it begins; empty where each waits for the one before it.
+            warm: number of cases at the beginning that are not measured.
+        """
         own: list[float] = []
         other: list[float] = []
         same = all(case.op != "reduce_scatter" for case in cases)
@@ -125,7 +140,7 @@ class Bench:
         return statistics.median(own[WARM:]), statistics.median(other[WARM:]) if other else None
 
     def close(self) -> None:
-        """Removes all of it."""
+        """Remove the networks and their processes."""
         self._stack.close()
 
     def __enter__(self) -> Bench:
@@ -140,7 +155,7 @@ class Bench:
 def measure(
     cases: Iterable[Case], repeat: int, *, values: int = 256, gloo: bool = True, gathers: bool = False
 ) -> Iterator[Result]:
-    """One after the other; cases of one network together. gathers: as for a job that says it gathers."""
+    """Yield the result of each case, those of one network together. With `gathers`, the jobs say that they gather."""
     bench: Bench | None = None
     place: tuple[int, float] | None = None
     try:

@@ -1,4 +1,4 @@
-"""One worker of ours: an engine in its host's network namespace that does what each line of its input says (ranks.py).
+"""One of our workers: an engine in its host's network namespace that does what each line of its input says (ranks.py).
 
     python -m evaluation.collectives.own CONFIGURATION
 

@@ -1,4 +1,4 @@
-"""Results as a picture: time against the size of the tensor, a panel a network."""
+"""Draws the results: time against the size of the tensor, a panel for each network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evaluation.collectives.measure import Result
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
-    """Writes `path`. gloo's line is dashed, in the colour of ours; gloo sends values as they are."""
+    """Write the picture to `path`. gloo's line is dashed, in the colour of ours; gloo sends values as they are."""
     import matplotlib
 
     matplotlib.use("Agg")

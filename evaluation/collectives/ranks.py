@@ -1,12 +1,12 @@
-"""Processes that do one thing at the same time, and say when each was done: a rank of ours, or of gloo, is one of them.
+"""Processes that do one thing at the same time, and tell when each was done. Each is a rank of ours or of gloo.
 
     driver -> rank   a line: what to do (JSON)          rank -> driver   READY
     driver -> rank   a line: when to begin              rank -> driver   [when what is measured began, when it was
                                                                           done, digest of the result]
 
-Times are CLOCK_MONOTONIC, which all processes of a machine share. So what is measured begins at one moment on all
-ranks (after operations that are not measured, when the first of the ranks is done with these), and ends with the last
-of them, for ours and for gloo alike.
+Times are CLOCK_MONOTONIC, which all processes of a machine share. So the measured operations begin at one moment on all
+ranks (after operations that are not measured, when the first of the ranks is done with these), and end with the last of
+them, for ours and for gloo alike.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 LEAD_SECONDS = 0.002
-"""Seconds from the word to begin to the beginning: all ranks have read it by then."""
+"""Seconds between the message that says when to begin and the beginning, within which all ranks have read it."""
 _PR_SET_TIMERSLACK = 29
 
 
 def serve(prepare: Callable[[dict[str, Any]], tuple[Callable[[], float], Callable[[], int]]]) -> None:
-    """A rank, until its input ends. prepare: makes of what is to be done the call that is measured, which returns when
-    that began, and one that gives its result's digest."""
+    """Serve as a rank until the input ends.
+
+    Args:
+        prepare: called with what is to be done; returns the call that is measured, which returns when it began, and
+            a call that returns its result's digest.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000)  # ns: it sleeps until all begin
     for line in sys.stdin:
         run, digest = prepare(json.loads(line))
@@ -37,9 +41,15 @@ def serve(prepare: Callable[[dict[str, Any]], tuple[Callable[[], float], Callabl
 
 
 def in_order(begin: Sequence[Callable[[], Any]], beside: Sequence[Sequence[int]], warm: int = 0) -> Callable[[], float]:
-    """Return a call that begins operations one after the other, waits for all, and returns when the first that is
-    measured began. begin: begins one and returns what has a `wait`; the first `warm` are not measured. beside: of each
-    of the others, which of these before it need not have ended; none are given: all have, always."""
+    """Return a call that begins operations one after the other, waits for all of them, and returns when the first
+    measured one began.
+
+    Args:
+        begin: calls that begin an operation and return an object with a method `wait`.
+        beside: for each measured operation, the places of those before it that need not have ended when it begins;
+            empty where each waits for all before it.
+        warm: number of operations at the beginning that are not measured.
+    """
 
     def run() -> float:
         for one in begin[:warm]:
@@ -58,7 +68,13 @@ def in_order(begin: Sequence[Callable[[], Any]], beside: Sequence[Sequence[int]]
 
 
 class Ranks:
-    """One process a command. what: in messages. Raises RuntimeError when one of them has ended."""
+    """Processes, one for each command, that do tasks together.
+
+    Args:
+        what: name of the processes in messages.
+        commands: the commands.
+        environment: variables of their environment.
+    """
 
     def __init__(self, what: str, commands: Sequence[Sequence[str]], environment: dict[str, str]) -> None:
         self._what = what
@@ -75,8 +91,13 @@ class Ranks:
             raise
 
     def seconds(self, *tasks: dict[str, Any], same: bool) -> float:
-        """Return the seconds from the first rank's beginning to the last rank's end; each rank's task, or one for all.
-        same: the ranks' results must be. Raises AssertionError when they are not."""
+        """Return the seconds from the first rank's beginning to the last rank's end. Raise RuntimeError when a rank has
+        ended.
+
+        Args:
+            tasks: each rank's task, or one task for all.
+            same: the ranks' results must be the same; raise AssertionError when they are not.
+        """
         try:
             for number, rank in enumerate(self._processes):
                 self._tell(rank, json.dumps(tasks[number % len(tasks)]))
@@ -105,7 +126,7 @@ class Ranks:
         return rank.stdout.readline().strip()
 
     def close(self) -> None:
-        """Ends them."""
+        """End the processes."""
         for rank in self._processes:
             rank.kill()
         for rank in self._processes:

@@ -58,7 +58,9 @@ COLOURS = ("#2f5d9b", "#d0782a", "#4a8f52", "#8a4f9e")
 
 @dataclass(frozen=True)
 class Row:
-    """Results for one size: the model's seconds, the measured median of how many, and packets sent again."""
+    """Results for one size: the model's seconds, the median of the measured ones and their number, and packets sent
+    again.
+    """
 
     size: int
     model_s: float
@@ -75,8 +77,10 @@ class Row:
 class Measured:
     """Results on one network.
 
-    link_mbps: rate of its links. host_ms: time of a worker and its parameter server together, as measured. idle:
-    fraction of the cores' time that was idle.
+    Attributes:
+        link_mbps: rate of its links.
+        host_ms: time of a worker and its parameter server together, as measured.
+        idle: fraction of the processors' time that was idle.
     """
 
     link_mbps: float
@@ -90,7 +94,7 @@ class Measured:
 def measure(
     topology: Topology, job: Job, strategy: str, sizes: Sequence[int], *, link_mbps: float, most_s: float = math.inf
 ) -> Measured:
-    """Build the network, measure, remove it. Raises EmulationError, FabricError, HostFailure.
+    """Build the network, measure, remove it. Raise EmulationError, FabricError, HostFailure.
 
     Sizes that take less than LEAST_SECONDS or more than most_s are left out.
     """
@@ -132,11 +136,13 @@ def measure(
 
 
 def hosts_part(measured: float, modelled: Callable[[float], float]) -> float:
-    """Return the hosts' part of a round trip (ms) with which the model gives the measured time; 0 if the time is
+    """Return the hosts' part of a round trip (ms) with which the model gives the measured time; 0 where that is
     shorter.
 
-    modelled: returns the model's seconds, which rise with that part: once for the exponents, if they do not come back
-    before there is a token for data, and once for the data.
+    Args:
+        measured: the measured seconds.
+        modelled: returns the model's seconds for a hosts' part. They rise with it: once for the exponents, if these
+            do not come back before there is a token for data, and once for the data.
     """
     low, high = 0.0, max(0.0, measured) * 1e3
     while high - low > HOSTS_EXACT_MS:
@@ -176,7 +182,7 @@ def table(found: Sequence[Measured]) -> str:
 
 
 def from_json(one: dict[str, Any]) -> Measured:
-    """Return the object that `asdict` converted. Raises TypeError."""
+    """Return the object that `asdict` converted. Raise TypeError."""
     return Measured(**{**one, "rows": [Row(**row) for row in one["rows"]]})
 
 
@@ -216,7 +222,7 @@ def draw(found: Sequence[Measured], path: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Exit status: 0 within 5 %, 3 not within, 1 failed."""
+    """Run the command. Return the exit status: 0 within 5 %, 3 where it is not within 5 %, 1 when it failed."""
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

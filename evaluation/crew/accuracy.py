@@ -35,9 +35,12 @@ COMPUTE_SECONDS = 0.3
 class Run:
     """The settings of a run.
 
-    alike: images are dealt at random (IID); otherwise they are sorted by label, and each worker gets two parts of 16.
-    x: mean seconds of a partial reduce of p workers. compute_s: mean seconds of a round's computing. seconds: time
-    limit.
+    Attributes:
+        alike: images are dealt at random (IID); else they are sorted by label, and each worker gets two parts of
+            16.
+        x: mean seconds of a partial reduce of p workers.
+        compute_s: mean seconds of a round's computing.
+        seconds: time limit.
     """
 
     alike: bool
@@ -53,9 +56,13 @@ class Run:
 class Trained:
     """The results of a run.
 
-    accuracies: of each worker's model after each of its rounds; at_s: the times of these. groups: of each task, in
-    order. seconds: duration of the run. cpu_idle: fraction of all cores' time. alone: rounds without a group because
-    the controller did not answer (the machine was too busy).
+    Attributes:
+        accuracies: accuracy of each worker's model after each of its rounds.
+        at_s: times of these, in seconds.
+        groups: group of each task, in order.
+        seconds: duration of the run.
+        cpu_idle: fraction of all processors' time that was idle.
+        alone: rounds without a group because the controller did not answer (the machine was too busy).
     """
 
     run: Run
@@ -68,15 +75,18 @@ class Trained:
 
     @property
     def rounds(self) -> list[int | None]:
-        """Rounds until each worker's model reached the accuracy; None: it did not."""
+        """Number of rounds until each worker's model reached the accuracy; None for one that did not reach it."""
         target = self.run.target
         return [next((k for k, found in enumerate(own, 1) if found >= target), None) for own in self.accuracies]
 
 
 class _Training:
-    """State that the threads of a run share: what they reached, whom they were with, and when it is over.
+    """State that the threads of a run share: the accuracies that they reached, their groups, and whether the run is
+    over.
 
-    index: number of each node. over: everybody has reached the accuracy, or one has ended early.
+    Attributes:
+        index: number of each node.
+        over: set when every worker has reached the accuracy, or one has ended early.
     """
 
     def __init__(self, run: Run, index: Mapping[str, int]) -> None:
@@ -89,7 +99,7 @@ class _Training:
         self.over = threading.Event()
 
     def slowed(self, done: Done) -> None:
-        """Note a task, and wait until it has taken as long as the run's partial reduces are to take."""
+        """Take note of a task, and wait until it has taken as long as the run's partial reduces are to take."""
         if len(done.participants) < self.run.p:
             self.alone.append(done)
             return
@@ -98,7 +108,7 @@ class _Training:
         self.over.wait(max(0.0, wanted - done.seconds))
 
     def told(self, worker: int, point: Point) -> None:
-        """Note a worker's accuracy after a round."""
+        """Take note of a worker's accuracy after a round."""
         self.points[worker].append(point)
         if point.accuracy >= self.run.target:
             self.missing.discard(worker)
@@ -117,10 +127,7 @@ class _Training:
 
 
 def trained(run: Run) -> Trained:
-    """Train, and return the results.
-
-    Raises OverlayError if a worker ends early, since the others' groups then change.
-    """
+    """Train, and return the results. Raise OverlayError if a worker ends early, as the others' groups then change."""
     import torch
 
     from evaluation.wan.learning import Lesson, warm

@@ -1,4 +1,4 @@
-"""Faults of a simulated training with partial reduce: which connections do not work, and who knows of it when (CREW
+"""Faults of a simulated training with partial reduce: which connections fail, and which workers learn of it when (CREW
 paper, section IV-B).
 """
 
@@ -20,9 +20,10 @@ CONTROLLER = -1
 class Fault:
     """The connection between two workers (both ways) is down from start to end (s).
 
-    other None: the worker itself is down; other CONTROLLER: its connection with the controller. Those that use it learn
-    of it `detection` seconds after it starts. worker CONTROLLER, other None: the controller itself is down, until its
-    backup has asked all workers for their states.
+    Where `other` is None the worker itself is down; where it is CONTROLLER, the worker's connection with the
+    controller. Workers that use the connection learn of the fault `detection` seconds after it starts. Where `worker`
+    is CONTROLLER and `other` None, the controller itself is down, until its backup has asked all workers for their
+    states.
     """
 
     worker: int
@@ -33,7 +34,7 @@ class Fault:
 
     @property
     def known(self) -> bool:
-        """Whether anybody learns of the fault: it may end before."""
+        """Whether anybody learns of the fault: it may end before that."""
         return self.start + self.detection <= self.end
 
     def pairs(self, workers: int) -> list[tuple[int, int]]:
@@ -48,8 +49,11 @@ class Fault:
 class Effects:
     """Effects of faults on the training.
 
-    tell: an event, to the controller. leaves: takes a worker from those that are ready; returns whether it was ready.
-    train: has a worker begin its next local step. reached: the controller is back.
+    Attributes:
+        tell: tells the controller of an event.
+        leaves: removes a worker from those that are ready; returns whether it was ready.
+        train: has a worker begin its next local step.
+        reached: called when the controller is back.
     """
 
     tell: Callable[[Event], None]
@@ -61,8 +65,11 @@ class Effects:
 class Faults:
     """The faults under way in one simulated training.
 
-    gone: (n,) faults of each worker that the controller knows. alone: (n,) faults of its connection with the
-    controller. away: faults of the controller itself. lost: workers that are down, and go on when they are back.
+    Attributes:
+        gone: (n,) number of each worker's faults that the controller knows.
+        alone: (n,) number of faults of each worker's connection with the controller.
+        away: number of faults of the controller itself.
+        lost: workers that are down, and go on when they are back.
     """
 
     def __init__(self, sim: Simulator, overlay: Overlay, effects: Effects) -> None:
@@ -82,7 +89,7 @@ class Faults:
         return (self._noticed > 0) | gone[:, None] | gone
 
     def plan(self, fault: Fault) -> None:
-        """Have a fault happen in its time."""
+        """Have a fault begin and end at its times."""
         if fault.worker == CONTROLLER:
             self._plan_handover(fault)
             return
@@ -132,7 +139,7 @@ class Faults:
                 self._effects.tell(Back(str(worker), str(fault.other)))
 
     def _returns(self, worker: int) -> None:
-        """End one of a worker's faults, and tell the controller of those that are left."""
+        """End one of a worker's faults, and tell the controller of those that remain."""
         tell = self._effects.tell
         tell(Back(str(worker)))
         for other in np.flatnonzero(self._noticed[worker]).tolist():
@@ -146,8 +153,8 @@ class Faults:
             self._effects.train(worker)
 
     def _plan_handover(self, fault: Fault) -> None:
-        """Plan the controller's failure: groups that have begun go on; none is formed or repaired before the backup is
-        there.
+        """Plan the controller's failure: groups that have begun go on; none is formed or repaired before the backup
+        acts.
         """
 
         def leaves() -> None:

@@ -1,7 +1,8 @@
 """CREW's Fig. 3 with real training: `python -m evaluation.crew fig3`. Accuracy over rounds, and rounds to it over x.
 
 Each run is a process (evaluation/crew/accuracy.py); several run at a time since they mostly wait; each writes its
-result to a file as soon as it ends. The same command again runs what is missing, so it may be stopped, or run in parts.
+result to a file as soon as it ends. The same command again does the runs that are missing, so it may be stopped, or
+done in parts.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _load(path: Path) -> Trained:
 
 
 def carry_out(runs: Sequence[Run], folder: Path, at_once: int) -> int:
-    """Write the results of the runs; returns how many failed. Progress goes to stderr."""
+    """Write the results of the runs, and return how many failed. Progress goes to stderr."""
     context = get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch._dynamo", "sklearn.datasets", "evaluation.wan.learning"])
     begin, failed = time.monotonic(), 0
@@ -147,12 +148,16 @@ def _settings(found: Iterable[Trained]) -> dict[tuple[bool, int, float, float], 
 
 
 def summary(found: Iterable[Trained]) -> list[Row]:
-    """Return the rows of the table.
+    """Return the rows of the table, in which
 
-    rounds: of a worker to the accuracy, mean over workers and seeds; low, high: their extremes. of_seeds: each seed's
-    mean. not_reached: workers that did not reach it. seconds: until all did, over the seeds. again: fraction of groups
-    that were also the last group of all their members; random groups: 1/7 with p = 2, 1/35 with 4. alone: rounds
-    without a group, because the machine was too busy. cpu_idle: the least of the seeds.
+    rounds         rounds of a worker to the accuracy, mean over workers and seeds; low and high are their extremes
+    of_seeds       each seed's mean
+    not_reached    number of workers that did not reach the accuracy
+    seconds        time until all workers did, over the seeds
+    again          fraction of groups that were also the last group of all their members; of random groups it is
+                   1/7 with p = 2, and 1/35 with 4
+    alone          rounds without a group, because the machine was too busy
+    cpu_idle       the least of the seeds
     """
     rows: list[Row] = []
     for (alike, p, compute, x), trials in _settings(found).items():
@@ -179,8 +184,8 @@ def _mean(rounds: Iterable[int | None]) -> float:
 
 
 def again(groups: Iterable[tuple[int, ...]]) -> float:
-    """Return the fraction of groups that were also the last group of all their members, of those whose members had
-    one.
+    """Return the fraction of groups that were also the last group of all their members, among the groups whose members
+    had been in one before.
     """
     last: dict[int, tuple[int, ...]] = {}
     found = []
@@ -194,8 +199,8 @@ def again(groups: Iterable[tuple[int, ...]]) -> float:
 def draw(found: Iterable[Trained], path: str) -> None:
     """Draw the workers' mean accuracy over rounds above, and rounds to the target over x below.
 
-    Above it goes as far as all workers and seeds went. Below there is the mean over workers and seeds, with bars from
-    the fastest to the slowest worker.
+    The curve above goes as far as all workers and seeds went. The points below are means over workers and seeds; their
+    bars go from the fastest to the slowest worker.
     """
     import matplotlib
 

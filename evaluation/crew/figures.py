@@ -42,7 +42,7 @@ def compute_times(times: str, n: int, rng: np.random.Generator, factor: float = 
 def simulate(
     setup: Setup, workload: tuple[str, str], seed: int, *, seconds: float = 50.0, factor: float = 1.0, n: int = WORKERS
 ) -> Result:
-    """One run. The same seed gives all schemes the same bandwidths and compute times."""
+    """Simulate one run. The same seed gives all schemes the same bandwidths and compute times."""
     network, times = workload
     rng = np.random.default_rng([seed, n])
     matrix = bandwidths(network, n, rng)
@@ -52,7 +52,7 @@ def simulate(
 def rounds(
     setup: Setup, workload: tuple[str, str], seed: int, *, seconds: float = 50.0, factor: float = 1.0, n: int = WORKERS
 ) -> float:
-    """Mean synchronised rounds per worker of one run."""
+    """Return the mean number of synchronised rounds per worker of one run."""
     return simulate(setup, workload, seed, seconds=seconds, factor=factor, n=n).mean_rounds
 
 
@@ -190,8 +190,9 @@ def fig5(trials: int) -> list[Row]:
 def fig6(trials: int) -> list[Row]:
     """Return rows with the times of a reduce.
 
-    `reduce_s`: seconds from the forming of a group to its end. `wait_s`: from a worker's being ready to the forming of
-    its group, the most that scatter can gain by not blocking. `idle`: scatter only on bandwidth that no group wants.
+    `reduce_s` is the time from the forming of a group to its end, in seconds. `wait_s` is the time from a worker's
+    being ready to the forming of its group, the most that scatter can gain by not blocking. `idle` is a scatter that
+    uses only bandwidth that no group wants.
     """
     scatter = {"blocking": Setup(), "non-blocking": Setup(blocking=False)}
     scatter["non-blocking, idle"] = Setup(blocking=False, idle_only=True)
@@ -230,8 +231,8 @@ def rounds_with_faults(p: int, count: int, avoid: bool, workload: tuple[str, str
 
 
 def fig8(trials: int) -> list[Row]:
-    """Return rows: with `Eq. (3)` a broken connection's block goes to one replacement; with `avoid` splittings omit
-    it.
+    """Return rows in which a broken connection's block goes to one replacement (`Eq. (3)`), and rows in which
+    splittings omit the connection (`avoid`).
     """
     return _sweep(
         trials,
@@ -313,10 +314,7 @@ def _spread(workload: tuple[str, str], values: list[float]) -> str:
 
 
 def headline(trials: int) -> list[Claim]:
-    """Return the claims.
-
-    The paper says "up to": the workload with the largest mean counts, and the note has all four.
-    """
+    """Return the claims. The paper says "up to": the workload with the largest mean counts, and the note has all."""
     ratios: dict[tuple[str, str, int], list[list[float]]] = {}
     against = {"A2A": Setup("A2A", schedule="FS"), "OPR": Setup("OPR", schedule="FS", network_aware=False)}
     settings = list(product((5, 10), WORKLOADS))

@@ -37,21 +37,27 @@ MODEL_MBIT = 180 * 8.0
 SCHEDULES = ("FS", "FL", "TL", "C1", "C2")
 LAST = 2  # priority after all classes of C1 and C2
 CHUNK = 10**8
-"""Parts into which the policy counts the model's values, so that blocks that do not end with chunks are exact."""
+"""Number of parts in which the policy counts the model's values, so that blocks that do not end with chunks are exact.
+"""
 
 
 @dataclass(frozen=True)
 class Setup:
     """The settings of a simulation.
 
-    scheme: CREW, OPR (only initiators add), A2A (everyone sends everything). network_aware: N-A, else E-D. schedule: FS
-    (fair), FL (FCFS by flow), TL (FCFS by task), C1 (multicast before scatter), C2 (scatter first). blocking: scatter
-    starts only when the group is known. idle_only: scatter that does not block takes no bandwidth from flows of formed
-    groups until its own is formed (our variant; in the paper it queues like all others). avoid: groups are split
-    without the connections that are known to be broken (section III: "recomputes the execution scheme"), so that only
-    later failures need a replacement. estimate: the bandwidths that the controller assumes. budget: seconds after which
-    an unfinished group discards its task, whatever the reason. chunks: k of Algorithms 1 and 2, for scatter that does
-    not block.
+    Attributes:
+        scheme: CREW, OPR (only initiators add) or A2A (every worker sends everything).
+        network_aware: groups are split by the network (N-A); else evenly (E-D).
+        schedule: FS (fair), FL (FCFS by flow), TL (FCFS by task), C1 (multicast before scatter) or C2 (scatter
+            first).
+        blocking: scatter starts only when the group is known.
+        idle_only: scatter that does not block takes no bandwidth from flows of formed groups until its own is
+            formed (our variant; in the paper it queues like all others).
+        avoid: groups are split without the connections that are known to be broken (section III: "recomputes the
+            execution scheme"), so that only later failures need a replacement.
+        estimate: the bandwidths that the controller assumes.
+        budget: seconds after which an unfinished group discards its task, whatever the reason.
+        chunks: k of Algorithms 1 and 2, for scatter that does not block.
     """
 
     scheme: str = "CREW"
@@ -87,7 +93,7 @@ class Setup:
             raise ValueError(f"the time budget of a task must be > 0 s, got {self.budget}")
 
     def priority(self, task: int, multicast: bool) -> int:
-        """Return the priority of a flow of a task by the schedule: the lower goes first."""
+        """Return the priority of a flow of a task by the schedule; the lower one goes first."""
         if self.schedule == "TL":
             return task
         if self.schedule == "C1":
@@ -97,7 +103,7 @@ class Setup:
         return 0
 
     def check(self, overlay: Overlay) -> None:
-        """Raise ValueError for a network on which this cannot be simulated."""
+        """Check that this can be simulated on a network; raise ValueError otherwise."""
         if not 1 <= self.p <= overlay.n:
             raise ValueError(f"p must be 1 .. {overlay.n}, got {self.p}")
         if self.scheme != "A2A" and self.network_aware:
@@ -112,9 +118,12 @@ class Setup:
 class Result:
     """The results of a simulation.
 
-    rounds: synchronised rounds per worker. trained: local steps that each has finished. durations: seconds from the
-    forming of a group to its last worker's result, of finished tasks. waits: seconds from a worker's being ready to the
-    forming of its group. abandoned: tasks that no replacement could save, or not in time.
+    Attributes:
+        rounds: synchronised rounds per worker.
+        trained: local steps that each worker has finished.
+        durations: for each finished task, the seconds from the forming of its group to its last worker's result.
+        waits: seconds from a worker's being ready to the forming of its group.
+        abandoned: number of tasks that no replacement could save, or not in time.
     """
 
     rounds: NDArray[np.int64]
@@ -133,8 +142,10 @@ class Result:
 class _Task:
     """The state of a group's task.
 
-    blocks: by their first value, the worker that adds it and its size in Mbit. workers: member -> group of all flows
-    that it is to receive. scatter, multicast: flows of each block, the latter in the order of the members.
+    Attributes:
+        blocks: by first value, the worker that adds the block and its size in Mbit.
+        workers: for each member, the group of all flows that it is to receive.
+        scatter, multicast: flows of each block, the latter in the order of the members.
     """
 
     number: int
@@ -154,7 +165,12 @@ class _Task:
 
 
 class Training:
-    """A simulation run. bandwidth: (n, n) Mbit/s. compute(worker): returns the seconds of its next local step."""
+    """A simulation run.
+
+    Args:
+        bandwidth: (n, n) Mbit/s.
+        compute: called as compute(worker); returns the seconds of the worker's next local step.
+    """
 
     def __init__(self, setup: Setup, bandwidth: NDArray[np.float64], compute: Callable[[int], float]) -> None:
         self.setup = setup
@@ -184,14 +200,14 @@ class Training:
     # --- the controller ---
 
     def _tell(self, event: Event) -> None:
-        """Tell the controller of an event, now or when there is a controller again."""
+        """Tell the controller of an event, now or when a controller acts again."""
         if self.faults.away:
             self.unseen.append(event)
         else:
             self._carry_out(self.policy.handle(event, self.sim.now))
 
     def _controller_is_back(self) -> None:
-        """Tell the controller what has happened while there was none, and who has become ready."""
+        """Tell the controller what has happened while none acted, and which workers have become ready."""
         unseen, untold, self.unseen, self.untold = self.unseen, self.untold, [], []
         for event in unseen:
             self._tell(event)
@@ -268,7 +284,7 @@ class Training:
             self._tell(Ready(str(worker), self.values))
 
     def _leaves(self, worker: int) -> bool:
-        """Remove a worker from those that are ready; returns whether it was ready."""
+        """Remove a worker from those that are ready, and return whether it was ready."""
         if worker in self.untold:
             self.untold.remove(worker)
         if worker in self.queue:
@@ -416,7 +432,8 @@ class Training:
                 self._reassign(task, tree.first, int(tree.root))
 
     def _reassign(self, task: _Task, block: int, chosen: int) -> None:
-        """Let another worker add this block; what was sent to the lost one is sent again, behind what already waits.
+        """Let another worker add this block; values that were sent to the lost one are sent again, behind flows that
+        already wait.
 
         Members that have the block's sum keep it; the replacement multicasts to those that lack it.
         """
@@ -456,7 +473,7 @@ class Training:
 
 
 def _policy(setup: Setup, overlay: Overlay, names: Sequence[str], lacks: Callable[[int, int, str], bool]) -> Crew:
-    """Return the policy that decides in this simulation, as it would for agents."""
+    """Return the policy that decides in this simulation, as it would decide for agents."""
     settings = CrewSettings(
         scheme=setup.scheme,
         network_aware=setup.network_aware,
@@ -469,7 +486,9 @@ def _policy(setup: Setup, overlay: Overlay, names: Sequence[str], lacks: Callabl
 
 
 def _blocks(task: Task, blocking: bool, mbit: Callable[[int], float]) -> dict[int, tuple[int, float]]:
-    """Return who adds each block, and its Mbit; where scatter does not block, all that one worker adds is one block."""
+    """Return the worker that adds each block, and the block's Mbit. Where scatter does not block, all that one worker
+    adds is one block.
+    """
     blocks: dict[int, tuple[int, float]] = {}
     firsts: dict[int, int] = {}
     for tree in task.trees:

@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command, and return the exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:

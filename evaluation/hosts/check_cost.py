@@ -6,8 +6,8 @@ All turns are of the same engines in one process and one network (that of `pytho
 arrays and sockets: engines that are compiled so that their check can be switched off between two all-reduces
 (native/switched.h). Engines that are opened anew, and all the more another process, differ by more than the check
 costs, because each has other pages of the machine's memory. A turn is one all-reduce with the check and one without it,
-a tenth of a second each, so that whatever else the machine does falls on both alike. Without it numbers are converted
-by the same passes, less what the check does in them. Printed are medians over the turns, of the CPU time a packet of
+a tenth of a second each, so that other load of the machine falls on both alike. Without it numbers are converted by the
+same passes, less what the check does in them. The output has medians over the turns, of the CPU time a packet of
 workers and root, and of the turns' differences, with the range that has the true median with 95 % confidence. A packet
 has the check word in both, which is the cost in bytes. Needs root.
 """
@@ -51,7 +51,7 @@ NORMAL_95 = 1.96
 
 @dataclass(frozen=True)
 class Costs:
-    """CPU time a packet, in µs."""
+    """CPU time a packet, in µs, of one all-reduce."""
 
     worker: float
     root: float
@@ -61,8 +61,10 @@ class Costs:
 class Part:
     """Cost of the check in a participant's CPU time a packet.
 
-    without, checked: medians of the turns, in µs. part: median of the turns' differences over what it is without.
-    least, most: between them the true median is with 95 % confidence.
+    Attributes:
+        without, checked: medians of the turns without the check and with it, in µs.
+        part: median of the turns' differences, as a fraction of the time without the check.
+        least, most: range that has the true median with 95 % confidence.
     """
 
     without: float
@@ -74,7 +76,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Cost:
-    """worker, root: what the check adds to their CPU time. byte_part: its share of a frame. turns: how many."""
+    """Cost of the check.
+
+    Attributes:
+        worker, root: its cost in their CPU time.
+        byte_part: its part of a frame's bytes.
+        turns: number of turns.
+    """
 
     worker: Part
     root: Part
@@ -84,8 +92,8 @@ class Cost:
 
 @contextmanager
 def switchable() -> Iterator[list[ctypes.c_int]]:
-    """Have engines that are opened meanwhile compiled so that their check can be switched off; yields the switches (1:
-    off) of workers' engines and of the root's.
+    """Have engines that are opened meanwhile compiled so that their check can be switched off. Yield the switches (1 is
+    off) of the workers' engines and of the root's.
     """
     before = os.environ.get(FLAGS)
     os.environ[FLAGS] = f"{before or ''} -include {SWITCHED} -I{NATIVE}"
@@ -110,7 +118,7 @@ class Bench:
         self._tensors: list[Array] = [np.empty_like(tensor) for tensor in self._given]
 
     def costs(self, *, checked: bool) -> Costs:
-        """Return what one all-reduce takes."""
+        """Return the CPU time of one all-reduce."""
         for switch in self._switches:
             switch.value = not checked
         for tensor, given in zip(self._tensors, self._given, strict=True):
@@ -123,7 +131,7 @@ class Bench:
 
 
 def part(turns: list[tuple[float, float]]) -> Part:
-    """Return what turns (µs without the check, with it) come to."""
+    """Return the cost in turns (µs without the check, µs with it)."""
     differences = sorted((checked - without) / without for without, checked in turns)
     count = len(differences)
     # As many turns are above the true median as of a coin's throws are heads.
@@ -138,7 +146,7 @@ def part(turns: list[tuple[float, float]]) -> Part:
 
 
 def cost(turns: list[tuple[Costs, Costs]], values: int) -> Cost:
-    """Return what turns (without the check, with it) come to."""
+    """Return the cost in turns (without the check, with it)."""
     return Cost(
         part([(without.worker, checked.worker) for without, checked in turns]),
         part([(without.root, checked.root) for without, checked in turns]),

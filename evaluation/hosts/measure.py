@@ -52,9 +52,15 @@ KEYS = (
 class Setting:
     """Settings of a measurement.
 
-    size: bytes of float32. io: of the agents. gloo: whether to measure it as well. trees: number of trees of equal
-    shares. lanes: ports of each tree; the threads share all of them. gathers: what a worker gathers does not come back,
-    and with two servers or more gathers run beside reductions. servers: parameter servers, each of a tree or more.
+    Attributes:
+        size: bytes of float32.
+        io: I/O of the agents.
+        gloo: whether gloo is measured as well.
+        trees: number of trees of equal shares.
+        lanes: ports of each tree; the threads share all of them.
+        gathers: a worker's own values in a gather do not come back to it, and with two servers or more gathers run
+            beside reductions.
+        servers: number of parameter servers, each of a tree or more.
     """
 
     workers: int
@@ -76,7 +82,7 @@ class Setting:
         return 8 * frame_bytes(self.values) * -(-self.size // (4 * data_values(self.values))) / (self.mbps * 1e6)
 
     def job(self) -> Star:
-        """Return a job with as much under way, in all trees together, as a round trip at this rate may need."""
+        """Return a job with as many chunks under way, in all trees together, as a round trip at this rate may need."""
         window = self.mbps * 1e6 / 8 / frame_bytes(self.values) * WINDOW_SECONDS
         slots = min(MOST_WINDOW, max(LEAST_WINDOW, 1 << math.ceil(math.log2(window))))
         trees, beside = max(self.trees, self.servers), self.gathers and self.servers > 1
@@ -97,10 +103,14 @@ class Setting:
 class Result:
     """The result of a measurement; seconds are medians.
 
-    *_cpu_us_per_packet: of the cheapest repetition, since other load only adds to it, by packets sent and answered
-    (workers), received (root: the parameter server) and handled (switch). cpu_idle: idle fraction of the machine's CPU
-    time. packets_per_message: in workers' super-frames. gave_out: if the bound was not met, what was busy nearly all of
-    the time: "cores" (all of them), "switch", "root", "worker" (their threads); empty: nothing was.
+    Fields named *_cpu_us_per_packet are of the cheapest repetition, since other load only adds to it: CPU time by
+    packets sent and answered (workers), received (root, the parameter server) and handled (switch).
+
+    Attributes:
+        cpu_idle: idle fraction of the machine's CPU time.
+        packets_per_message: packets in a super-frame of the workers.
+        gave_out: if the bound was not met, what was busy nearly all of the time: "cores" (all of them), or the
+            thread of the "switch", the "root" or a "worker"; empty where nothing was.
     """
 
     workers: int
@@ -183,7 +193,7 @@ def agents_of(job: Star, network: StarNetwork, io: IoOptions) -> Iterator[tuple[
 
 
 def measure(setting: Setting) -> Result:
-    """Run the measurement in namespaces that are made and removed. Raises AssertionError if workers' results differ."""
+    """Run the measurement in namespaces that are made and removed. Raise AssertionError if workers' results differ."""
     job = setting.job()
     agents = job.workers + job.servers
     names, addresses = [agent.node for agent in agents], [agent.address for agent in agents]

@@ -14,7 +14,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run(*command: str) -> str:
-    """Run a command and return its output. Raises OSError with what it wrote if it fails."""
+    """Run a command and return its output. Raise OSError with its error output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
@@ -36,7 +36,8 @@ def inside(namespace: str) -> Iterator[None]:
 class StarNetwork:
     """Hosts `names` (interface data0, address 10.9.x.y/16) around a middle whose ports() are in the same order.
 
-    mbps: both directions of every link (tbf, burst 256 KB, as tests of TCP need it); 0: not shaped.
+    Both directions of every link have the rate `mbps` (tbf, burst 256 KB, as tests of TCP need it); 0 for links that
+    are not shaped.
     """
 
     def __init__(self, prefix: str, names: Sequence[str], addresses: Sequence[str], mbps: float = 0.0) -> None:
@@ -102,7 +103,9 @@ class StarNetwork:
 
     @contextmanager
     def bridged(self) -> Iterator[None]:
-        """Make the middle an Ethernet bridge (for IP between the hosts), instead of what else uses its ports."""
+        """Make the middle an Ethernet bridge (for IP between the hosts), instead of the switch that uses its ports
+        otherwise.
+        """
         run("ip", "-n", self.middle, "link", "add", "dev", "br0", "type", "bridge")
         try:
             run("ip", "-n", self.middle, "link", "set", "dev", "br0", "up")

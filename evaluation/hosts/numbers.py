@@ -31,7 +31,7 @@ def _pointer(array: Array) -> ctypes.c_void_p:
 
 
 def exponent(chunk: Array, dtype: str = "float32") -> int:
-    """Return a chunk's exponent by the C engine, as fixedpoint.exponent does; `chunk` has the dtype's bits (bfloat16:
+    """Return a chunk's exponent by the C engine, as fixedpoint.exponent does; `chunk` has the dtype's bits (bfloat16 as
     uint16).
     """
     return int(_library().numbers_exponent(_pointer(chunk), ctypes.c_size_t(chunk.size), DTYPES[dtype]))
@@ -46,7 +46,7 @@ def quantise(chunk: Array, biased: int, workers: int, dtype: str = "float32") ->
 
 
 def dequantise(sums: NDArray[np.int32], biased: int, workers: int, mean: bool = False, dtype: str = "float32") -> Array:
-    """Dequantise sums by the C engine, as fixedpoint.dequantise does; the result has the dtype's bits (bfloat16:
+    """Dequantise sums by the C engine, as fixedpoint.dequantise does; the result has the dtype's bits (bfloat16 as
     uint16).
     """
     wire = sums.astype(">i4")
@@ -103,8 +103,10 @@ def quantise_fields(
 def pairs(
     fields: Fields, chunk: Array, biased: int, sums: NDArray[np.int32], *, mean: bool = False
 ) -> tuple[int, NDArray[np.int32], Array] | None:
-    """A whole chunk of bfloat16 (as bits) by the C engine's short way: its exponent, its words, and the values of
-    `sums`. None: it does not take it. Raises AssertionError: the check word is wrong, or more was written."""
+    """Return the exponent and words of a whole chunk of bfloat16 (as bits), and the values of `sums`, by the C engine's
+    short way. Return None where that does not take the chunk. Raise AssertionError where the check word is wrong, or
+    more was written.
+    """
     values = fields.words + 1
     exponent, wire, there = ctypes.c_int32(), np.zeros(values, ">i4"), np.zeros(values, ">i4")
     there[:-1] = sums
@@ -129,7 +131,7 @@ def pairs(
 def dequantise_fields(
     fields: Fields, sums: NDArray[np.int32], count: int, biased: int, *, mean: bool = False, dtype: str = "float32"
 ) -> Array:
-    """Dequantise fields by the C engine, as Fields.dequantise does; the result has the dtype's bits (bfloat16:
+    """Dequantise fields by the C engine, as Fields.dequantise does; the result has the dtype's bits (bfloat16 as
     uint16).
     """
     wire = sums.astype(">i4")

@@ -22,7 +22,7 @@ JOB_ID = 7
 
 @dataclass(frozen=True)
 class TreeShape:
-    """One tree of a star: its parameter server, its share, and whether the switch aggregates it (else flows are
+    """One tree of a star: its parameter server, its share, and whether the switch aggregates it (else its flows are
     direct).
     """
 
@@ -36,7 +36,8 @@ class Star:
     """A job around one switch: configurations of its workers (ports 1 .. W) and parameter servers (the ports after
     them).
 
-    rules: what the switch has to hold.
+    Attributes:
+        rules: the entries that the switch has to hold.
     """
 
     workers: tuple[AgentConfig, ...]
@@ -45,7 +46,7 @@ class Star:
     rules: RuleSet
 
     def beside(self) -> Star:
-        """The same job, whose gathers run beside its reductions, in half of each tree's slots each."""
+        """Return the same job, whose gathers run beside its reductions, in half of each tree's slots each."""
         return replace(
             self,
             workers=tuple(in_ways(agent, directions=2) for agent in self.workers),
@@ -53,7 +54,7 @@ class Star:
         )
 
     def in_lanes(self, lanes: int) -> Star:
-        """The same job, each of whose trees has so many ports, with a part of its slots each."""
+        """Return the same job, each of whose trees has so many ports, with a part of its slots each."""
         return replace(
             self,
             workers=tuple(in_ways(agent, lanes=lanes) for agent in self.workers),
@@ -74,9 +75,15 @@ def star(
 ) -> Star:
     """Return a star.
 
-    rate_mbps: wire rate of a worker in all (0: not paced). slots: window of each tree, whatever its rate. hosts: the
-    hosts at the switch's ports 1, 2, .., including some that the job does not use (default: the job's). gathers: what a
-    worker gathers does not come back to it (see also `Star.beside`).
+    Args:
+        workers, servers: numbers of workers and parameter servers.
+        trees: the trees.
+        values_per_packet: values in a packet.
+        slots: window of each tree, whatever its rate.
+        rate_mbps: wire rate of a worker in all (0 for one that is not paced).
+        hosts: the hosts at the switch's ports 1, 2, .., including some that the job does not use (default: the
+            job's).
+        gathers: a worker's own values in a gather do not come back to it (see also `Star.beside`).
     """
     names = tuple(f"w{index}" for index in range(workers)), tuple(f"s{index}" for index in range(servers))
     topology = _topology(*names, hosts)
@@ -130,7 +137,7 @@ def _resized(agent: AgentConfig, slots: int, paced: bool) -> AgentConfig:
 
 
 def in_ways(agent: AgentConfig, *, directions: int = 0, lanes: int = 0) -> AgentConfig:
-    """Return the configuration with so many directions and lanes of each tree; 0: as many as it has."""
+    """Return the configuration with so many directions and lanes of each tree; 0 for as many as it has."""
     return replace(
         agent,
         worker_trees=tuple(

@@ -26,11 +26,12 @@ START_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Faults:
-    """The faults that every port injects into what it sends.
+    """The faults that every port injects into what it sends: probabilities, the delay of all packets, and how much
+    longer a reordered one is held back, both in seconds.
 
-    They are probabilities, the delay of all packets, and how much longer a reordered one is held back, in seconds.
-    corrupt: probability that a bit flips, in bytes corrupt_from up to corrupt_until of the frame (0: its end), without
-    any kernel noticing.
+    Attributes:
+        corrupt: probability that a bit flips, in bytes corrupt_from up to corrupt_until of the frame (0 for its
+            end), without any kernel noticing.
     """
 
     loss: float = 0.0
@@ -98,7 +99,7 @@ class Switch:
         self.install(rules)
 
     def faults(self, faults: Faults, ports: Iterable[int] | None = None) -> None:
-        """Inject faults into what leaves by these ports (None: all), one after the other, from now on."""
+        """Inject faults into the packets that leave by these ports (None for all), one after the other, from now on."""
         shape = {
             "loss": faults.loss,
             "duplicate": faults.duplicate,

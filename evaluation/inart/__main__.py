@@ -1,10 +1,13 @@
-"""Computes the InArt paper's figures, and measures how good and how fast our planner is.
+"""Computes the InArt paper's figures, and measures how good and how fast our planner is. The words for it are
 
-figure NUMBER, all: the table and the plot of a figure of the paper. headline: the paper's claims with ours beside them.
-times: seconds of a whole plan at k = 6, 8, 16 and the sizes of the programs. bounds: `inart` against its bounds, links
-slack and binding, over several seeds. hierarchy: `inart` beside single-level trees where switches are ample. instances:
-`inart` on --count drawn networks of all kinds from --seed on, checked by code of its own, beside what hosts reach
-alone and the bounds. trees: `inart` with one, two, .. trees on --count small networks from --seed on, beside `exact`.
+figure NUMBER, all   the table and the plot of a figure of the paper
+headline             the paper's claims with ours beside them
+times                seconds of a whole plan at k = 6, 8, 16 and the sizes of the programs
+bounds               `inart` against its bounds, links slack and binding, over several seeds
+hierarchy            `inart` beside single-level trees where switches are ample
+instances            `inart` on --count drawn networks of all kinds from --seed on, checked by code of its own,
+                     beside what hosts reach alone and the bounds
+trees                `inart` with one, two, .. trees on --count small networks from --seed on, beside `exact`
 """
 
 from __future__ import annotations

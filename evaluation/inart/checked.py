@@ -1,5 +1,6 @@
-"""Holds a plan against its network with code of its own: nothing of the planner's evaluation is used, only the JSON of
-the topology and of the plan, as docs/planner.md describes them."""
+"""Checks a plan against its network with code of its own: nothing of the planner's evaluation is used, only the JSON of
+the topology and of the plan, as docs/planner.md describes them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ Json = Mapping[str, Any]
 
 
 def faults(topology: Json, plan: Json) -> list[str]:
-    """Return what is wrong with a plan at its own rate, in words; empty: it is feasible."""
+    """Return what is wrong with a plan at its own rate, in words; empty where it is feasible."""
     nodes = {str(node["id"]): node for node in topology["nodes"]}
     links = _links(topology)
     workers, roots = list(plan["job"]["workers"]), set(plan["job"]["parameter_servers"])
@@ -46,7 +47,7 @@ def faults(topology: Json, plan: Json) -> list[str]:
 
 
 def _links(topology: Json) -> dict[tuple[str, str], float]:
-    """Return the Mbit/s that nobody uses yet of every directed link."""
+    """Return the unused Mbit/s of every directed link."""
     found: dict[tuple[str, str], float] = {}
     for edge in topology.get("edges", topology.get("links", ())):
         u, v = str(edge["source"]), str(edge["target"])
@@ -58,7 +59,9 @@ def _links(topology: Json) -> dict[tuple[str, str], float]:
 
 
 def _structure(nodes: Json, links: Mapping[tuple[str, str], float], tree: Json, workers: list[str]) -> list[str]:
-    """Every worker is added once, everything ends at the root, and every result reaches every worker."""
+    """Return faults of a tree's structure: every worker has to be added once, every route to end at the root, and every
+    result to reach every worker.
+    """
     found = []
     onwards = {relay["node"]: relay["next"] for relay in tree["relays"]}
     if sorted(each["worker"] for each in tree["assignments"]) != sorted(workers):
@@ -88,7 +91,7 @@ def _structure(nodes: Json, links: Mapping[tuple[str, str], float], tree: Json, 
 
 
 def _loaded(tree: Json, counted: bool) -> Iterator[tuple[str, ...]]:
-    """Yield everything that a tree loads with its rate, as often as it does. counted: whether results load links."""
+    """Yield everything that a tree loads with its rate, as often as it does. With `counted`, results load links."""
     ends = [(each["point"], each["route"]) for each in tree["assignments"]]
     ends += [(relay["next"], relay["route"]) for relay in tree["relays"]]
     for end, route in ends:
@@ -100,8 +103,9 @@ def _loaded(tree: Json, counted: bool) -> Iterator[tuple[str, ...]]:
 
 
 def _capacity(nodes: Json, links: Mapping[tuple[str, str], float], what: tuple[str, ...], workers: list[str]) -> float:
-    """Return the Mbit/s that nobody uses yet of a link, of what a node adds, or of what a root takes in. A root that is
-    a worker, too, takes its own gradients over no link: how much comes over its link is the link's load."""
+    """Return the unused Mbit/s of a link, of a node that adds, or of a root that receives. A root that is a worker,
+    too, takes its own gradients over no link: how much comes over its link is the link's load.
+    """
     kind, *where = what
     if kind == "link":
         return links.get((where[0], where[1]), 0.0)

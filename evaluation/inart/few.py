@@ -1,5 +1,6 @@
 """Measures plans of few trees on small networks: beside the optimum of one tree per parameter server (`exact`), with
-more trees, and with more parameter servers."""
+more trees, and with more parameter servers.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +27,15 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Few:
-    """A small instance. rates_mbps: of the plan with the job's first parameter servers alone (first index: 0 is one
-    server) and at most so many trees (second index: 0 is one tree). exact_mbps: with at most so many trees, the best
-    that `exact` finds for any choice of as many of all the parameter servers; 0: it refused. seconds: of processor
-    time, of the slowest plan."""
+    """A small instance.
+
+    Attributes:
+        rates_mbps: rate of the plan with the job's first parameter servers alone (first index; 0 is one server) and
+            at most so many trees (second index; 0 is one tree).
+        exact_mbps: with at most so many trees, the best that `exact` finds for any choice of as many of all the
+            parameter servers; 0 where it refused.
+        seconds: processor time of the slowest plan.
+    """
 
     seed: int
     what: str
@@ -39,13 +45,13 @@ class Few:
 
     @property
     def gap(self) -> float:
-        """Return how far the plan is below `exact`, with the number of trees with which it is furthest."""
+        """The part by which the plan is below `exact`, with the number of trees with which it is furthest below."""
         pairs = zip(self.rates_mbps[-1], self.exact_mbps, strict=False)
         return max((1 - rate / most for rate, most in pairs if most > 0), default=0.0)
 
     @property
     def worse(self) -> tuple[str, ...]:
-        """Return where another tree or another parameter server made the plan worse."""
+        """Words that say where another tree or another parameter server made the plan worse."""
         found = []
         for servers, rates in enumerate(self.rates_mbps, start=1):
             for trees, (fewer, more) in enumerate(pairwise(rates), start=1):
@@ -99,7 +105,7 @@ def _rate(name: str, topology: Topology, job: Job) -> float:
 
 
 def line(found: Few) -> str:
-    """Return what was measured of one instance as a line of text."""
+    """Return the measurements of one instance as a line of text."""
     rates = " ".join(f"{rate:.4f}" for rate in found.rates_mbps[-1])
     optima = " ".join(f"{rate:.4f}" for rate in found.exact_mbps)
     return (

@@ -30,7 +30,11 @@ ROUND_TRIP = (
 
 @dataclass
 class Panel:
-    """One plot. series: strategy -> list of (mean, standard deviation) along x."""
+    """One plot.
+
+    Attributes:
+        series: for each strategy, (mean, standard deviation) along x.
+    """
 
     title: str
     x_label: str
@@ -41,7 +45,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure. paper: what the paper prints in its text. why: where and why ours differ."""
+    """A figure of the paper.
+
+    Attributes:
+        paper: the numbers that the paper prints in its text.
+        why: where our numbers differ, and why.
+    """
 
     number: int
     title: str
@@ -82,7 +91,7 @@ def over_workers(y_label: str, size: int, value: Callable[[Result, int], float])
 
 
 def network_throughput(sweep: Sweep, seeds: int) -> list[Panel]:
-    """Return panels with the throughput on all links, and as the workers send it."""
+    """Return panels with the throughput on all links, and with the rate at which the workers send."""
     panels = over_workers("Mbit/s", 0, lambda r, _: r.throughput_mbps)(sweep, seeds)
     for scenario in SCENARIOS:
         xs = [(workers, workers) for workers in WORKERS]
@@ -110,7 +119,7 @@ def on_testbed(
 ) -> Callable[[Sweep, int], list[Panel]]:
     """Return a function that computes panels of the paper's testbed over 2 to 6 workers.
 
-    Its instance has nothing random but the rounding of R-InArt.
+    Its instance has nothing random except the rounding of R-InArt.
     """
 
     def panels(sweep: Sweep, seeds: int) -> list[Panel]:

@@ -42,16 +42,15 @@ class Means:
 def claim(
     figure: int, text: str, paper: dict[str, float], ours: dict[str, float], bound_mbps: float | None = None
 ) -> dict[str, Any]:
-    """Return what the paper says of a figure beside what we find, and why they differ."""
+    """Return the paper's numbers for a figure beside ours, and why they differ."""
     bound = {} if bound_mbps is None else {"bound_mbps": bound_mbps}
     why = FIGURES[figure].why if figure in FIGURES else EXAMPLE
     return {"claim": f"Fig. {figure}{text}", "paper": paper, "ours": ours, **bound, "why": why}
 
 
 def headline(sweep: Sweep, seeds: int) -> dict[str, Any]:
-    """Return the claims: rates in Mbit/s (Fig. 1: units of its example; testbed: Gbit/s), times in s, traffic in MB.
-
-    They are means over the seeds.
+    """Return the claims: rates in Mbit/s (in units of its example for Fig. 1, in Gbit/s for the testbed), times in s,
+    traffic in MB. They are means over the seeds.
     """
     means = Means(sweep, seeds)
     return {"seeds": seeds, "claims": [*testbed_claims(means), *simulated_claims(means)]}

@@ -1,5 +1,6 @@
-"""Measures our planner on many different instances: is every plan feasible, is any collective among hosts alone faster,
-and how far from the bounds is it."""
+"""Measures our planner on many different instances: whether every plan is feasible, whether a collective among hosts
+alone is faster, and how far the plans are from the bounds.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +35,15 @@ EVEN = 1 - 1e-4  # of a host collective's rate: solvers' tolerance
 
 @dataclass(frozen=True)
 class Row:
-    """A plan of ours on an instance, or why there is none. bound_mbps: what is printed beside it; true_mbps: the least
-    of that and of the bound over all trees. limited: it keeps within what switches hold, and bounds know nothing of
-    that. faults: of the independent check."""
+    """A plan of ours on an instance, or why there is none.
+
+    Attributes:
+        bound_mbps: the bound that is printed beside the plan, which `what` names.
+        true_mbps: the least of that and of the bound over all trees.
+        limited: the plan keeps within what switches hold, of which bounds know nothing.
+        faults: what the independent check has found.
+        refused: why there is no plan, in words.
+    """
 
     rate_mbps: float
     bound_mbps: float
@@ -59,9 +66,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured:
-    """An instance, our plans by the parameter servers that they use ("own": the job's; "workers": one on every worker's
-    server; "hosts": the same where workers' hosts also add inside of trees, looked at only where a collective among
-    hosts alone is faster than the others), what hosts reach alone, and what no all-reduce can beat."""
+    """An instance and what was measured of it.
+
+    Attributes:
+        plans: our plans by the parameter servers that they use: "own" are the job's; "workers" one on every
+            worker's host; "hosts" the same where workers' hosts also add inside of trees, measured only where a
+            collective among hosts alone is faster than the other plans.
+        hosts: rates that hosts reach alone.
+        any_kind_mbps: rate that no all-reduce can exceed.
+    """
 
     seed: int
     what: tuple[str, ...]
@@ -76,7 +89,7 @@ class Measured:
 
     @property
     def any_gap(self) -> float:
-        """Return how far the best plan is from what no all-reduce can beat."""
+        """The part by which the best plan is below the rate that no all-reduce can exceed."""
         return _gap(self.best.rate_mbps, self.any_kind_mbps)
 
     @property
@@ -91,7 +104,7 @@ class Measured:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measured:
-        """Return what `to_json` was made of."""
+        """Return the object of which `to_json` has made this."""
         names = {field.name for field in fields(Row)}
         plans = {
             name: Row(**{**{key: row[key] for key in names}, "faults": tuple(row["faults"])})
@@ -121,9 +134,10 @@ def measure(seed: int) -> Measured:
 
 
 def measured(seeds: Iterable[int], kept: Path | None = None) -> Iterator[Measured]:
-    """Yield the instances of these seeds, measured. kept: a file with a line of JSON for each one that was measured
-    before, which is not measured again; each new one is added to it as soon as it is known, so that a run that was cut
-    off goes on where it was. A line that was cut off is left out."""
+    """Yield the instances of these seeds, measured. `kept` is a file with a line of JSON for each instance that was
+    measured before, which is not measured again. Each new one is added to the file as soon as it is known, so that a
+    run that was cut off goes on where it was. A line that was cut off is ignored.
+    """
     before: dict[int, Measured] = {}
     if kept is not None and kept.exists():
         whole = kept.read_text()
@@ -170,7 +184,7 @@ def _proven(plan: Plan, topology: Topology) -> float:
 
 
 def line(found: Measured) -> str:
-    """Return what was measured of one instance as a line of text."""
+    """Return the measurements of one instance as a line of text."""
     parts = [f"{found.seed:>4} {'; '.join(found.what)}:"]
     for name, row in found.plans.items():
         if row.refused:

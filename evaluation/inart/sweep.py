@@ -44,7 +44,11 @@ STRATEGY_MODULES = (
 
 @dataclass(frozen=True)
 class Case:
-    """An instance. scenario: homogeneous, heterogeneous (fat-tree k=6, 4 parameter servers) or testbed."""
+    """An instance.
+
+    Attributes:
+        scenario: homogeneous or heterogeneous (fat-tree with k = 6 and 4 parameter servers), or testbed.
+    """
 
     scenario: str
     workers: int
@@ -60,9 +64,11 @@ class Case:
 class Result:
     """The numbers of one plan.
 
-    rate_mbps, bound_mbps: sending rate and bound. throughput_mbps: gradient traffic on all links. ps_streams: streams
-    per unit of the model that enter the parameter servers (times the model's bytes: their ingress traffic per
-    iteration).
+    Attributes:
+        rate_mbps, bound_mbps: sending rate and bound.
+        throughput_mbps: gradient traffic on all links.
+        ps_streams: streams per unit of the model that enter the parameter servers; times the model's bytes this is
+            their ingress traffic per iteration.
     """
 
     rate_mbps: float
@@ -106,7 +112,7 @@ def compute(case: Case) -> tuple[Case, Result]:
 
 
 def planner_digest() -> str:
-    """Return a digest of the planner's source: results of other source are not reused."""
+    """Return a digest of the planner's source, since results of other source are not used again."""
     package = Path(planner.__file__).parent
     files = [package / f"{name}.py" for name in PLANNER_MODULES] + [Path(__file__)]
     files += [package / "strategies" / f"{name}.py" for name in STRATEGY_MODULES]
@@ -155,7 +161,7 @@ class Sweep:
 
 
 def mean_and_spread(values: list[float]) -> tuple[float, float]:
-    """Return mean and standard deviation (0 for one value)."""
+    """Return the mean and the standard deviation (0 for one value)."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 

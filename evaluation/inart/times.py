@@ -23,8 +23,12 @@ from controlplane.planner.strategies.fabric.master import to_trees
 
 
 class Target(NamedTuple):
-    """A fat-tree of k pods, whose links between switches have a `divisor`-th of a server's, a job on it, and the
-    seconds that the whole plan may take. kinds: 2: also with links of 10 to 30 Mbit/s."""
+    """A fat-tree of k pods whose links between switches have a `divisor`-th of a server's rate, a job on it, and the
+    seconds that the whole plan may take.
+
+    Attributes:
+        kinds: 1 to measure the homogeneous fat-tree alone, 2 to measure also one with links of 10 to 30 Mbit/s.
+    """
 
     k: int
     workers: int
@@ -48,9 +52,14 @@ WORKERS_AND_SERVERS = {4: (12, 2), 6: (50, 4), 8: (120, 8)}  # workers and param
 class Timing:
     """The times of one instance.
 
-    seconds: from loaded inputs to the integer, routed plan, the least of the repetitions; cpu_seconds: of that one.
-    divisor: as Target has it. memory_mb: the most that the process has had until then, so that an instance's own is at
-    most that. rows, columns, nonzeros: of the program without links. bound_mbps: section 7's.
+    Attributes:
+        seconds: time from loaded inputs to the integer, routed plan, the least of the repetitions.
+        cpu_seconds: CPU time of the same repetition.
+        divisor: as in Target.
+        memory_mb: the most memory that the process has had until then, which is an upper bound of the instance's
+            own.
+        rows, columns, nonzeros: size of the program without links.
+        bound_mbps: the bound of section 7.
     """
 
     k: int
@@ -113,10 +122,14 @@ def times_json(timings: list[Timing]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Binding:
-    """inart on one instance, beside the bounds; rates are the evaluator's, for the integer plan.
+    """`inart` on one instance, beside the bounds; rates are the evaluator's, for the integer plan.
 
-    limit_mbps: the best cheap bound, which `what` names. bound_mbps: of switches, parameter servers and workers' links
-    alone. gap: 1 - rate / limit. binding: whether links between switches limit the rate. seconds: CPU time.
+    Attributes:
+        limit_mbps: the best cheap bound, which `what` names.
+        bound_mbps: bound of switches, parameter servers and workers' links alone.
+        gap: 1 - rate / limit.
+        binding: whether links between switches limit the rate.
+        seconds: CPU time.
     """
 
     k: int
@@ -160,7 +173,11 @@ def binding_line(found: Binding) -> str:
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """The value of multi-level trees. levels: share of the model by number of additions on the longest route."""
+    """The value of multi-level trees.
+
+    Attributes:
+        levels: share of the model by the number of additions on the longest route.
+    """
 
     k: int
     workers: int

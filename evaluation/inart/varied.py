@@ -1,6 +1,7 @@
-"""Draws instances of every kind that a planner may meet, from a seed: networks that are no fat-trees as well as those
-that are, with links divided, of two rates, missing, partly used, switches that do not add or hold little, hosts that
-add, results counted on links or not, 2 to 60 workers and 1 to 8 parameter servers."""
+"""Draws instances of every kind that a planner may meet, from a seed: networks that are fat-trees and others, with
+links divided, of two rates, missing or partly used, switches that do not add or hold little, hosts that add, results
+counted on links or not, 2 to 60 workers and 1 to 8 parameter servers.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ Changes = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Instance:
-    """A network and a job on it. what: how it was drawn, in words."""
+    """A network and a job on it.
+
+    Attributes:
+        what: how it was drawn, in words.
+    """
 
     seed: int
     what: tuple[str, ...]
@@ -92,7 +97,9 @@ def _simple(generator: random.Random) -> tuple[str, Topology]:
 
 
 def _wide(generator: random.Random) -> tuple[str, Topology]:
-    """A wide-area network with a worker and a server at each site, or sites on a random net of long, uneven links."""
+    """Return a wide-area network with a worker and a server at each site, or sites on a random net of long, uneven
+    links.
+    """
     if generator.random() < 0.3:
         name, seed = generator.choice(("b4", "internet2")), generator.randrange(1, 1000)
         return f"{name} {seed}", overlay(by_distance(name, seed=seed, least=500.0, most=5000.0))
@@ -123,7 +130,7 @@ FAMILIES: dict[str, Callable[[random.Random], tuple[str, Topology]]] = {
 
 
 def _two_rates(generator: random.Random, topology: Topology, job: Job) -> Topology:
-    """Some servers' links (and intake) have two and a half times the rate of the others."""
+    """Return the topology with two and a half times the rate for some servers' links and intake."""
     links: dict[tuple[str, str], dict[str, float]] = {}
     nodes: Changes = {}
     for server in topology.servers:
@@ -136,7 +143,7 @@ def _two_rates(generator: random.Random, topology: Topology, job: Job) -> Topolo
 
 
 def _missing_links(generator: random.Random, topology: Topology, job: Job) -> Topology:
-    """Up to three links between switches are gone, as long as everything stays connected."""
+    """Return the topology without up to three of the links between switches, as long as everything stays connected."""
     pairs = [(u, v) for u, v in topology.links if u < v and not {u, v} & set(topology.servers)]
     for u, v in generator.sample(pairs, min(3, len(pairs))):
         left = topology.replace(remove_links=[link for link in ((u, v), (v, u)) if topology.has_link(*link)])
@@ -165,7 +172,7 @@ def _used_links(generator: random.Random, topology: Topology, job: Job) -> Topol
 
 
 def _hosts_add(generator: random.Random, topology: Topology, job: Job) -> Topology:
-    """Every worker's host adds as much as comes in over its link."""
+    """Return the topology in which every worker's host adds as much as comes in over its link."""
     adds = {
         w: sum(topology.bandwidth_mbps(u, w) for u in topology.neighbours(w) if topology.has_link(u, w))
         for w in job.workers

@@ -32,7 +32,7 @@ from topologies.deployment import Fabric
 from topologies.zygote import Zygote
 
 IN_THE_MIDDLE = 0.4
-"""The switch is killed after this fraction of the undisturbed time."""
+"""Fraction of the undisturbed time after which the switch is killed."""
 SLACK_SECONDS = 120.0
 
 
@@ -40,9 +40,12 @@ SLACK_SECONDS = 120.0
 class Run:
     """The times of one run, in seconds.
 
-    undisturbed, failed: of the all-reduce without and with the failure. noticed, led: from the failure until the
-    controller knew, and until the job was rerouted. slower: the additional time at the remaining routes' rates. what:
-    the controller's words for it.
+    Attributes:
+        undisturbed, failed: time of the all-reduce without the failure and with it.
+        noticed: time from the failure until the controller knew.
+        led: time from the failure until the job was rerouted.
+        slower: additional time at the remaining routes' rates.
+        what: the controller's words for it.
     """
 
     undisturbed: float
@@ -77,7 +80,9 @@ def spine(plan: Plan, topology: Topology) -> str:
 
 
 def measure(topology: Topology, job: Job, size: int, *, switch: str, seed: int, say: Say) -> Run:
-    """Run the all-reduce twice on one network. switch: "" for `spine`. Raises EmulationError."""
+    """Run the all-reduce twice on one network, and kill `switch` ("" for that of `spine`) in the second. Raise
+    EmulationError.
+    """
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(topology, "softswitch", seed=seed))
         zygote = stack.enter_context(Zygote(emulation, MODULES))

@@ -49,12 +49,17 @@ SETTLE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a soak.
+    """Settings of a soak, which ends after `seconds`, or when `arrivals` jobs have come (None where it does not end
+    so).
 
-    jobs: most jobs at a time. The soak ends after `seconds`, or when `arrivals` jobs have come (None: no such end).
-    life, pause: mean seconds of a job, and between its all-reduces. faults: mean seconds between two failures. length:
-    longest duration of one. share: fraction of jobs that are planned together with the others. servers: fraction of
-    failures that hit a parameter server whose job has another one.
+    Attributes:
+        jobs: most jobs at a time.
+        life: mean seconds of a job.
+        pause: mean seconds between a job's all-reduces.
+        faults: mean seconds between two failures.
+        length: longest duration of a failure, in seconds.
+        share: fraction of jobs that are planned together with the others.
+        servers: fraction of failures that hit a parameter server whose job has another one.
     """
 
     k: int = 6
@@ -266,7 +271,7 @@ class _Drawn:
 
 
 class _Life(threading.Thread):
-    """One job from its arrival to its end."""
+    """The life of one job, from its arrival to its end."""
 
     def __init__(self, soak: Soak, drawn: _Drawn) -> None:
         super().__init__(name=drawn.job.name, daemon=True)
@@ -351,7 +356,7 @@ class _Life(threading.Thread):
 
 
 def soak(settings: Settings, say: Say, topology: Topology | None = None) -> Findings:
-    """Run a soak. Raises EmulationError, TargetError."""
+    """Run a soak. Raise EmulationError, TargetError."""
     network = topology or fattree(settings.k, settings.bandwidth, aggregation_mbps=None, ingress_mbps=None)
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(network, "softswitch", seed=settings.seed))
@@ -364,7 +369,9 @@ def soak(settings: Settings, say: Say, topology: Topology | None = None) -> Find
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Exit status: 0 nothing was wrong, 1 it could not run, 3 something was wrong, 130 interrupted."""
+    """Run the command. Return the exit status: 0 when nothing was wrong, 1 when it could not run, 3 when something was
+    wrong, 130 when it was interrupted.
+    """
     usual = Settings()
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.jobs soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

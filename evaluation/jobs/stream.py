@@ -2,11 +2,12 @@
 
     python -m evaluation.jobs stream --k 8 --jobs 20 --seed 1
 
-Jobs arrive at random (Poisson), each with an amount to all-reduce; rates hold between two events. The ways to share:
-  shared       weighted max-min over all jobs' trees, planned together at every event (job add --share)
-  queue        one after the other, each alone on the network
-  static       all at once, each with the same fixed fraction of what it would have alone, for the most jobs at a time
-  atp          ATP's plans, each made as if it were alone; best effort: rates are max-min over the plans' loads
+Jobs arrive at random (Poisson), each with an amount to all-reduce; rates hold between two events. The ways to share are
+
+    shared       weighted max-min over all jobs' trees, planned together at every event (job add --share)
+    queue        one after the other, each alone on the network
+    static       all at once, each with the same fixed fraction of what it would have alone, for the most jobs at a time
+    atp          ATP's plans, each made as if it were alone; best effort: rates are max-min over the plans' loads
 """
 
 from __future__ import annotations
@@ -33,7 +34,12 @@ Way = Callable[[Sequence["Arrival"]], Rates]
 
 @dataclass(frozen=True)
 class Arrival:
-    """An arrival of a job. at: seconds. megabits: what each worker has to send in all."""
+    """The arrival of a job.
+
+    Attributes:
+        at: time in seconds.
+        megabits: what each worker has to send in all.
+    """
 
     job: Job
     at: float
@@ -41,7 +47,9 @@ class Arrival:
 
 
 def draw(topology: Topology, count: int, gap: float, seed: int) -> list[Arrival]:
-    """Draw jobs of 8 to 24 workers and 1 or 2 parameter servers anywhere; gap: mean seconds between two."""
+    """Draw jobs of 8 to 24 workers and 1 or 2 parameter servers anywhere, with a mean of `gap` seconds between two
+    arrivals.
+    """
     chosen, now, arrivals = random.Random(seed), 0.0, []
     for number in range(count):
         workers, roots = chosen.randint(8, 24), chosen.choice([1, 2])
@@ -53,7 +61,7 @@ def draw(topology: Topology, count: int, gap: float, seed: int) -> list[Arrival]
 
 
 def max_min(topology: Topology, plans: Sequence[Plan]) -> list[float]:
-    """Return max-min rates of plans whose trees stay as they are: all rise alike until a resource is full."""
+    """Return max-min rates of plans whose trees stay as they are: all rates rise alike until a resource is full."""
     network = PlanNetwork(topology)
     simulator = Simulator(network.capacities)
     flows = []
@@ -91,7 +99,7 @@ def run(arrivals: Sequence[Arrival], way: Way) -> list[float]:
 
 
 def ways(topology: Topology, arrivals: Sequence[Arrival], together: int) -> dict[str, Way]:
-    """Return all ways to share one network. together: number of jobs for which a static share is made."""
+    """Return all ways to share one network, by name. A static share is made for `together` jobs."""
     inart, atp = get_strategy("inart"), get_strategy("atp")
     alone = {arrival.job.name: inart(topology, arrival.job, seed=0) for arrival in arrivals}
     fixed = {arrival.job.name: atp(topology, arrival.job, seed=0) for arrival in arrivals}

@@ -1,1 +1,1 @@
-"""MPI's collectives through the switches beside Open MPI's own."""
+"""Measures MPI's collectives through the switches beside Open MPI's own."""

@@ -1,4 +1,4 @@
-"""MPI's collectives through the switches beside Open MPI's own, in turns on the same links.
+"""Measures MPI's collectives through the switches beside Open MPI's own, in turns on the same links.
 
     python -m evaluation.mpi [--ranks 4] [--mbps 200] [--bytes 64K,1M,8M] [--repeat 5] [--json]
 
@@ -29,8 +29,9 @@ SECONDS = 1200.0
 
 
 def measure(ranks: int, mbps: float, sizes: Sequence[int], repeat: int) -> list[dict[str, Any]]:
-    """Return what the program says of each operation and size. Raises RuntimeError when it fails, or when an operation
-    went past the network."""
+    """Return the program's results for each operation and size. Raise RuntimeError when it fails, or when an operation
+    did not go through the network.
+    """
     left = (ranks + 1) // 2
     rates = f"bandwidth={mbps:g},aggregation={ranks * mbps:g},ingress={mbps:g}"
     topology = parse_topology(f"dumbbell:left={left},right={ranks - left},{rates}")
@@ -54,7 +55,7 @@ def line(result: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
+    """Run the command, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.mpi", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def missing() -> str:
-    """Return why MPI programs cannot run here; empty when they can."""
+    """Return why MPI programs cannot run on this machine; empty where they can."""
     absent = [name for name in ("mpirun", "mpicc") if shutil.which(name) is None]
     if not absent:
         return ""
@@ -28,7 +28,7 @@ def missing() -> str:
 
 
 def compiled(source: Path, folder: Path) -> Path:
-    """Compile an MPI program. Raises RuntimeError with what the compiler says."""
+    """Compile an MPI program. Raise RuntimeError with the compiler's message."""
     program = folder / source.stem
     words = ["mpicc", "-std=gnu11", "-O2", "-Wall", str(source), "-o", str(program), "-lm"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -38,8 +38,9 @@ def compiled(source: Path, folder: Path) -> Path:
 
 
 class MpiNetwork:
-    """A context manager: hosts and switches, a controller without any job, and what `mpirun` needs to start programs on
-    the hosts instead of by ssh."""
+    """Hosts and switches, a controller without any job, and a program that `mpirun` uses instead of ssh to start
+    programs on the hosts. A context manager.
+    """
 
     def __init__(self, topology: Topology, hosts: int) -> None:
         self.hosts = topology.servers[:hosts]
@@ -67,13 +68,13 @@ class MpiNetwork:
         self._stack.close()
 
     def command(self, program: Sequence[str]) -> list[str]:
-        """Return the command line that runs the program, a rank on each host, in the network, with the job "mpi"."""
+        """Return the command line that runs the program, a rank on each host, over the network, in the job "mpi"."""
         inart = [sys.executable, "-m", "inart"]
         nodes = ",".join(reversed(self.hosts))  # MPI's ranks need not have the order of the job's workers.
         return self.plain([*inart, "run", "--nodes", nodes, "--job", "name=mpi", "--", *inart, "mpi", "--", *program])
 
     def plain(self, program: Sequence[str]) -> list[str]:
-        """Return the command line that runs the program, a rank on each host, without the network."""
+        """Return the command line that runs the program with a rank on each host, by Open MPI alone."""
         network = self._topology.address(self.hosts[0]).rsplit(".", 2)[0] + ".0.0/16"
         settings = {
             "plm_rsh_agent": str(self._enter), "plm_rsh_no_tree_spawn": "1", "btl": "tcp,self", "pml": "ob1",
@@ -88,7 +89,7 @@ class MpiNetwork:
     def run(
         self, words: Sequence[str], seconds: float, more: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run one of these command lines from the first host, to its end. Raises subprocess.TimeoutExpired."""
+        """Run one of these command lines from the first host, to its end. Raise subprocess.TimeoutExpired."""
         environment = {
             "PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/root"), "PYTHONPATH": str(ROOT),
             "INART_CONTROLLER": self.service.address, "INART_MPI_REPORT": "1", **(more or {}),

@@ -86,9 +86,8 @@ NAMES = {False: "static", True: "dynamic"}
 
 
 def _rows(trials: int, settings: Sequence[Setting], *, networks: Sequence[bool] = (False, True)) -> list[Row]:
-    """Return rows.
-
-    seconds: of an iteration. over_star: iterations per second over STAR's, mean and 5th to 95th percentile.
+    """Return rows. In them, `seconds` is the time of an iteration, and `over_star` the iterations per second over
+    STAR's, mean and 5th to 95th percentile.
     """
     cases = [(dynamic, setting) for dynamic in networks for setting in settings]
     found = _speeds(
@@ -133,7 +132,7 @@ def fig14(trials: int) -> list[Row]:
 
 
 def fig15(trials: int) -> list[Row]:
-    """Return rows by number of roots; over_one: over the same with one root."""
+    """Return rows by number of roots, in which `over_one` is the speed over that of the same system with one root."""
     rows = _rows(trials, [Setting({"roots": k}, Setup(roots=k)) for k in range(1, 10)])
     one = {row["network"]: row["over_star"] for row in rows if row["roots"] == 1}
     return [{**row, "over_one": row["over_star"] / one[row["network"]]} for row in rows]
@@ -155,8 +154,8 @@ def fig16(trials: int) -> list[Row]:
 
 
 def fig17(trials: int) -> list[Row]:
-    """Return the gain of auxiliary paths, for both readings of when a chunk gets its path; low, high: over the
-    seeds.
+    """Return the gain of auxiliary paths, for both readings of when a chunk gets its path; `low` and `high` are over
+    the seeds.
     """
     plain = SYSTEMS["NetStorm-std"]
     cases = [
@@ -200,9 +199,8 @@ def fig19a(trials: int) -> list[Row]:
 
 
 def fig19b(trials: int) -> list[Row]:
-    """Return rows by cluster size.
-
-    throughput: samples per second, as every node brings its own, over those of five nodes. efficiency: per node.
+    """Return rows by cluster size. In them, `throughput` is the samples per second, as every node brings its own, over
+    those of five nodes, and `efficiency` the throughput per node.
     """
     sizes = (5, 7, 9, 11, 13, 15)
     rows = _rows(trials, [Setting({"nodes": n}, Setup(roots=n), nodes=n) for n in sizes], networks=(True,))

@@ -34,14 +34,19 @@ ALEXNET_TENSORS = (4.1, 16.78, 37.65, 0.59, 0.885, 0.664, 0.307, 0.024)
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings of a simulation: Tables I and II, and more. Sizes are in million parameters.
+    """The settings of a simulation: those of Tables I and II, and more. Sizes are in million parameters.
 
-    topology: STAR, BKT, MST, FAPT. awareness: none (the first trees stay), passive (links that carried probes), full.
-    known: whether all throughputs are known at the start; otherwise they are guesses (20 to 155 Mbit/s), as in the
-    authors' code. tensors: what is cut into chunks, one after the other; empty: all `parameters` at once. probe_size: 2
-    as in Table II would leave out every chunk of its CHUNK_SIZE 1, so ours is 0.5. lazy: a sender assigns a chunk when
-    a path has room; else at once, as the text says. update_rate: the policy replans every `update` s if some link's
-    known throughput has changed by more than this fraction since the last time (0: by anything, the paper's value).
+    Attributes:
+        topology: STAR, BKT, MST or FAPT.
+        awareness: none (the first trees stay), passive (links that carried probes) or full.
+        known: whether all throughputs are known at the start; otherwise they are guesses (20 to 155 Mbit/s), as in
+            the authors' code.
+        tensors: sizes that are cut into chunks, one after the other; empty for all `parameters` at once.
+        probe_size: least size of a chunk that is a probe. 2 as in Table II would leave out every chunk of its
+            CHUNK_SIZE 1, so ours is 0.5.
+        lazy: a sender assigns a chunk when a path has room; else at once, as the text says.
+        update_rate: the policy replans every `update` s if some link's known throughput has changed by more than
+            this fraction since the last time (0 for any change, the paper's value).
     """
 
     topology: str = "FAPT"
@@ -74,7 +79,9 @@ PRIMARY: Path = ()
 
 
 class _Sender:
-    """The queues of one node towards another. chunks_on: of the primary path and the auxiliary ones."""
+    """The queues of one node towards another. `chunks_on` counts the chunks on the primary path and on the auxiliary
+    ones.
+    """
 
     def __init__(self) -> None:
         self.chunks_on: Counter[Path] = Counter()
@@ -84,9 +91,10 @@ class _Sender:
 class Training:
     """A simulation run on a network whose bandwidths change.
 
-    change: called every `interval` s with the time in s, returns the new network (None: it never changes). root: of
-    STAR, BKT, MST, and of FAPT with one root if given. guesses: the seed of what the scheduler assumes for the links'
-    throughputs until it knows them.
+    Args:
+        change: called every `interval` s with the time in s; returns the new network. None where it never changes.
+        root: root of STAR, BKT and MST, and of FAPT with one root if given.
+        guesses: seed of the throughputs that the scheduler assumes for the links until it knows them.
     """
 
     def __init__(
@@ -135,8 +143,8 @@ class Training:
     # --- what the scheduler knows and decides ---
 
     def _measure(self, u: Node, v: Node, size: float, stamp: float) -> None:
-        """A chunk has come over the link u -> v, whose sender stamped it at this time: tell the policy what that shows
-        of the link, as an agent does.
+        """Tell the policy of the throughput of the link u -> v, as an agent does, from a chunk that has come over it
+        and that its sender stamped at the time `stamp`.
         """
         if self.setup.awareness == "passive":
             throughput = self.throughputs.setdefault((u, v), ThroughputEstimator(self.setup.probe_count))
@@ -193,7 +201,7 @@ class Training:
                 self._hop(path, size, left)
 
     def _auxiliary(self, u: Node, v: Node) -> Iterator[Path]:
-        """The auxiliary paths from u to v, which are looked for when the first one is asked for."""
+        """Yield the auxiliary paths from u to v, which are computed when the first one is needed."""
         if (u, v) not in self.paths:
             self.paths[u, v] = netstorm.auxiliary_paths(self.policy.decided, u, v)
         yield from self.paths[u, v]

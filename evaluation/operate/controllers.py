@@ -26,12 +26,17 @@ START_SECONDS = 120.0
 LOOK_SECONDS = 0.3
 VERB_SECONDS = 240.0
 TAKE_OVER_SECONDS = "15"
-"""A controller takes over when the leader has been silent for so long: on a busy machine a living leader is silent for
-seconds."""
+"""Seconds of the leader's silence after which the other controller takes over: on a busy machine a living leader is
+silent for seconds.
+"""
 
 
 class Controllers:
-    """Both controllers. address: of both, as agents and commands take it."""
+    """Both controllers.
+
+    Attributes:
+        address: the addresses of both, as agents and commands take them.
+    """
 
     def __init__(self, emulation: Emulation) -> None:
         self._emulation = emulation
@@ -55,7 +60,7 @@ class Controllers:
         self._switches.write_text(json.dumps({name: self._addresses[name] for name in topology.switches}))
 
     def start(self) -> None:
-        """Start both; returns when one leads and the other waits. Raises EmulationError."""
+        """Start both controllers, and return when one leads and the other waits. Raise EmulationError."""
         self._start(NAMES[0])
         self._leads(NAMES[0], 1)
         self._start(NAMES[1])
@@ -63,7 +68,7 @@ class Controllers:
         self._keeper.start()
 
     def verb(self, *words: str) -> str:
-        """Run a verb of `inart`; returns what it prints. Raises EmulationError when it fails."""
+        """Run a verb of `inart`, and return its output. Raise EmulationError when it fails."""
         command = [sys.executable, "-m", "inart", *words, "--controller", self.address]
         try:
             done = subprocess.run(
@@ -77,7 +82,7 @@ class Controllers:
         return done.stdout.strip()
 
     def kill_leader(self) -> str:
-        """Kill who leads; returns when the other one does. `mend` starts it again."""
+        """Kill the leader, and return when the other controller leads. `mend` starts the killed one again."""
         leader = self._leader()
         other = next(name for name in NAMES if name != leader)
         before = self._led(other)
@@ -87,14 +92,14 @@ class Controllers:
         return f"{other} leads instead of {leader}"
 
     def mend(self) -> None:
-        """Start again whoever was killed."""
+        """Start the controller that was killed again."""
         with self._lock:
             for name in NAMES:
                 if self._processes[name].poll() is not None:
                     self._start(name)
 
     def _keep(self) -> None:
-        """Start again who has ended by itself because it leads no more, as a service manager does."""
+        """Start a controller again that has ended by itself because it leads no more, as a service manager does."""
         while not self._ended.wait(LOOK_SECONDS):
             with self._lock:
                 for name in NAMES:
@@ -102,7 +107,7 @@ class Controllers:
                         self._start(name)
 
     def upgrade(self) -> str:
-        """Another build of controller and program, with jobs running: docs/operate.md, "Upgrades"."""
+        """Replace controller and program by another build, with jobs running (docs/operate.md, "Upgrades")."""
         self.mend()
         self._builds += 1
         build = self._folder / f"build-{self._builds}"
@@ -155,7 +160,7 @@ class Controllers:
         return (self._folder / f"{name}.log").read_text(errors="replace")
 
     def _led(self, name: str) -> int:
-        """Return how often it has begun to lead."""
+        """Return how often this controller has begun to lead."""
         return self._said(name).count("controller serves on")
 
     def _leads(self, name: str, times: int) -> None:
@@ -173,7 +178,7 @@ class Controllers:
             time.sleep(0.05)
 
     def _leader(self) -> str:
-        """Return who answers."""
+        """Return the name of the controller that answers."""
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             self.mend()

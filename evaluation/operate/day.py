@@ -1,4 +1,4 @@
-"""Events of a day: drawn from a seed before anything runs, and the same for the same words."""
+"""The events of a day: drawn from a seed before anything runs, and the same for the same arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from controlplane.planner.topology import Topology, TopologyError
 from topologies.faults import link_of
 
 LAST_ARRIVAL = 0.75
-"""Jobs come until this part of the day is over, so that they end in it."""
+"""Part of the day within which jobs come, so that they end in it."""
 FIRST_STEP, LAST_STEP = 0.06, 0.92
 OUTAGE_SECONDS = (2.0, 6.0)
 MOST_WORKERS = 4
@@ -21,7 +21,12 @@ FEWEST_OPERATIONS, MOST_OPERATIONS = 10, 30
 
 @dataclass(frozen=True)
 class DayJob:
-    """A job that comes. at: seconds of the day. racked: whether it is on servers of the rack that is added."""
+    """A job of the day.
+
+    Attributes:
+        at: when it comes, in seconds of the day.
+        racked: whether it is on servers of the rack that is added.
+    """
 
     name: str
     at: float
@@ -38,7 +43,11 @@ class DayJob:
 
 @dataclass(frozen=True)
 class Step:
-    """Something that an operator does, or that fails. seconds: how long a failure lasts."""
+    """An operator's order or a failure.
+
+    Attributes:
+        seconds: how long a failure lasts.
+    """
 
     at: float
     verb: str
@@ -52,8 +61,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Day:
-    """rack: an access switch with its servers, which is added. resident: hosts of a job that stays all day, its two
-    workers, then its two parameter servers. flows: foreign TCP, from host to host."""
+    """The events of a day.
+
+    Attributes:
+        rack: an access switch with its servers, which operators add.
+        resident: hosts of a job that stays all day: its two workers, then its two parameter servers.
+        jobs: the jobs that come.
+        steps: operators' orders and failures.
+        flows: foreign TCP, from host to host.
+    """
 
     rack: tuple[str, ...]
     resident: tuple[str, ...]
@@ -68,7 +84,7 @@ class Day:
 
 
 def draw(topology: Topology, jobs: int, seconds: float, seed: int, elements: int) -> Day:
-    """Draw a day of so many seconds with so many jobs. Raises TopologyError."""
+    """Draw a day of so many seconds with so many jobs. Raise TopologyError."""
     drawn = random.Random(f"operate {seed}")
     edges = sorted({topology.access_switch(server) for server in topology.servers}, key=topology.switches.index)
     rack = edges[-1]
@@ -98,7 +114,7 @@ def draw(topology: Topology, jobs: int, seconds: float, seed: int, elements: int
 def _steps(
     topology: Topology, rack: str, resident: Collection[str], seconds: float, drawn: random.Random
 ) -> tuple[Step, ...]:
-    """Operators' verbs and failures in turn, one at a time, in an order that is drawn."""
+    """Return operators' verbs and failures in turn, one at a time, in an order that is drawn."""
     with_hosts = {topology.access_switch(server) for server in topology.servers}
     inner = [name for name in topology.switches if name not in with_hosts]
     links = sorted(f"{u}-{v}" for u, v in topology.links if u < v and link_of(f"{u}-{v}", topology))
@@ -127,7 +143,7 @@ def _steps(
 
 
 def _flows(topology: Topology, without: Collection[str], drawn: random.Random) -> tuple[tuple[str, str], ...]:
-    """Pairs of hosts whose IPv4 ways have a third of all directed links; each host in one pair at most."""
+    """Return pairs of hosts whose IPv4 routes have a third of all directed links; each host is in one pair at most."""
     ways = next_hops(topology)
     hosts = [server for server in topology.servers if server not in without]
     drawn.shuffle(hosts)

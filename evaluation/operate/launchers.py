@@ -19,7 +19,7 @@ OVER = {"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT", "OUT_OF_MEMO
 
 
 def worker_command(job: DayJob, folder: Path) -> list[str]:
-    """Return what a node of the job runs."""
+    """Return the command that a node of the job runs."""
     return [
         sys.executable, "-m", "evaluation.operate.worker", "--folder", str(folder), "--operations",
         str(job.operations), "--elements", str(job.elements), "--seed", str(job.seed),
@@ -43,7 +43,9 @@ class Launcher(Protocol):
 
 
 class SlurmLauncher:
-    """`sbatch --comment inart:share`; Slurm chooses the nodes. rack: hosts that it may use only when they are there."""
+    """Starts jobs by `sbatch --comment inart:share`; Slurm chooses the nodes. It may use the hosts of `rack` only when
+    these are in the network.
+    """
 
     name = "Slurm (sbatch --comment inart:share)"
 
@@ -76,7 +78,9 @@ class SlurmLauncher:
 
 
 class RunLauncher:
-    """`inart run --share` on each node, on hosts that no other job has. hosts: of jobs; rack: of those in the rack."""
+    """Starts jobs by `inart run --share` on each node, on hosts that no other job has: `hosts`, or for some jobs those
+    of `rack`.
+    """
 
     name = "inart run"
 
@@ -131,4 +135,4 @@ class RunLauncher:
         return " | ".join(log.read_text(errors="replace").strip()[-300:] for log in self._logs[job.name])
 
     def rack_is_there(self) -> None:
-        """The hosts of the rack need nothing more."""
+        """Take note that the rack is in the network; its hosts need nothing more."""

@@ -1,4 +1,4 @@
-"""Report of a day: its jobs, its sums, and how long each verb took."""
+"""The report of a day: its jobs, its sums, and how long each verb took."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ WIRE_BITS_A_VALUE = 1090 * 8 / 255
 
 @dataclass
 class JobReport:
-    """Report of one job. measured_mbps is what a worker has sent while operations were under way, planned_mbps the mean
-    of what plans gave it meanwhile, and loss the part of that which is missing (None: unknown)."""
+    """Report of one job.
+
+    Attributes:
+        measured_mbps: rate at which a worker has sent while operations were under way.
+        planned_mbps: mean of the rates that plans gave the job in the same time.
+    """
 
     name: str
     workers: int
@@ -34,7 +38,11 @@ class JobReport:
 
 @dataclass
 class VerbReport:
-    """Report of an operator's order, or of a failure. outcome: its last line, or why it did not work."""
+    """Report of an operator's order, or of a failure.
+
+    Attributes:
+        outcome: the last line of its output, or why it did not work.
+    """
 
     verb: str
     target: str
@@ -46,7 +54,12 @@ class VerbReport:
 
 @dataclass
 class Report:
-    """The whole day. launcher: how jobs were started. flows_mbps: foreign TCP, by pair of hosts."""
+    """Report of the whole day.
+
+    Attributes:
+        launcher: how jobs were started.
+        flows_mbps: rate of foreign TCP, by pair of hosts.
+    """
 
     launcher: str
     seed: int
@@ -70,7 +83,7 @@ class Report:
 
     @property
     def status(self) -> int:
-        """Exit status: 3: a sum was wrong; 4: a job has failed; 5: a verb could not be done; else 0."""
+        """Exit status: 3 when a sum was wrong, 4 when a job has failed, 5 when a verb could not be done, else 0."""
         return 3 if self.wrong else 4 if self.failed else 5 if self.undone else 0
 
     def to_json(self) -> dict[str, Any]:
@@ -113,7 +126,9 @@ class Report:
 
 
 def gather(report: JobReport, folder: Path, words: str) -> None:
-    """Add what the job's workers have left in their folder. words: what its launcher says, where they left nothing."""
+    """Add to the report the results that the job's workers have left in their folder; `words` are its launcher's, where
+    they left none.
+    """
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("rank-*.json"))]
     report.sums = min((one["sums"] for one in found), default=0)
     report.repeated = max((one["repeated"] for one in found), default=0)

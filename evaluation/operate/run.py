@@ -1,4 +1,4 @@
-"""Runs a day: the network, its controllers, its jobs, what operators do, and what fails."""
+"""Runs a day: the network, its controllers and its jobs, operators' orders, and failures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ JOIN_SECONDS = 120.0
 END_SECONDS = 300.0
 """Seconds after the end of the day after which jobs that have not ended count as failed."""
 FLOW_SECONDS = 20.0
-"""Seconds after the end of the day for which a foreign flow still has what it sent in buffers."""
+"""Seconds after the end of the day for which a foreign flow may still have bytes in buffers."""
 LOOK_SECONDS = 0.5
 RATE_SECONDS = 2.0
 RESIDENT = "resident"
@@ -44,8 +44,13 @@ LOGS = (".log", ".out", ".err", ".json", ".jsonl")
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a day. slurm: whether jobs come through Slurm. flow_mbps: the most that a foreign TCP flow sends.
-    logs: where logs are kept (None: they are not)."""
+    """Settings of a day.
+
+    Attributes:
+        slurm: whether jobs come through Slurm.
+        flow_mbps: the most that a foreign TCP flow sends.
+        logs: where logs are kept; None where they are not kept.
+    """
 
     topology: Topology
     day: Day
@@ -57,7 +62,11 @@ class Settings:
 
 
 def run(settings: Settings, say: Say) -> Report:
-    """The whole day. Raises EmulationError, ControllerError: it could not begin."""
+    """Run the whole day.
+
+    Raises:
+        EmulationError, ControllerError: the day could not begin.
+    """
     topology, day = settings.topology, settings.day
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(topology, "softswitch", seed=settings.seed))
@@ -88,7 +97,7 @@ def run(settings: Settings, say: Say) -> Report:
 
 
 def _keep_logs(folder: Path, kept: Path) -> None:
-    """Copy what processes have said from the folder of the emulation, which goes with it."""
+    """Copy the processes' output from the folder of the emulation, which is removed with it."""
     for file in folder.rglob("*"):
         if file.suffix in LOGS and file.is_file():
             to = kept / file.relative_to(folder)
@@ -108,7 +117,7 @@ def _launcher(settings: Settings, emulation: Emulation, controllers: Controllers
 
 
 def _resident(settings: Settings, place: Place, controllers: Controllers, stack: ExitStack) -> JobRun:
-    """Start the job that stays all day, whose parameter servers are machines of their own. Raises EmulationError."""
+    """Start the job that stays all day, whose parameter servers are machines of their own. Raise EmulationError."""
     a, b, *servers = settings.day.resident
     job = Job(RESIDENT, (a, b), tuple(servers), 10**6)
     request = pb.AddJobRequest(job=json.dumps(job.to_json()), share=True)
@@ -124,7 +133,7 @@ def _resident(settings: Settings, place: Place, controllers: Controllers, stack:
 
 
 def _flows(settings: Settings, zygote: Zygote) -> dict[str, tuple[HostProcess, HostProcess]]:
-    """Start the foreign TCP; returns each flow's sink and source."""
+    """Start the foreign TCP. Return each flow's sink and source."""
     flows: dict[str, tuple[HostProcess, HostProcess]] = {}
     for source, sink in settings.day.flows:
         address = settings.topology.address(sink)
@@ -136,8 +145,9 @@ def _flows(settings: Settings, zygote: Zygote) -> dict[str, tuple[HostProcess, H
 
 
 def _carried(flows: dict[str, tuple[HostProcess, HostProcess]], until: float) -> dict[str, float]:
-    """Return what each flow has carried, Mbit/s; none of one that has not ended by then (`time.monotonic`): they end
-    with the day, which may be longer than its jobs."""
+    """Return the rate of each flow in Mbit/s, except for flows that have not ended at the time `until`
+    (`time.monotonic`): they end with the day, which may be longer than its jobs.
+    """
     carried = {}
     for pair, (sink, _) in flows.items():
         with suppress(HostFailure):
@@ -146,7 +156,7 @@ def _carried(flows: dict[str, tuple[HostProcess, HostProcess]], until: float) ->
 
 
 class _DayRun:
-    """The day itself: jobs come in one thread, operators work in another, and rates are read in a third."""
+    """The run of one day: jobs come in one thread, operators work in another, and a third one reads rates."""
 
     def __init__(
         self, settings: Settings, place: Place, controllers: Controllers, launcher: Launcher, resident: JobRun
@@ -170,7 +180,7 @@ class _DayRun:
         }
 
     def planned(self, name: str) -> float:
-        """Return the mean of what plans have given a job, Mbit/s."""
+        """Return the mean of the rates that plans have given a job, in Mbit/s."""
         rates = self._rates.get(name, [])
         return sum(rates) / len(rates) if rates else 0.0
 
@@ -201,7 +211,7 @@ class _DayRun:
     # -- jobs -------------------------------------------------------------------------------------------------------
 
     def _live(self, job: DayJob) -> None:
-        """One job from its arrival to its end."""
+        """Run one job from its arrival to its end."""
         report = JobReport(job.name, job.workers)
         folder = self._emulation.directory / job.name
         folder.mkdir()
@@ -227,7 +237,7 @@ class _DayRun:
         self._report.jobs.append(report)
 
     def _look(self) -> None:
-        """Read what plans give each job, all the time."""
+        """Read the rates that plans give each job, all the time."""
         while not self._over.wait(RATE_SECONDS):
             with suppress(ControllerError, OSError):
                 jobs = fetch_status(self._controllers.address, timeout=5.0).jobs

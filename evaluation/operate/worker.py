@@ -2,8 +2,9 @@
 
     python -m evaluation.operate.worker --nodes h1,h4 --operations 20 --elements 50000 --seed 7 --folder DIR
 
-The workers agree by files in a folder that they share after each operation, as trainers do over gloo: what one of them
-has no result of, all do again. At its end each leaves a file with what it found there, `rank-N.json`.
+The workers agree by files in a folder that they share after each operation, as trainers do over gloo: an operation of
+which one of them has no result is done again by all. At its end each worker leaves a file with its findings,
+`rank-N.json`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class GivenUp(Exception):
 
 
 def agreed(folder: Path, what: str, rank: int, workers: int, right: bool) -> bool:
-    """Return whether all workers have the result. Raises GivenUp."""
+    """Return whether all workers have the result. Raise GivenUp."""
     mine = folder / f"{what}.{rank}.new"
     mine.write_text(str(int(right)))
     mine.rename(folder / f"{what}.{rank}")
@@ -46,7 +47,7 @@ def agreed(folder: Path, what: str, rank: int, workers: int, right: bool) -> boo
 
 
 def work(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
-    """Do all operations; what is found on the way is written into `found`. Raises GivenUp and what agents raise."""
+    """Do all operations, and write the findings into `found`. Raise GivenUp and the errors of agents."""
     if not os.environ.get("INART_JOB"):
         raise GivenUp("the job is not in the network")
     nodes = expand(arguments.nodes)

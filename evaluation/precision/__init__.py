@@ -1,1 +1,1 @@
-"""Effects of fewer bits on gradients of real training, and on the training itself, beside what users have."""
+"""Measures the effects of fewer bits on gradients of real training, and on the training itself, beside common ways."""

@@ -1,15 +1,16 @@
-"""Gradients of the examples' training in fewer bits: errors, and losses, beside a ring in bfloat16.
+"""Measures gradients of the examples' training in fewer bits: errors, and losses, beside a ring in bfloat16.
 
     python -m evaluation.precision [--task gpt,digits] [--ways TEXT] [--workers 8] [--steps 60] [--every 10] [--json]
 
 1. The gradients of every worker of a training in float32, each `every` steps: root mean square error of their mean,
    over that of the mean itself, and the worst error over the largest value. A ring in bfloat16 rounds the gradients to
    bfloat16 first and each of its W - 1 sums; ours in bfloat16 rounds them too; both are measured against the exact
-   mean of the gradients as they were rounded, which is what the user gave them.
+   mean of the rounded gradients, which are what the user gave them.
 2. The same training with each way to the mean, same seeds and batches: the loss over the last tenth of the steps.
    PowerSGD (rank 4) and float16 are what torch's own hooks do, powerSGD_hook from the eleventh step on.
 
-In one process, without a network: the engine's own conversions (worker_agent/native/fields.h) do what each worker does.
+All of it runs in one process, without a network: the engine's own conversions (worker_agent/native/fields.h) do what
+each worker does.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ LAST = 0.1
 
 
 def errors(task: str, workers: int, steps: int, every: int, seed: int, *, named: str) -> dict[str, tuple[float, float]]:
-    """Return for each way the relative root mean square error and worst error over the largest value, means
-    over the steps."""
+    """Return, for each way, the relative root mean square error and the worst error over the largest value, means over
+    the steps.
+    """
     trained = TASKS[task](workers, seed)
     every_way = schemes(workers, trained.shapes)
     ways = {
@@ -54,7 +56,7 @@ def errors(task: str, workers: int, steps: int, every: int, seed: int, *, named:
 
 
 def measure(task: str, workers: int, steps: int, every: int, seed: int, *, named: str = "") -> list[dict[str, Any]]:
-    """A row a way. named: only of those with this text in their names, and of float32."""
+    """Return a row for each way; with `named`, only for those with this text in their names and for float32."""
     off = errors(task, workers, steps, every, seed, named=named)
     rows = []
     for name, way in schemes(workers, TASKS[task](workers, seed).shapes).items():
@@ -70,7 +72,7 @@ def measure(task: str, workers: int, steps: int, every: int, seed: int, *, named
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
+    """Run the command, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.precision", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Ways to the mean of the workers' gradients: each takes one float32 array a worker and gives the mean."""
+"""Ways to the mean of the workers' gradients: each takes one float32 array a worker and returns the mean."""
 
 from __future__ import annotations
 
@@ -19,35 +19,36 @@ WORDS = data_values(256)
 
 
 def as_bfloat16(values: Floats) -> Floats:
-    """Rounded to bfloat16."""
+    """Return the values rounded to bfloat16."""
     rounded: Floats = torch.from_numpy(np.ascontiguousarray(values)).bfloat16().float().numpy()
     return rounded
 
 
 def exact(gradients: Sequence[Floats]) -> Floats:
-    """Return the exact result: in float64, rounded once."""
+    """Return the exact mean: computed in float64, rounded once."""
     return (np.sum([one.astype(np.float64) for one in gradients], axis=0) / len(gradients)).astype(np.float32)
 
 
 def ring_in_bfloat16(gradients: Sequence[Floats]) -> Floats:
-    """Return what gloo and NCCL do to bfloat16 tensors: each of W - 1 additions of a ring is rounded, each part of the
-    tensor beginning at another worker; then the division."""
+    """Return the mean as gloo and NCCL compute it of bfloat16 tensors: each of W - 1 additions of a ring is rounded,
+    each part of the tensor begins at another worker, and the division comes last.
+    """
     return as_bfloat16(_ring(gradients, as_bfloat16) / np.float32(len(gradients)))
 
 
 def compressed_to_float16(gradients: Sequence[Floats]) -> Floats:
-    """torch's fp16_compress_hook: float16, divided by W first, then a ring that adds in float16."""
+    """Return the mean by torch's fp16_compress_hook: float16, divided by W first, then a ring that adds in float16."""
     with np.errstate(over="ignore"):
         return _ring([as_float16(as_float16(one) / np.float32(len(gradients))) for one in gradients], as_float16)
 
 
 def as_float16(values: Floats) -> Floats:
-    """Rounded to float16."""
+    """Return the values rounded to float16."""
     return values.astype(np.float16).astype(np.float32)
 
 
 def _ring(gradients: Sequence[Floats], rounded: Callable[[Floats], Floats]) -> Floats:
-    """Return the sum as a ring finds it that rounds what it sends: each part begins at another worker."""
+    """Return the sum by a ring that rounds what it sends; each part begins at another worker."""
     total = np.empty_like(gradients[0])
     for part, piece in enumerate(np.array_split(np.arange(len(total)), len(gradients))):
         order = [gradients[(part + hop) % len(gradients)][piece] for hop in range(len(gradients))]
@@ -59,9 +60,14 @@ def _ring(gradients: Sequence[Floats], rounded: Callable[[Floats], Floats]) -> F
 
 
 class PowerSGD:
-    """torch's powerSGD_hook (Vogels et al., NeurIPS 2019): of each matrix the product of two thin ones, which all add
-    up; what it misses is added to the next gradient (`feedback`); the second of the two is kept for the next step.
-    Parameters with one dimension, and all in the first `after` steps, go as they are. shapes: of the parameters."""
+    """torch's powerSGD_hook (Vogels et al., NeurIPS 2019): for each matrix, all workers add up two thin matrices whose
+    product approximates it. The difference is added to the next gradient (`feedback`), and the second thin matrix is
+    kept for the next step. Parameters with one dimension, and all parameters in the first `after` steps, are sent as
+    they are.
+
+    Args:
+        shapes: shapes of the parameters.
+    """
 
     def __init__(self, shapes: Sequence[tuple[int, ...]], rank: int, *, feedback: bool = True, after: int = 10) -> None:
         self._shapes, self._rank, self._feedback, self._after = shapes, rank, feedback, after
@@ -97,8 +103,13 @@ class PowerSGD:
 
 
 class InWords:
-    """Scheme of the engine, by its own code, packet by packet. dtype: of the tensor: bfloat16 is rounded before and
-    after. feedback: what does not travel is added to the next. blocks: exponents of a packet; the engine has one."""
+    """The engine's way, by its own code, packet by packet.
+
+    Args:
+        dtype: dtype of the tensor; bfloat16 is rounded before and after.
+        feedback: the part that does not travel is added to the next gradient.
+        blocks: number of exponents in a packet; the engine has one.
+    """
 
     def __init__(self, dtype: str, bits: int | None, workers: int, *, feedback: bool = False, blocks: int = 1) -> None:
         self._words = WORDS // blocks
@@ -134,8 +145,9 @@ class InWords:
 
 
 class Rotated:
-    """Another way, of values that were rotated before and are rotated back after: a Hadamard transform of each block of
-    1,024 values whose signs were drawn (THC, NSDI '24, section 5.1), which spreads large values over their block."""
+    """Another way, with values that are rotated before and rotated back after it: a Hadamard transform of each block of
+    1,024 values whose signs were drawn (THC, NSDI '24, section 5.1), which spreads large values over their block.
+    """
 
     SIZE = 1024
 
@@ -150,7 +162,7 @@ class Rotated:
 
 
 def hadamard(values: Floats) -> Floats:
-    """Each block of Rotated.SIZE times the orthonormal Hadamard matrix, which is its own inverse."""
+    """Return each block of Rotated.SIZE values times the orthonormal Hadamard matrix, which is its own inverse."""
     found = values.reshape(-1, Rotated.SIZE)
     half = 1
     while half < Rotated.SIZE:
@@ -162,8 +174,9 @@ def hadamard(values: Floats) -> Floats:
 
 
 def schemes(workers: int, shapes: Sequence[tuple[int, ...]] = ()) -> dict[str, Mean]:
-    """Return the schemes by name. Those that keep what did not travel are for one training. shapes: of the model's
-    parameters."""
+    """Return the schemes by name. Schemes that keep the part which did not travel are for one training. `shapes` are
+    those of the model's parameters.
+    """
     made: dict[str, Mean] = {
         "float32": exact,
         "bfloat16, a ring that rounds W - 1 times": ring_in_bfloat16,

@@ -15,7 +15,12 @@ from worker_agent.fixedpoint import Floats
 
 @dataclass
 class Task:
-    """loss(step, worker): of this worker's part of the batch, with the model as it is."""
+    """A model and its training data.
+
+    Attributes:
+        loss: called as loss(step, worker); returns the loss of this worker's part of the batch, with the present
+            model.
+    """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -28,7 +33,7 @@ class Task:
 
 
 def gpt(workers: int, seed: int) -> Task:
-    """examples/train_gpt.py: next bytes of Python's documentation."""
+    """Return the task of examples/train_gpt.py: to predict the next bytes of Python's documentation."""
     torch.manual_seed(seed)
     corpus, length, batch = train_gpt.text(), 64, 4
     model = train_gpt.GPT(64, 2, 4, length)
@@ -44,7 +49,7 @@ def gpt(workers: int, seed: int) -> Task:
 
 
 def digits(workers: int, seed: int) -> Task:
-    """examples/train_digits.py: a convolution net on scikit-learn's digits."""
+    """Return the task of examples/train_digits.py: a convolution net on scikit-learn's digits."""
     torch.manual_seed(seed)
     data, batch = train_digits.digits(), 16
     model = train_digits.make_model(data, 32)
@@ -63,7 +68,9 @@ TASKS = {"gpt": gpt, "digits": digits}
 def train(
     task: Task, mean: Mean, workers: int, steps: int, see: Callable[[int, list[Floats]], None] | None = None
 ) -> list[float]:
-    """Losses, averaged over the workers. see: gets the workers' gradients of each step."""
+    """Train, and return the losses, averaged over the workers. `see` is called with each step and the workers'
+    gradients in it.
+    """
     parameters = list(task.model.parameters())
     losses = []
     for step in range(steps):

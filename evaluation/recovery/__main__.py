@@ -1,4 +1,4 @@
-"""See the package; --help lists the options."""
+"""The command of the package, whose docstring describes it; --help lists the options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INGRESS = 1.0
 
 
 def servers(text: str) -> int | None:
-    """Return a number of parameter servers; None for "workers": every worker's host is one. Raises ValueError."""
+    """Return a number of parameter servers; None for "workers", if every worker's host is one. Raise ValueError."""
     return None if text == ON_WORKERS else int(text)
 
 
@@ -74,7 +74,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def network_of(arguments: argparse.Namespace) -> tuple[Topology, Plan]:
-    """The network of a command line, and the plan of its job."""
+    """Return the network of a command line, and the plan of its job."""
     if not arguments.k:
         return racks(arguments.workers, arguments.ps, arguments.bandwidth)
     topology = fattree(
@@ -88,7 +88,9 @@ def network_of(arguments: argparse.Namespace) -> tuple[Topology, Plan]:
 
 
 def row(one: Recovery, right: bool, most: float | None) -> str:
-    """most: part of the planned rate that could be carried meanwhile (bound.most_carried), where packets are lost."""
+    """Return a recovery as a line of the table. `most` is the part of the planned rate that could be carried meanwhile
+    (bound.most_carried), where packets are lost.
+    """
     could = "" if most is None else f" (nobody more than {most:.3f})"
     back = "not" if one.back_seconds is None else f"{one.back_seconds:.1f} s"
     rates = " ".join(f"{rate / one.planned_mbps:.2f}" for rate in one.rates)
@@ -101,7 +103,7 @@ def row(one: Recovery, right: bool, most: float | None) -> str:
 
 
 def real(arguments: argparse.Namespace, topology: Topology, plan: Plan) -> int:
-    """Run on namespaces; returns the exit status."""
+    """Run on namespaces, and return the exit status."""
     kinds = [kind for kind in arguments.kinds if kind in namespaces.KINDS]
 
     def work() -> int:

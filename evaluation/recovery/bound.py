@@ -1,4 +1,4 @@
-"""Bounds what hosts alone can make of a network whose links lose packets, whatever their protocol."""
+"""Bounds the rate that hosts alone can reach on a network whose links lose packets, whatever their protocol."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from controlplane.planner.topology import Topology
 def most_carried(topology: Topology, plan: Plan, loss: float) -> float:
     """Return an upper bound of the part of the planned rate that is carried while each link loses `loss` of its frames.
 
-    A contribution that crosses n links arrives with probability (1 - loss)^n, so a worker sends each of its packets
-    1 / (1 - loss)^n times on average until it has arrived, also when it always knows what has. Its link, which carries
-    all of that, is what limits it; the slowest worker limits the job. Switches do not send again what they have added,
-    so a sum that is lost on its way costs each contribution once more, and the bound holds with them, too.
+    A contribution that crosses n links arrives with probability (1 - loss)^n, so a worker sends each of its packets 1 /
+    (1 - loss)^n times on average until it has arrived, also when it always knows which have. Its link, which carries
+    all of these, limits it; the slowest worker limits the job. Switches do not send again what they have added, so a
+    sum that is lost on its way costs each contribution once more, and the bound holds with them, too.
     """
     if loss >= 1:
         return 0.0

@@ -1,4 +1,4 @@
-"""Disturbances of a network of agents, and how long it takes until they are back at nine tenths of the planned rate."""
+"""Disturbances of a network of agents, and the time until the agents are back at nine tenths of the planned rate."""
 
 from __future__ import annotations
 
@@ -25,19 +25,26 @@ LOSSES = {"loss": 1.0, "burst": 0.3}
 """Part of all packets that is lost, by kind."""
 LATE_SECONDS = 0.3
 SHARE = 0.9
-"""Fraction of the planned rate at which a network is back."""
+"""Fraction of the planned rate at which a network counts as back."""
 WINDOW = 1.0
-"""Seconds over which a rate is taken."""
+"""Seconds over which a rate is measured."""
 BEFORE, AFTER, STEP = 2.0, 8.0, 0.1
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """One disturbance. back_seconds: after its end, when a second began in which SHARE of the planned rate was carried;
-    None: none did. rates: Mbit/s of each second after the end. chunks: completed since the end, packets: that came to
-    the parameter servers meanwhile, and packets_of_chunk: as many as come for each chunk when nothing is lost. unadded:
-    packets that passed switches as they were. failed: operations. meanwhile: part of the planned rate that was carried
-    while it lasted.
+    """One disturbance and the recovery from it.
+
+    Attributes:
+        back_seconds: time from its end to the beginning of the first second in which SHARE of the planned rate was
+            carried; None where there was none.
+        rates: Mbit/s of each second after the end.
+        chunks: number of chunks completed since the end.
+        packets: number of packets that came to the parameter servers in the same time.
+        packets_of_chunk: number of packets that come for each chunk when nothing is lost.
+        unadded: number of packets that passed switches as they were.
+        failed: number of operations that failed.
+        meanwhile: part of the planned rate that was carried during the disturbance.
     """
 
     kind: str
@@ -63,8 +70,9 @@ class Recovery:
 
 
 def back_after(samples: Sequence[tuple[float, int]], end: float, needed: float) -> float | None:
-    """Return when, after `end`, WINDOW seconds began in which `needed` chunks were completed. samples: (time,
-    completed)."""
+    """Return the time after `end` at which WINDOW seconds began in which `needed` chunks were completed; None where
+    there were none. The samples are (time, completed).
+    """
     for (time, count), (later, more) in itertools.product(samples, samples):
         if time >= end - 1e-6 and abs(later - time - WINDOW) < STEP / 2 and more - count >= needed * (later - time):
             return time - end
@@ -72,7 +80,7 @@ def back_after(samples: Sequence[tuple[float, int]], end: float, needed: float) 
 
 
 def rates_after(samples: Sequence[tuple[float, int]], end: float, frame_bits: int) -> tuple[float, ...]:
-    """Mbit/s of each whole second after `end`."""
+    """Return the Mbit/s of each whole second after `end`."""
     found = []
     for second in range(int(samples[-1][0] - end + 1e-6)):
         inside = [count for time, count in samples if end + second - 1e-6 <= time <= end + second + 1 + 1e-6]
@@ -84,7 +92,9 @@ class Played:
     """An all-reduce that outlasts a disturbance, on a network in virtual time."""
 
     def __init__(self, network: VirtualNetwork, kind: str, *, seconds: float, arrays: int = 4, seed: int = 1) -> None:
-        """seconds: that the all-reduce takes at the planned rate. arrays: of values, which workers share."""
+        """Prepare an all-reduce that takes so many seconds at the planned rate. `arrays` is the number of arrays of
+        values, which workers share.
+        """
         self.network, self.kind, self._random = network, kind, random.Random(seed)
         self.workers = network.plan.job.workers
         elements = int(seconds * network.plan.rate_mbps * 1e6 / 32)
@@ -97,7 +107,7 @@ class Played:
         self._before = 0  # chunks that were complete when the disturbance began
 
     def run(self, seconds: float = AFTER) -> Recovery:
-        """The disturbance, and so many seconds after it."""
+        """Play the disturbance and so many seconds after it, and return the recovery."""
         network, begin = self.network, {"start": self._start}.get(self.kind, self._disturb)
         network.run(STEP)
         begin()
@@ -130,7 +140,7 @@ class Played:
             self._submit(number)
 
     def finish(self, seconds: float) -> bool:
-        """Lets the all-reduce end; whether it did so, and every sum is right."""
+        """Let the all-reduce end. Return whether it did so, and every sum is right."""
         until = self.network.now + seconds
         while self.network.worker_stats().operations_done < 1 and self.network.now < until:
             self.network.run(0.5)

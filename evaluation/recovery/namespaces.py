@@ -1,6 +1,6 @@
 """The same disturbances on real network namespaces: agents in processes of their own, softswitch, real seconds.
 
-How busy the machine is does make a difference here: the commands say how much of the processor was idle.
+How busy the machine is makes a difference in these figures: the commands print how much of the processors was idle.
 """
 
 from __future__ import annotations
@@ -33,9 +33,13 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Measured:
-    """One disturbance. Fields: as of `disturbances.Recovery`. excess: packets to the parameter servers since its end,
-    over those that came for each chunk before it. right: every sum is right on every worker. idle: part of the
-    processors that did nothing meanwhile."""
+    """One disturbance, as measured. The fields are those of `disturbances.Recovery`, except for these.
+
+    Attributes:
+        excess: packets to the parameter servers since its end, over those that came for each chunk before it.
+        right: whether every sum is right on every worker.
+        idle: part of the processors' time that was idle.
+    """
 
     kind: str
     planned_mbps: float
@@ -59,8 +63,12 @@ class Measured:
 
 
 class Hosts:
-    """A job's agents in the hosts of an emulated network, with a controller that answers no failures: what is measured
-    is what the agents do by themselves. seconds: that an all-reduce takes at the planned rate."""
+    """A job's agents in the hosts of an emulated network, with a controller that does not react to failures: the
+    measurement is of what the agents do by themselves.
+
+    Args:
+        seconds: time that an all-reduce takes at the planned rate.
+    """
 
     def __init__(self, topology: Topology, plan: Plan) -> None:
         self.topology, self.plan = topology, plan
@@ -69,7 +77,7 @@ class Hosts:
 
     @contextmanager
     def running(self) -> Iterator[Hosts]:
-        """Yield when all agents have joined. Raises EmulationError, HostFailure."""
+        """Yield when all agents have joined. Raise EmulationError, HostFailure."""
         with ExitStack() as stack:
             self.emulation = stack.enter_context(Emulation(self.topology, "softswitch", seed=SEED))
             zygote = stack.enter_context(Zygote(self.emulation, MODULES))
@@ -87,8 +95,9 @@ class Hosts:
             yield self
 
     def disturbed(self, kind: str, after: float) -> tuple[float, float, list[dict[str, Any]], float]:
-        """One all-reduce that outlasts a disturbance by `after` seconds at the planned rate: when the disturbance began
-        and ended, what the workers say, and how idle the processors were."""
+        """Run one all-reduce that outlasts a disturbance by `after` seconds at the planned rate. Return when the
+        disturbance began and ended, the workers' answers, and how idle the processors were.
+        """
         seconds = BEFORE + after + (LENGTH[kind] if kind == "burst" else 0.0)  # of a burst something comes through
         elements = int(seconds * self.plan.rate_mbps * 1e6 / 32)
         for process in self.workers.values():
@@ -110,7 +119,7 @@ class Hosts:
         return began, ended, answers, (_idle_seconds() - busy) / lasted / (os.cpu_count() or 1)
 
     def _ways(self, kind: str) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Return what begins a disturbance, and what ends it."""
+        """Return the functions that begin and end a disturbance."""
 
         def tell(number: signal.Signals) -> None:
             for process in (*self.workers.values(), *self.roots.values()):
@@ -126,15 +135,16 @@ class Hosts:
         return partial(lose, LOSSES[kind]), partial(lose, 0.0)
 
     def samples(self) -> list[list[list[float]]]:
-        """Return what each parameter server has counted; ends them."""
+        """End the parameter servers, and return what each of them has counted."""
         for process in self.roots.values():
             process.send(None)
         return [process.receive(ANSWER_SECONDS) for process in self.roots.values()]
 
 
 def measure(topology: Topology, plan: Plan, kinds: Sequence[str], after: float) -> list[Measured]:
-    """The disturbances one after the other, each in an all-reduce of its own. after: seconds that are looked at after
-    each. Raises EmulationError, HostFailure."""
+    """Measure the disturbances one after the other, each in an all-reduce of its own, with `after` seconds after each.
+    Raise EmulationError, HostFailure.
+    """
     found = []
     with Hosts(topology, plan).running() as hosts:
         played = [(kind, *hosts.disturbed(kind, after)) for kind in kinds]
@@ -161,7 +171,7 @@ def measure(topology: Topology, plan: Plan, kinds: Sequence[str], after: float) 
 
 
 def _at(counted: Sequence[Sequence[Sequence[float]]], moment: float, name: str) -> int:
-    """Return what all parameter servers together had counted at a moment."""
+    """Return the value of a counter of all parameter servers together at a moment."""
     column = 1 + NOTED.index(name)
     total = 0.0
     for samples in counted:
@@ -171,7 +181,7 @@ def _at(counted: Sequence[Sequence[Sequence[float]]], moment: float, name: str) 
 
 
 def _each(counted: Sequence[Sequence[Sequence[float]]], begin: float, end: float) -> float:
-    """Packets that came to the parameter servers for each chunk that was completed meanwhile."""
+    """Return the packets that came to the parameter servers for each chunk that was completed between two times."""
     packets, completed = (_at(counted, end, name) - _at(counted, begin, name) for name in ("packets", "completed"))
     return packets / max(completed, 1)
 

@@ -1,4 +1,4 @@
-"""Networks of a size that no emulation on one machine has: racks of workers below one switch, any number."""
+"""Networks of a size that no emulation on one machine has: racks of workers below one switch, in any number."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ RACK = 32
 
 
 def racks(workers: int, servers: int, bandwidth_mbps: float) -> tuple[Topology, Plan]:
-    """A tree for each parameter server, in which a rack's switch adds its workers' packets and one switch the racks'
-    sums. It uses half of what the links carry."""
+    """Return a network and a plan with a tree for each parameter server, in which a rack's switch adds its workers'
+    packets and one switch the racks' sums. The plan uses half of what the links carry.
+    """
     topology = leaf_spine(math.ceil((workers + servers) / RACK), 1, RACK, bandwidth_mbps, delay_ms=0.01)
     hosts = topology.servers
     job = Job("racks", hosts[servers : servers + workers], hosts[:servers], model_bytes=4)

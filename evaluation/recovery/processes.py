@@ -1,4 +1,6 @@
-"""Processes inside the hosts: parameter servers that note their counters as time goes by, and workers that add up."""
+"""Processes inside the hosts: parameter servers that note their counters as time goes by, and workers that do
+all-reduces.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ NOTED = ("completed", "packets", "bytes", "results", "answers", "questions", "re
 
 
 def root(channel: Channel, *, controller: str, job: str, interval: float) -> list[list[float]]:
-    """A parameter server until it gets a message; returns samples: the time (of the monotonic clock, which all hosts
-    share), and the counters NOTED, once in `interval` seconds."""
+    """Run a parameter server until it gets a message. Return samples: the time (of the monotonic clock, which all hosts
+    share) and the counters NOTED, once in `interval` seconds.
+    """
     from ps_server.__main__ import ParameterServer
 
     os.environ["INART_JOB"] = job
@@ -47,10 +50,11 @@ def root(channel: Channel, *, controller: str, job: str, interval: float) -> lis
 
 
 def worker(channel: Channel, *, controller: str, job: str, seed: int, check: bool) -> None:
-    """A worker: for each message {"elements": n, "seconds": patience} it makes its contribution, answers {"prepared"},
-    and with the next message, {"at": time}, it begins then. The answer to that says when its first packet left and its
-    last result came, a digest of the sum, with `check` how many values are wrong, and what its engine counted. The
-    message null ends it."""
+    """Run a worker. For each message {"elements": n, "seconds": patience} it makes its contribution and answers
+    {"prepared"}, and with the next message, {"at": time}, it begins at that time. The answer to that has the times of
+    its first packet and its last result, a digest of the sum, with `check` how many values are wrong, and the counters
+    of its engine. The message null ends it.
+    """
     from evaluation.chaos.worker import contribution, exact_sum, judged
     from worker_agent import connect
 
@@ -82,7 +86,7 @@ def worker(channel: Channel, *, controller: str, job: str, seed: int, check: boo
 
 
 def _counted(agent: Any) -> dict[str, float]:
-    """Return what this worker's engine has counted since it was made."""
+    """Return the counters of this worker's engine since it was made."""
     stats = agent.stats()
     names = ("chunks_sent", "resent_gap", "resent_timeout", "resent_recovery", "answers", "duplicates", "refused")
     trees = {name: float(sum(getattr(tree, name) for tree in stats.trees)) for name in names}

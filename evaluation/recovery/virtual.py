@@ -5,8 +5,8 @@
         network.run(seconds=2)
         print(network.root_stats().completed)
 
-What is in it is what runs in hosts (compiled with native/virtual_calls.h in front); links, switches and
-time are native/network.c's. Virtual seconds are those of the network: how quick the machine is makes no difference.
+The code in it is the code that runs in hosts (compiled with native/virtual_calls.h in front); links, switches and time
+are native/network.c's. Virtual seconds are those of the network: how quick the machine is makes no difference.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NS = 1_000_000_000
 VERDICTS = ("absorbed", "completed", "flushed", "stale", "duplicate", "forwarded", "replicated", "unknown")
 NOTHING, FORWARD, REPLICATE, AGGREGATE = range(4)
 QUEUE_PACKETS = 512
-"""Most packets that wait at a port, as softswitch's."""
+"""Most packets that wait at a port, as in softswitch."""
 TIMEOUT = 60.0
 _MESSAGE = 512
 
@@ -82,7 +82,7 @@ OPTIONS = (*ENGINES, "-include", str(HERE / "virtual_calls.h"))
 
 
 def _sources(step: str, engine: Sequence[Path]) -> list[Path]:
-    """Return the files of an engine in virtual time. step: the file that calls its rounds."""
+    """Return the files of an engine in virtual time; `step` is the file that calls its rounds."""
     return [HERE / step, HERE / "virtual.c", *(path for path in engine if path.name not in OF_THE_KERNEL)]
 
 
@@ -118,8 +118,11 @@ class RootStats:
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """Statistics of all trees of all workers together; see worker_agent/native/worker/state.h. operations_done: the
-    least of any worker's."""
+    """Statistics of all trees of all workers together; see worker_agent/native/worker/state.h.
+
+    Attributes:
+        operations_done: the least number of any worker.
+    """
 
     chunks_sent: int
     resent_gap: int
@@ -136,7 +139,12 @@ class WorkerStats:
 
 
 class VirtualNetwork:
-    """The job of `plan` on its network; a context manager. values: in a packet. seed: of losses and lateness."""
+    """The job of `plan` on its network; a context manager.
+
+    Args:
+        values: number of values in a packet.
+        seed: seed of losses and lateness.
+    """
 
     def __init__(
         self,
@@ -149,8 +157,16 @@ class VirtualNetwork:
         pace: float = 0.97,
         lanes: int = 1,
     ) -> None:
-        """pace: share of the plan's rate that agents use, as a controller tells them. lanes: of each tree.
-        Raises PlanError, DoesNotFit."""
+        """Build the network. Raise PlanError, DoesNotFit.
+
+        Args:
+            topology, plan: the network and the job's plan.
+            values: values in a packet.
+            slots: slots of each switch.
+            seed: seed of losses and lateness.
+            pace: share of the plan's rate that agents use, as a controller tells them.
+            lanes: lanes of each tree.
+        """
         limits = Limits(
             values_per_packet=values, slots=slots, label_table_size=1 << 20, route_table_size=1 << 20,
             multicast_groups=1 << 16,
@@ -204,7 +220,7 @@ class VirtualNetwork:
                 lib.network_entry(*at, REPLICATE, action.group, 0, 0, 0, 0, 0, 0)
 
     def _start(self, name: str, config: AgentConfig) -> None:
-        """The engines of one agent: a worker's, a parameter server's, or both on one host."""
+        """Start the engines of one agent: a worker's, a parameter server's, or both on one host."""
         node = self._nodes[name]
         if name in config.workers:
             lib = _worker_library()
@@ -241,22 +257,25 @@ class VirtualNetwork:
         return float(self._lib.network_now(self._handle)) / NS
 
     def run(self, seconds: float) -> int:
-        """Let so much time go by; returns how many events that were."""
+        """Let so many seconds go by. Return the number of events in them."""
         until = self._lib.network_now(self._handle) + int(seconds * NS)
         return int(self._lib.network_run(self._handle, until))
 
     def faults(self, loss: float = 0.0, late_seconds: float = 0.0) -> None:
-        """Let all links lose that share of their packets from now on, and hosts be up to so late each time."""
+        """Let all links lose this share of their packets from now on, and hosts be late each time, by up to
+        `late_seconds`.
+        """
         self._lib.network_faults(self._handle, loss, int(late_seconds * NS))
 
     def narrow(self, u: str, v: str, mbps: float | None = None, *, mark_packets: int) -> None:
-        """Let the link from u to v carry this rate from now on (None: its own), and mark what finds so many packets
-        waiting (0: nothing)."""
+        """Let the link from u to v carry this rate from now on (None for its own), and mark packets that find
+        `mark_packets` packets waiting (0 for no marks).
+        """
         rate = self.topology.bandwidth_mbps(u, v) if mbps is None else mbps
         self._lib.network_narrow(self._handle, self._nodes[u], self._port(u, v), rate, mark_packets)
 
     def stop(self, nodes: Iterable[str], seconds: float) -> None:
-        """Let the agents of these hosts stand still for so long."""
+        """Let the agents of these hosts stand still for so many seconds."""
         until = self._lib.network_now(self._handle) + int(seconds * NS)
         for name in nodes:
             for node in {self._nodes[name], self._beside.get(name, self._nodes[name])}:
@@ -270,9 +289,10 @@ class VirtualNetwork:
         op: Collective = SUM,
         dtype: str = "float32",
     ) -> None:
-        """One worker's part of an operation on `values` (bfloat16: as its bits; a gather takes bytes, of the dtype
-        "bytes"); what comes of it is written to `sums`. Both stay the caller's, and may be shared by several workers.
-        Raises ValueError."""
+        """Submit one worker's part of an operation on `values` (bfloat16 as its bits; a gather takes bytes, of the
+        dtype "bytes"). The result is written to `sums`. Both stay the caller's, and may be shared by several workers.
+        Raise ValueError.
+        """
         shape = Shape.of(op, dtype, values.size, self.configs[worker])
         shape.encoding.seed = op.seed
         status, error = ctypes.c_int32(), ctypes.create_string_buffer(_MESSAGE)
@@ -300,7 +320,9 @@ class VirtualNetwork:
 
     @property
     def packets_of_chunk(self) -> float:
-        """Packets to a parameter server for each chunk when nothing is lost: one for each flow to its root."""
+        """Number of packets to a parameter server for each chunk when nothing is lost, which is one for each flow to
+        its root.
+        """
         return sum(tree.share * tree.ends()[tree.root] for tree in self.plan.trees)
 
     def _counts(self, u: str, v: str) -> ctypes.Array[ctypes.c_uint64]:
@@ -309,19 +331,21 @@ class VirtualNetwork:
         return counts
 
     def carried(self, u: str, v: str) -> int:
-        """Packets on the link from u to v so far."""
+        """Return the number of packets on the link from u to v so far."""
         return self._counts(u, v)[0]
 
     def dropped(self) -> int:
-        """Packets that found a queue full."""
+        """Return the number of packets that found a queue full."""
         return sum(self._counts(u, v)[1] for u, v in self.topology.links)
 
     def marked(self) -> int:
-        """Packets that were marked, because a queue was too long."""
+        """Return the number of packets that were marked, because a queue was too long."""
         return sum(self._counts(u, v)[3] for u, v in self.topology.links)
 
     def longest_wait(self, u: str, v: str) -> float:
-        """Seconds that a packet has waited for the link from u to v at most, since it was made `narrow`."""
+        """Return the longest time, in seconds, that a packet has waited for the link from u to v since it was made
+        `narrow`.
+        """
         return self._counts(u, v)[4] / NS
 
     def root_stats(self) -> RootStats:

@@ -61,10 +61,8 @@ def _choose(scheme: str, task: selmcast.Instance, seed: int) -> NDArray[np.bool_
 def bsp(
     labels: dict[str, Any], n: int, fraction: float, layer: selmcast.Layer, *, trials: int, ratio: float = 1.0
 ) -> list[Row]:
-    """Return a row per scheme and reading.
-
-    It has the planned completion over the ideal p v / b, the simulated one (max-min) over the planned one, receivers /
-    n, and CPU ms.
+    """Return a row per scheme and reading: the planned completion over the ideal p v / b, the simulated one (max-min)
+    over the planned one, receivers / n, and CPU ms.
     """
     rows = []
     for reading in READINGS:

@@ -1,8 +1,8 @@
 """SSP training with selective multicast on the flow-level simulator (SelMcast paper, III-C and IV-C).
 
 A worker computes, multicasts its model, and goes on when its multicast is done and it is at most `threshold` rounds
-ahead of the slowest. The manager is the policy that the coordinator also runs in the real system; here it knows exactly
-what is left of each transfer, and how long workers still compute. A transfer is one flow, not chunks.
+ahead of the slowest. The manager is the policy that the coordinator also runs in the real system; in the simulation it
+knows exactly how much of each transfer remains, and how long workers still compute. A transfer is one flow, not chunks.
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ VARIATION = 0.5
 class Setup:
     """The settings of a simulation.
 
-    ratio: mu, upload over download. fraction: p / n. volume: Mbit. k: every pair at least once in k
-    + 1 rounds (None: never forced). threshold: of SSP. gamma, interval: bandwidths become b#(1 - gamma) + gamma b*
-    every interval (s).
+    Attributes:
+        ratio: mu, upload over download.
+        fraction: p / n.
+        volume: Mbit.
+        k: every pair at least once in k + 1 rounds (None for never forced).
+        threshold: threshold of SSP, in rounds.
+        gamma, interval: bandwidths become b#(1 - gamma) + gamma b* every interval (s).
     """
 
     scheme: str = "SelMcast"
@@ -67,9 +71,8 @@ class _Multicast:
 
 
 class Training:
-    """A simulation run.
-
-    `run` returns (mean utilisation of the workers' processors, mean receivers per multicast / n).
+    """A simulation run. `run` returns the mean utilisation of the workers' processors, and the mean receivers per
+    multicast / n.
     """
 
     def __init__(self, setup: Setup, seed: int) -> None:
@@ -146,7 +149,7 @@ class Training:
     # --- what the manager knows (Exact) ---
 
     def waits(self, new: int) -> NDArray[np.float64]:
-        """Return the waiting times: 0, except for workers that would be too far ahead; those wait until the slowest
+        """Return the waiting times: 0, except for workers that would be too far ahead, which wait until the slowest
         have computed.
         """
         after = self.policy.round.copy()
@@ -157,7 +160,7 @@ class Training:
         return np.where(after - least > self.setup.threshold, max(left, 0.0), 0.0)
 
     def left(self, sender: int) -> NDArray[np.float64]:
-        """Return what is left of a transfer, as a fraction of the whole."""
+        """Return the part of a transfer that is still to be sent to each receiver, as a fraction of the whole."""
         task, parts = self.multicasts[sender], np.zeros(self.n)
         if self.setup.layer == "L3":
             parts[list(task.receivers)] = self.sim.remaining(task.flows[-1])

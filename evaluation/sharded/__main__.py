@@ -70,9 +70,8 @@ class Runs:
         self._runs = 0
 
     def all(self) -> dict[str, Any]:
-        """Run both measurements, through the switches and over gloo.
-
-        Raises HostFailure, and emulation and planner errors.
+        """Run both measurements, through the switches and over gloo. Raise HostFailure, and emulation and planner
+        errors.
         """
         arguments = self.arguments
         self.topology = fattree(4, arguments.mbps, aggregation_mbps=None, ingress_mbps=None)
@@ -151,7 +150,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Exit status: 0 all well, 1 failed, 130 interrupted."""
+    """Run the command. Return the exit status: 0 when all is well, 1 when it failed, 130 when it was interrupted."""
     arguments = make_parser().parse_args(argv)
     say = (lambda line: None) if arguments.json else stopwatch()
 

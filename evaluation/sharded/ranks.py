@@ -71,7 +71,7 @@ def collectives(_: Channel, *, environment: dict[str, str], backend: str, size: 
 
 
 def train(_: Channel, *, environment: dict[str, str], options: list[str]) -> dict[str, Any]:
-    """Run the example as torchrun would start it; returns its report."""
+    """Run the example as torchrun would start it, and return its report."""
     from dataclasses import asdict
 
     import torch

@@ -1,6 +1,7 @@
-"""Time to a given loss across emulated sites, by DiLoCo over `inart.sites` and synchronously over gloo (root). DiLoCo
-over PCCL is beside them where PCCL's Python package can be imported (evaluation/sites/with_pccl.py): `pccl` as it is,
-`pccl-ring` with its sites in the order of the best ring of the emulated links (evaluation/sites/rings.py).
+"""Measures the time to a given loss across emulated sites, by DiLoCo over `inart.sites` and by gloo (root).
+
+DiLoCo over PCCL is measured, too, where PCCL's Python package can be imported (evaluation/sites/with_pccl.py): `pccl`
+as it is, `pccl-ring` with its sites in the order of the best ring of the emulated links (evaluation/sites/rings.py).
 
     python -m evaluation.sites --network aws netstorm --systems diloco gloo
     python -m evaluation.sites chaos --sites 20 --minutes 10               # everything fails: evaluation/sites/chaos.py
@@ -8,9 +9,10 @@ over PCCL is beside them where PCCL's Python package can be imported (evaluation
 
 Each site is a network namespace with PyTorch in it; links have the network's rates, scaled to what the machine carries
 (--total-mbps). All sites train the example's GPT (examples/train_gpt.py) on random parts of Python's documentation, and
-look at the same text that nobody trains on. A step takes --compute seconds at least, as on machines of the sites' own.
-The coordinator, at the first site as PCCL's master, is told nothing of the network: the sites measure it, once, for
-about as many seconds as there are sites. Times and bytes count from when all sites are ready and that has ended.
+compute the loss on the same text that no site trains on. gloo trains synchronously. A step takes --compute seconds at
+least, as on machines of the sites' own. The coordinator, at the first site as PCCL's master, is told nothing of the
+network: the sites measure it, once, for about as many seconds as there are sites. Times and bytes count from when all
+sites are ready and that measurement has ended.
 """
 
 from __future__ import annotations
@@ -42,11 +44,18 @@ SYSTEMS = ("gloo", "pccl", "pccl-ring", *OPTIMISERS)
 class Row:
     """One system on one network.
 
-    target_s: seconds until the common model's loss was at most `target`, None: it was not within the limit. loss: the
-    last one. steps: of a site until then. step_s: seconds of a step, with everything. bytes_a_step: that left a site,
-    frames included, mean of the sites. waited_s: seconds in which training stood still for the network and for slower
-    sites, mean of the sites (of systems that say so); least_s: the same of the site that waited least. busy: the part
-    of the time in which a round was on the network (of `inart.sites`). cpu_idle: of the machine.
+    Attributes:
+        target_s: seconds until the common model's loss was at most `target`; None where it was not within the
+            limit.
+        loss: the last loss.
+        steps: steps of a site until then.
+        step_s: seconds of a step, with everything.
+        bytes_a_step: bytes that left a site in a step, frames included, mean of the sites.
+        waited_s: seconds in which training stood still for the network and for slower sites, mean of the sites (of
+            systems that report it).
+        least_s: the same of the site that waited least.
+        busy: the part of the time in which a round was on the network (of `inart.sites`).
+        cpu_idle: idle fraction of the machine's CPU time.
     """
 
     network: str
@@ -146,8 +155,9 @@ class Emulated:
         )  # fmt: skip
 
     def joined(self, processes: dict[str, HostProcess], ring: Sequence[str], *, in_order: bool) -> None:
-        """The sites join PCCL's master one after the other. in_order: PCCL's ring has to have this order; raises
-        HostFailure when it has another one."""
+        """Have the sites join PCCL's master one after the other. With `in_order`, PCCL's ring has to have the order of
+        `ring`; raise HostFailure when it has another one.
+        """
         for site in ring:
             processes[site].send("join")
             processes[site].receive(READY_SECONDS)
@@ -167,8 +177,17 @@ class Emulated:
         measured: Callable[[], None] = lambda: None,
         busy: Callable[[], float] = lambda: 0.0,
     ) -> Row:
-        """joined: has the sites join each other. measured: waits until the sites have measured their network, which
-        happens once and is not counted as training. busy: the seconds in which rounds were on the network."""
+        """Train with one system, and return its row.
+
+        Args:
+            system: name of the system.
+            function: the function of each site's process.
+            about: its arguments.
+            joined: has the sites join each other.
+            measured: waits until the sites have measured their network, which happens once and does not count as
+                training.
+            busy: returns the seconds in which rounds were on the network.
+        """
         processes: list[HostProcess] = []
         try:
             for site, host in enumerate(self.hosts):
@@ -193,7 +212,7 @@ class Emulated:
         return self._row(system, points, others, part, idle)
 
     def _watch(self, processes: list[HostProcess]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The first site's points until the target or the limit, and one point of each other site."""
+        """Return the first site's points until the target or the limit, and one point of each other site."""
         points: list[dict[str, Any]] = []
         end = time.monotonic() + self.arguments.seconds
         while (left := end - time.monotonic()) > 0:
@@ -235,7 +254,7 @@ class Emulated:
 
 
 def _wait(over: Callable[[], bool]) -> None:
-    """Raises HostFailure when it is not over within READY_SECONDS."""
+    """Wait until `over` returns True. Raise HostFailure when that takes more than READY_SECONDS."""
     end = time.monotonic() + READY_SECONDS
     while not over():
         if time.monotonic() > end:
@@ -260,7 +279,7 @@ def line_of(row: Row) -> str:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Loss over seconds, a panel a network."""
+    """Draw the loss over seconds, a panel for each network."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -2,10 +2,10 @@
 
     python -m evaluation.sites chaos --sites 20 --minutes 10 --seed 1 --json
 
-Every mean is checked at every site for who is in it, and how often. The report says what went wrong: a wrong sum; two
-states before one round, each of which all of its round's sites had; a site that waited for more than --grace seconds
-beyond its timeout; a site that had its state and did not take part in that round or the next one. The exit status is 1
-when anything did.
+Every site checks every mean for which sites' values are in it, and how often. The report says what went wrong: a wrong
+sum; two states before one round, each of which all of its round's sites had; a site that waited for more than --grace
+seconds beyond its timeout; a site that had its state and did not take part in that round or the next one. The exit
+status is 1 when something went wrong.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from topologies.zygote import HostFailure, HostProcess, Zygote
 RECEIVE_SECONDS = 1.0
 LEAVE_SECONDS = 10.0
 KINDS = {"kill": 5, "leave": 2, "join": 3, "redraw": 2, "coordinator": 2, "coordinators": 1}
-"""Disturbances, and how often each is drawn; "coordinators" kills all of them."""
+"""Disturbances, with weights by which they are drawn; "coordinators" kills all of them."""
 
 AWAY_SECONDS = {"site": (2.0, 8.0), "coordinator": (5.0, 15.0)}
 APART_SECONDS = 2.0, 7.0
 LEAST_PART = 0.6
-"""Fraction of the sites that are always there."""
+"""Fraction of the sites that are never disturbed at once, so that they are always connected."""
 
 
 def coordinate(words: list[str], log: str) -> None:
-    """A coordinator's process: the command, with its lines in a file."""
+    """Run the command of a coordinator in this process, with its output in a file."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -53,7 +53,7 @@ def coordinate(words: list[str], log: str) -> None:
 
 
 def drawn_network(sites: int, seed: int) -> nx.DiGraph:
-    """Sites in a circle with chords, and links of 20 to 155 Mbit/s, the same both ways."""
+    """Return sites in a circle with chords, and links of 20 to 155 Mbit/s, with the same rate both ways."""
     rng = random.Random(seed)
     graph = nx.DiGraph(name=f"{sites} sites")
     graph.add_nodes_from(range(sites))
@@ -66,8 +66,15 @@ def drawn_network(sites: int, seed: int) -> nx.DiGraph:
 
 @dataclass
 class Seen:
-    """Words of the sites. states: by round and digest, the sites that have it. done: by round and digest, whose round
-    that was. asked: sites that have their state and have not done a round since, with its round."""
+    """The reports of the sites.
+
+    Attributes:
+        states: by round and digest, the sites that have this state.
+        done: by round and digest, the sites that did the round before it.
+        fresh: sites that have got a state and have not done a round since, with the state's round.
+        waiting: sites that wait for others, with the time since which they wait.
+        wrong: what went wrong, in words.
+    """
 
     timeout: float
     grace: float
@@ -127,7 +134,7 @@ class Seen:
             self.fresh.pop(name, None)
 
     def check(self) -> None:
-        """Looks at the whole, when the run is over."""
+        """Check all reports together, when the run is over."""
         with self.lock:
             now = time.monotonic()
             for name, since in self.waiting.items():
@@ -140,7 +147,7 @@ class Seen:
 
 
 class Chaos:
-    """The sites and their coordinators, and what is done to them."""
+    """The sites and their coordinators, and the disturbances of them."""
 
     def __init__(self, arguments: argparse.Namespace, stack: ExitStack) -> None:
         self.arguments, self.stack, self.rng = arguments, stack, random.Random(arguments.seed)
@@ -195,7 +202,7 @@ class Chaos:
 
     @property
     def first(self) -> int:
-        """Number of sites that begin; the others join later."""
+        """Number of sites at the beginning; the others join later."""
         return max(2, round(0.8 * len(self.names)))
 
     def start_site(self, name: str) -> None:
@@ -262,7 +269,7 @@ class Chaos:
         self.counts[kind] += 1
 
     def run(self) -> None:
-        """Disturbs for so many minutes, then lets the sites go on for as long as one timeout."""
+        """Disturb the sites for so many minutes, then let them go on for as long as one timeout."""
         self.began = time.monotonic()
         for name in self.names[: self.first]:
             self.start_site(name)
@@ -290,7 +297,7 @@ class Chaos:
             self.say(f"{each[1]} {each[2]} starts again")
 
     def _settle(self) -> None:
-        """Wait until all who are there have done a round without a disturbance."""
+        """Wait until all sites that are connected have done a round without a disturbance."""
         before = dict(self.seen.rounds)
         end = time.monotonic() + self.arguments.timeout + self.arguments.grace
         while time.monotonic() < end:
@@ -343,7 +350,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def keep(directory: Path, folder: Path) -> None:
-    """Copies the logs of a run."""
+    """Copy the logs of a run from its folder into a directory."""
     folder.mkdir(parents=True, exist_ok=True)
     for log in directory.glob("*.log"):
         with suppress(OSError):

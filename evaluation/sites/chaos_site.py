@@ -1,7 +1,7 @@
-"""Process of an emulated site while everything around it fails: rounds whose every mean is checked.
+"""The process of an emulated site while everything around it fails: rounds whose every mean is checked.
 
-A site's values in a round are plus or minus one, drawn from its name and the round. So a mean tells whose values are in
-it, and how often: it is solved for each site's part, which is one over the number of sites, or nothing.
+A site's values in a round are plus or minus one, drawn from its name and the round. So a mean tells which sites' values
+are in it, and how often: it is solved for each site's part, which is one over the number of sites, or nothing.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ from overlay.sites.packing import Floats
 from topologies.zygote import Channel
 
 LOOKED_AT = 2000
-"""Number of values of a mean by which it is found out who is in it."""
+"""Number of values of a mean from which each site's part in it is computed."""
 
 NEAR = 0.1
-"""A site's part may differ by this much of what it should be: with 8 bits values are rounded."""
+"""Largest relative error of a site's part: with 8 bits values are rounded."""
 
 AGAIN_SECONDS = 0.5
 
 
 def given(name: str, round_: int, values: int) -> Floats:
-    """A site's values in a round."""
+    """Return a site's values in a round."""
     rng = np.random.default_rng([zlib.crc32(name.encode()), round_])
     return np.where(rng.integers(0, 2, values, np.int8) > 0, np.float32(1), np.float32(-1))
 
 
 def wrong_in(mean: Floats, sites: tuple[str, ...], names: list[str], round_: int) -> str:
-    """Return what is wrong with a mean that is said to be of these sites, in words; names: of all sites there are."""
+    """Return what is wrong with a mean that is said to be of these sites, in words. `names` are those of all sites of
+    the run.
+    """
     parts = np.stack([given(name, round_, len(mean))[:LOOKED_AT] for name in names], axis=1)
     found = np.linalg.lstsq(parts, mean[:LOOKED_AT], rcond=None)[0]
     wanted = np.array([1 / len(sites) if name in sites else 0.0 for name in names])
@@ -86,7 +88,9 @@ class _Site:
         return state.data, state.round
 
     def _round(self, group: SiteGroup, data: np.ndarray, round_: int) -> tuple[np.ndarray, int] | None:
-        """The next state and round; None: the others have done it already, or this one has to be tried again."""
+        """Do a round, and return the next state and round; None where the others have done it already, or it has to be
+        tried again.
+        """
         about, began = self._about, time.monotonic()
         values = given(group.site, round_, about["values"])
         self.say(kind="waits", round=round_)
@@ -110,7 +114,7 @@ class _Site:
 
 
 def site(channel: Channel, **about: Any) -> str:
-    """One site, from its start until it is told to leave (SIGTERM) or killed."""
+    """Run one site, from its start until it is told to leave (SIGTERM) or killed."""
     one = _Site(channel, about)
     signal.signal(signal.SIGTERM, lambda *_: one.leaving.set())
     end = time.monotonic() + about["timeout"]

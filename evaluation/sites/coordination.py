@@ -1,5 +1,6 @@
-"""Process of an emulated site that coordinates the sites, as one of them would in earnest: what sites say to the
-coordinator travels over the emulated links, like what PCCL's peers say to its master."""
+"""The process of an emulated site that coordinates the sites, as one of them would in earnest: messages to the
+coordinator travel over the emulated links, like those of PCCL's peers to its master.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ CHUNK_VALUES = 1024
 
 
 def coordinate(channel: Channel, *, address: str, sites: int, probe_seconds: float) -> None:
-    """Coordinates until the process is ended. Answers each message: whether the sites have measured their network, and
-    for how many seconds rounds have been on it."""
+    """Coordinate until the process is ended. Answer each message with whether the sites have measured their network,
+    and for how many seconds rounds have been on it.
+    """
     with make_coordinator(
         address, PORT, SiteSettings(sites, probe_seconds=probe_seconds), SiteNetwork(CHUNK_VALUES),
         log=lambda line: print(line, flush=True),

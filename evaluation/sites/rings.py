@@ -1,9 +1,10 @@
-"""Ring over emulated links on which PCCL's all-reduce should be fastest, by the rates and delays of the links.
+"""Finds the ring over emulated links on which PCCL's all-reduce should be fastest, by the rates and delays of the
+links.
 
 A ring of n sites has 2 (n - 1) steps, in each of which every site sends an n-th of the values to the next one, over the
 network's own routes. Its time is bounded by the slowest hop (it has to send its part in every step) and by what the
-hops of one turn take together. `best_ring` looks for the order with the least bound; rings that share links count with
-the part that they get.
+hops of one turn take together. `best` looks for the order with the least bound; rings that share links count with the
+part that they get.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Link = tuple[str, str]
 
 
 class Rings:
-    """Rings over all servers of a topology. size: bytes that the sum has."""
+    """Rings over all servers of a topology, for an all-reduce of `size` bytes."""
 
     def __init__(self, topology: Topology, size: float) -> None:
         self._sites, self._part = topology.servers, size / len(topology.servers)
@@ -33,7 +34,7 @@ class Rings:
         self._rates = {link: topology.bandwidth_mbps(*link) * 1e6 / 8 for route in routes.values() for link in route}
 
     def seconds(self, ring: Sequence[str]) -> float:
-        """The least time of an all-reduce over this ring."""
+        """Return the least seconds of an all-reduce over this ring."""
         hops = list(zip(ring, [*ring[1:], ring[0]], strict=True))
         share = Counter(link for hop in hops for link in self._routes[hop])
         sending = [self._part * max(share[link] / self._rates[link] for link in self._routes[hop]) for hop in hops]
@@ -41,17 +42,19 @@ class Rings:
         return 2 * (len(ring) - 1) * max(*sending, turn / len(ring))
 
     def drawn(self, seed: int) -> list[str]:
-        """A ring in random order."""
+        """Return a ring in random order."""
         ring = list(self._sites)
         random.Random(seed).shuffle(ring)
         return ring
 
     def usual(self) -> float:
-        """The median of random rings' times."""
+        """Return the median of random rings' times, in seconds."""
         return median(self.seconds(self.drawn(seed)) for seed in range(RANDOM_RINGS))
 
     def best(self) -> list[str]:
-        """The best ring found from RESTARTS random ones, by turning parts of it around and by moving single sites."""
+        """Return the best ring found from RESTARTS random ones, by turning parts of it around and by moving single
+        sites.
+        """
         found = [self._improved(self.drawn(seed)) for seed in range(RESTARTS)]
         return min(found, key=self.seconds)
 

@@ -1,7 +1,7 @@
-"""Process of an emulated site: the example's GPT, by one of the systems, until it is told to end.
+"""The process of an emulated site: it trains the example's GPT, by one of the systems, until it is told to end.
 
-After each round (or every so many steps) the common model's loss on text that no site trains on is sent to whoever
-measures, with the seconds and the bytes that have left the host since the beginning.
+After each round (or every so many steps) it sends the common model's loss on text that no site trains on to the process
+that measures, with the seconds since the beginning and the bytes that have left the host in them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,16 @@ GLOO_PORT = 29511
 
 @dataclass(frozen=True)
 class Lesson:
-    """width, layers, heads, length: of the model. batch: sequences of a site and step. rate: of AdamW. compute_s: what
-    a step takes at least, as on a machine of the site's own. every: steps of a round; also between two looks at the
-    loss of synchronous training. bits: of a value across sites."""
+    """Settings of the training.
+
+    Attributes:
+        width, layers, heads, length: sizes of the model.
+        batch: sequences of a site and step.
+        rate: learning rate of AdamW.
+        compute_s: least seconds of a step, as on a machine of the site's own.
+        every: steps of a round, and between two losses of synchronous training.
+        bits: bits of a value across sites.
+    """
 
     width: int = 64
     layers: int = 2
@@ -47,13 +54,13 @@ class Lesson:
     seed: int = 0
 
     def model(self) -> GPT:
-        """The model that all sites begin with."""
+        """Return the model with which all sites begin."""
         torch.manual_seed(self.seed)
         return GPT(self.width, self.layers, self.heads, self.length)
 
 
 class Data:
-    """A site's own sequences, drawn at random, and those that nobody trains on."""
+    """A site's own sequences, drawn at random, and sequences on which no site trains."""
 
     def __init__(self, lesson: Lesson, site: int) -> None:
         corpus = text()
@@ -79,7 +86,9 @@ def loss_of(model: nn.Module, sequences: torch.Tensor) -> torch.Tensor:
 
 
 def bytes_left(interface: str) -> int:
-    """Bytes that have left this host over an interface, in frames. Raises RuntimeError when it has no such one."""
+    """Return the bytes that have left this host over an interface, in frames. Raise RuntimeError when it has no such
+    interface.
+    """
     for line in Path("/proc/net/dev").read_text().splitlines()[2:]:
         name, _, counters = line.partition(":")
         if name.strip() == interface:
@@ -97,7 +106,7 @@ class Clock:
         self._began, self._bytes, self._waited = time.monotonic(), bytes_left(interface), 0.0
 
     def waited(self, seconds: float) -> None:
-        """Training has stood still for the network for so long."""
+        """Take note that training has waited for the network for so many seconds."""
         self._waited += seconds
 
     def say(self, step: int, loss: float) -> None:
@@ -106,7 +115,7 @@ class Clock:
 
 
 def train_step(model: nn.Module, inner: torch.optim.Optimizer, sequences: torch.Tensor, compute_s: float) -> None:
-    """A step of training; the pause that stands for the rest of compute_s comes before gradients are exchanged."""
+    """Do a step of training; the pause that stands for the rest of compute_s comes before gradients are exchanged."""
     began = time.monotonic()
     loss = loss_of(model, sequences)
     inner.zero_grad()
@@ -119,7 +128,7 @@ def by_sites(
     channel: Channel, *, how: str, coordinator: str, node: str, address: str, interface: str, site: int,
     lesson: dict[str, Any],
 ) -> None:  # fmt: skip
-    """LocalSGD, DiLoCo or Streaming DiLoCo over `inart.sites`, until the process is ended."""
+    """Train by LocalSGD, DiLoCo or Streaming DiLoCo over `inart.sites`, until the process is ended."""
     torch.set_num_threads(1)
     given = Lesson(**lesson)
     data, model = Data(given, site), given.model()
@@ -137,7 +146,7 @@ def by_sites(
 
 
 def by_gloo(channel: Channel, *, first: str, interface: str, site: int, sites: int, lesson: dict[str, Any]) -> None:
-    """Synchronous training: PyTorch's DistributedDataParallel over gloo, float32, until the process is ended."""
+    """Train synchronously, by PyTorch's DistributedDataParallel over gloo in float32, until the process is ended."""
     torch.set_num_threads(1)
     given = Lesson(**lesson)
     data, model = Data(given, site), given.model()

@@ -1,9 +1,9 @@
-"""Bytes that leave a site in a step of training, computed and as its counters have them, beside published factors.
+"""Measures and computes the bytes that leave a site in a step of training, beside published factors.
 
     python -m evaluation.sites bytes [--sites 2 8] [--parameters 1000000] [--every 100]
 
-Sites are agents of this process that average random values over loopback. Computed: a sum over N sites' trees moves
-each value N - 1 times towards the roots and N - 1 times back, so 2 (N - 1) / N times for each site.
+Sites are agents of this process that average random values over loopback. A sum over N sites' trees moves each value N
+- 1 times towards the roots and N - 1 times back, so the computed bytes of each site are 2 (N - 1) / N times its own.
 """
 
 from __future__ import annotations
@@ -28,8 +28,13 @@ SEED = 7
 
 @dataclass(frozen=True)
 class Way:
-    """A way in which values travel. fragments: rounds in which the model travels once; the others are as for
-    `SiteGroup.average`. each_step: it does so in every step, not every `every` steps."""
+    """A way in which values travel.
+
+    Attributes:
+        bits, keep: as for `SiteGroup.average`.
+        fragments: number of rounds in which the model travels once.
+        each_step: the model travels in every step, not every `every` steps.
+    """
 
     name: str
     bits: int = FLOAT_BITS
@@ -38,7 +43,7 @@ class Way:
     each_step: bool = False
 
     def computed(self, sites: int, parameters: int, every: int) -> float:
-        """Bytes that leave a site in a step, without headers."""
+        """Return the bytes that leave a site in a step, without headers."""
         if self.bits == FLOAT_BITS:
             bits = float(FLOAT_BITS)
         else:
@@ -62,8 +67,13 @@ PUBLISHED = (
 
 @dataclass(frozen=True)
 class Row:
-    """bytes_a_step: that leave a site, computed and measured. factor: how many times fewer than float32 in each step,
-    as measured. at_once: of the largest round."""
+    """The bytes of one way.
+
+    Attributes:
+        computed, measured: bytes that leave a site in a step.
+        factor: how many times fewer these are than with float32 in each step, as measured.
+        at_once: bytes of the largest round.
+    """
 
     sites: int
     way: str
@@ -74,8 +84,9 @@ class Row:
 
 
 def measured(groups: Sequence[SiteGroup], way: Way, parameters: int, first: int) -> float:
-    """Bytes that left a site, in the mean, while the model has travelled once, from this round on. They are read when
-    all sites have their averages: a site that has its own may still be passing others' on."""
+    """Return the bytes that left a site, in the mean, while the model has travelled once, from the round `first` on.
+    The counters are read when all sites have their averages: a site that has its own may still be passing others' on.
+    """
 
     def train(index: int) -> None:
         rng = np.random.default_rng(SEED + index)

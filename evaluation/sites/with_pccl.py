@@ -1,6 +1,6 @@
-"""Process of an emulated site that trains with DiLoCo over PCCL (Keiblinger et al., 2025) instead of `inart.sites`.
+"""The process of an emulated site that trains with DiLoCo over PCCL (Keiblinger et al., 2025) instead of `inart.sites`.
 
-PCCL is no part of this project and not installed with it: who has built it puts its package on PYTHONPATH. The site
+PCCL is no part of this project and not installed with it: its package has to be built and put on PYTHONPATH. The site
 does exactly the rounds of `overlay.sites.DiLoCo`: the same outer gradients, the same Nesterov step, the same interval.
 Only the mean over the sites is PCCL's: its ring, with values quantised to 8 bits (its MinMax), or float32.
 """
@@ -30,7 +30,7 @@ CONNECTIONS, ESTABLISHED = Path("/proc/net/tcp"), "01"
 
 
 def missing() -> str:
-    """Return why PCCL cannot be used here, in words; empty: it can."""
+    """Return why PCCL cannot be used, in words; empty where it can."""
     if find_spec("pccl") is None:
         return "the Python package of PCCL (pccl) cannot be imported: build it, and put it on PYTHONPATH"
     try:
@@ -41,7 +41,11 @@ def missing() -> str:
 
 
 class Master:
-    """PCCL's coordinator, which runs in the background; address: HOST:PORT."""
+    """PCCL's coordinator, which runs in the background.
+
+    Attributes:
+        address: HOST:PORT.
+    """
 
     def __init__(self, address: str) -> None:
         self._node = import_module("pccl").MasterNode(address)
@@ -49,7 +53,7 @@ class Master:
 
 
 class Peers:
-    """The sites, as PCCL connects them; bits: up to 8 (PCCL's 8 bits), or more (float32)."""
+    """The sites, as PCCL connects them. With up to 8 bits values have PCCL's 8 bits, with more they are float32."""
 
     def __init__(self, master: str, bits: int) -> None:
         self._pccl: Any = import_module("pccl")
@@ -58,7 +62,7 @@ class Peers:
         self._communicator.connect(n_attempts=CONNECT_ATTEMPTS)
 
     def gather(self, sites: int) -> None:
-        """Waits for the other sites: all that are connected do this together."""
+        """Wait for the other sites: all that are connected do this together."""
         while self._size() < sites:
             self._communicator.update_topology()
             time.sleep(GATHER_SECONDS)
@@ -67,7 +71,7 @@ class Peers:
         return int(self._communicator.get_attribute(self._pccl.Attribute.GLOBAL_WORLD_SIZE))
 
     def average(self, values: np.ndarray) -> None:
-        """Replaces float32 values by their mean over all sites. Raises RuntimeError when PCCL says that it failed."""
+        """Replace float32 values by their mean over all sites. Raise RuntimeError when PCCL reports that it failed."""
         pccl = self._pccl
         options: dict[str, Any] = {"quantization_options": pccl.QuantizationOptions(
             quantized_datatype=pccl.DataType.UINT8, algorithm=pccl.QuantizationAlgorithm.MIN_MAX
@@ -82,7 +86,7 @@ class Peers:
 
 
 def connected() -> list[str]:
-    """The addresses (IPv4) to which this host has TCP connections."""
+    """Return the addresses (IPv4) to which this host has TCP connections."""
     found = set()
     for line in CONNECTIONS.read_text().splitlines()[1:]:
         _, _, remote, state, *_ = line.split()
@@ -92,9 +96,11 @@ def connected() -> list[str]:
 
 
 def by_pccl(channel: Channel, *, master: str, sites: int, interface: str, site: int, lesson: dict[str, Any]) -> None:
-    """DiLoCo over PCCL, until the process is ended. The first site has the master, too: peers reach each other at the
-    addresses under which that sees them, and these have to be those of the emulated links. A site joins when it is told
-    to, and says when it has, and who is connected to it in the end: sites that join at once did not always connect."""
+    """Train by DiLoCo over PCCL, until the process is ended. The first site runs the master, too: peers reach each
+    other at the addresses under which the master sees them, which have to be those of the emulated links. A site joins
+    when it is told to, and reports when it has, and which hosts are connected to it in the end: sites that join at once
+    did not always connect.
+    """
     torch.set_num_threads(1)
     given = Lesson(**lesson)
     data, model = Data(given, site), given.model()

@@ -82,7 +82,7 @@ def traffic(
 
 
 def measure(wanted: Sequence[str], seconds: float, switches: tuple[str, ...], realtime: bool = False) -> Iterator[Row]:
-    """Yield all rows that were asked for."""
+    """Yield all rows of the wanted sections."""
     with Bench(realtime) as bench:
         for section, workloads in (("traffic", WORKLOADS), ("tables", TABLE_WORKLOADS)):
             makes = [make for name, make in workloads.items() if section in wanted or name in wanted]

@@ -1,7 +1,7 @@
 """One measurement: a generator behind one veth pair, the switch, a sink behind another.
 
-A switch keeps up with a rate if at least 99 % of the expected frames have left, in one of two trials. The highest such
-rate is searched for; CPU time is that of the switch's threads while it kept up with it. Generator and switch share the
+A switch keeps up with a rate if at least 99 % of the expected frames have left, in one of two trials. A search finds
+the highest such rate; CPU time is that of the switch's threads while it kept up with it. Generator and switch share the
 machine.
 """
 
@@ -175,7 +175,7 @@ class Bench:
 
 
 def records(ring: list[bytes], superframe: int) -> Iterator[bytes]:
-    """Yield what the generator reads: each frame, or as many as go together, with its length and that of a segment."""
+    """Yield the generator's input: each frame, or as many as go together, with its length and that of a segment."""
     for start in range(0, len(ring), superframe):
         packets = ring[start : start + superframe]
         size = len(packets[0]) - HEADERS if superframe > 1 else 0

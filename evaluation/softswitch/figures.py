@@ -12,9 +12,12 @@ def _load() -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. ``switch``: softswitch or bmv2. ``entries``: number of entries, in sections that vary it.
+    """One figure.
 
-    ``load`` is the machine's (over one minute) when the figure was measured.
+    Attributes:
+        switch: softswitch or bmv2.
+        entries: number of entries, in sections that vary it.
+        load: load of the machine (over one minute) when the figure was measured.
     """
 
     section: str

@@ -159,7 +159,7 @@ def replication(device: Device) -> Iterator[Row]:
 
 
 def timeouts(device: Device) -> Iterator[Row]:
-    """Yield the cost of setting idle timeouts, and the cost when all expire again and again."""
+    """Yield the cost of setting idle timeouts, and the cost when all entries expire again and again."""
     seen = [0]
 
     def count(_: str, entries: Sequence[object]) -> None:
@@ -179,7 +179,9 @@ def timeouts(device: Device) -> Iterator[Row]:
 
 
 def digests(device: Device) -> Iterator[Row]:
-    """Yield the cost of distinct messages that are not acknowledged, so that each is compared with those under way."""
+    """Yield the cost of distinct messages that are not acknowledged, so that each is compared with all that are under
+    way.
+    """
     device.digest_enable(0, True)
     yield from _steps("digest, with the frame", lambda i: device.process(1, _frame(2, i, 0)), DIGEST_STEPS)
     device.digest_enable(0, False)

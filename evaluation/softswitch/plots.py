@@ -29,7 +29,7 @@ GROWTH = (
 
 
 def plot(rows: Sequence[Row], directory: Path) -> list[Path]:
-    """Write the PNGs for which there are figures; returns their paths."""
+    """Write the PNGs for which there are figures, and return their paths."""
     made: list[Path] = []
     panels = [p for p in PANELS if any(r.section == p[0] for r in rows)]
     if panels:

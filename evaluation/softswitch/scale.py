@@ -44,7 +44,9 @@ def _process(name: str, environment: dict[str, str] | None = None) -> Process:
 
 
 def writes(switches: tuple[str, ...]) -> Iterator[Row]:
-    """Yield entries per second over P4Runtime and the switch's CPU: into small and large tables, read, deleted."""
+    """Yield entries per second over P4Runtime and the switch's CPU time, for writing into small and large tables,
+    reading and deleting.
+    """
     for name in switches:
         switch = _process(name)
         try:

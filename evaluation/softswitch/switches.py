@@ -54,7 +54,7 @@ def resident_bytes(pid: int | str) -> int:
 
 
 class Softswitch:
-    """softswitch in this process: ``devices`` of it in a row, joined by links in memory."""
+    """softswitch in this process: so many ``devices`` of it in a row, joined by links in memory."""
 
     def __init__(self, workload: Workload, interfaces: Sequence[str], devices: int = 1) -> None:
         self.name = "softswitch"

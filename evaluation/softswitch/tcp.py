@@ -1,4 +1,4 @@
-"""One TCP connection between two hosts through softswitch, with and without super-frames where it sends."""
+"""Measures one TCP connection between two hosts through softswitch, with and without super-frames at its sender."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _transfer(bench: Bench, seconds: float, offload: bool) -> tuple[float, float
 
 
 def tcp(bench: Bench, seconds: float) -> Iterator[Row]:
-    """Yield the throughput of a connection and what a megabyte costs the switch, medians of runs in turns."""
+    """Yield the throughput of a connection and the switch's cost of a megabyte, medians of runs in turns."""
     for number, namespace in enumerate(bench.namespaces, 1):
         _address(namespace, number)
     runs: dict[bool, list[tuple[float, float]]] = {False: [], True: []}

@@ -32,10 +32,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload. ``frames(generation)`` returns a ring of frames; one of ``per_output`` of them leaves, on port 2.
+    """A workload of a switch.
 
-    ``offset`` is the place of a 32-bit number that is increased each time the ring has been sent, -1 for none.
-    ``superframe``: so many packets of one UDP flow are given to the switch as one kernel frame.
+    Attributes:
+        frames: called as frames(generation); returns a ring of frames.
+        per_output: one of so many frames leaves, on port 2.
+        offset: place of a 32-bit number that is increased each time the ring has been sent; -1 for none.
+        superframe: number of packets of one UDP flow that are given to the switch as one kernel frame.
     """
 
     name: str
@@ -50,8 +53,7 @@ class Workload:
 
 def aggregation(values: int, superframe: int = 1) -> Workload:
     """Return sums of ``values`` 32-bit numbers over two flows: every second frame completes a slot and leaves.
-
-    ``superframe``: the number of packets that each sender's kernel passes at a time.
+    ``superframe`` is the number of packets that each sender's kernel passes at a time.
     """
     directory = ARTIFACTS / f"v1model-{values}"
     everyone = (1 << CONTRIBUTORS) - 1
@@ -81,8 +83,7 @@ def aggregation(values: int, superframe: int = 1) -> Workload:
 
 def forwarding(size: int, superframe: int = 1) -> Workload:
     """Return IPv4 forwarding by the same program: longest prefix, TTL, header checksum checked and updated.
-
-    ``superframe``: datagrams of one flow of which the sender's kernel passes so many at a time.
+    ``superframe`` is the number of datagrams of one flow that the sender's kernel passes at a time.
     """
     directory = ARTIFACTS / "v1model-4"
     rows = (
@@ -114,8 +115,9 @@ def lookup_frame(kind: int, key: tuple[int, int, int, int, int]) -> bytes:
 def table(kind: str, entries: int, masks: int = 200, seed: int = 1) -> Workload:
     """Return frames of which each hits one of ``entries`` entries, drawn at random; all leave on port 2.
 
-    exact: source and destination address. lpm: prefixes of 8 to 32 bits, with lengths as in a routing table (most are
-    24). ternary: access rules on five fields, with ``masks`` different combinations of masks.
+    The kind "exact" matches source and destination address. "lpm" matches prefixes of 8 to 32 bits, with lengths as in
+    a routing table (most are 24). "ternary" has access rules on five fields, with ``masks`` different combinations of
+    masks.
     """
     draw = random.Random(seed)
     rows: list[Row] = []

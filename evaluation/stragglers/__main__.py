@@ -63,7 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def measure(arguments: argparse.Namespace, say: Say) -> list[dict[str, Any]]:
-    """Return a row for each seed and run. Raises HostFailure, and emulation and planner errors."""
+    """Return a row for each seed and run. Raise HostFailure, and emulation and planner errors."""
     topology = fattree(4, arguments.mbps, aggregation_mbps=None, ingress_mbps=None)
     job = place_job(topology, arguments.workers, 1, seed=0)
     plan = get_strategy("inart")(topology, job, seed=0)
@@ -100,7 +100,7 @@ def options_of(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 
 def run_ranks(zygote: Zygote, service: Service, job: Job, port: int, call: dict[str, Any]) -> list[dict[str, Any]]:
-    """Run one training on all workers; returns their reports."""
+    """Run one training on all workers, and return their reports."""
     processes = []
     for node in job.parameter_servers:
         processes.append(zygote.spawn(node, "topologies.hosts:parameter_server", {"controller": service.address}))
@@ -145,7 +145,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Exit status: 0 all well, 1 failed, 130 interrupted."""
+    """Run the command. Return the exit status: 0 when all is well, 1 when it failed, 130 when it was interrupted."""
     arguments = make_parser().parse_args(argv)
     say = (lambda line: None) if arguments.json else stopwatch()
 

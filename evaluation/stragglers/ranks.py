@@ -16,11 +16,12 @@ JOIN_SECONDS = 120.0
 def train(
     _: Channel, *, environment: dict[str, str], options: dict[str, Any], slowed: bool, deadline: bool
 ) -> dict[str, Any]:
-    """Train the digits' convolution net for a number of steps; returns losses, accuracy, seconds and what the deadline
-    counted.
+    """Train the digits' convolution net for a number of steps. Return losses, accuracy, seconds and the deadline's
+    counts.
 
-    slowed: in each step a random rank sleeps with probability `options["slow"]`, for 0.5 to 2 times the time that
-    each rank computes in a step (a sleep of `options["compute"]` seconds, as of an accelerator, and the real pass).
+    With `slowed`, in each step a random rank sleeps with probability `options["slow"]`, for 0.5 to 2 times the time
+    that each rank computes in a step (a sleep of `options["compute"]` seconds, as of an accelerator, and the real
+    pass).
     """
     import numpy as np
     import torch
@@ -76,7 +77,7 @@ def train(
 
 
 def judged(model: Any, data: Any) -> dict[str, float]:
-    """Return the loss on what was trained with and on what was not, and the part of that which is recognised."""
+    """Return the loss on the data of the training and on other data, and the part of the latter that is recognised."""
     import torch
     from torch.nn.functional import cross_entropy
 

@@ -1,1 +1,1 @@
-"""Traces of what training asks of the network, recorded, and done again in the network and by gloo."""
+"""Traces of the collectives of training: recorded, and replayed in the network and by gloo."""

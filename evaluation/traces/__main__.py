@@ -1,15 +1,15 @@
-"""Replays what training asked of the network: in the network and by gloo, in turns on the same links.
+"""Replays the collectives of training: in the network and by gloo, in turns on the same links.
 
     python -m evaluation.traces [--how ddp,fsdp2,..] [--workers 4] [--width 256] [--layers 4] [--mbps 200]
                                 [--half] [--repeat 3] [--trace FILE ...] [--no-gloo] [--json]
 
 A trace is the collectives of one training step of the example GPT, as `python -m evaluation.traces.record` records it
-(and this command, where no FILE is given). They are done in their order, each when those before it have ended which
-the trainer had waited for by then (fsdp2-ahead gathers parameters while it scatters gradients), on the links of `python
--m evaluation.collectives`, with two parameter servers where the step gathers: so this says what the network takes of a
-step, not what a trainer that computes meanwhile waits for. Columns: operations, bytes that they move, seconds of a
-step, the least that they can take (bytes as they travel, with headers, over a link's bandwidth), gloo's seconds, and
-how many times as long that is.
+(and this command, where no FILE is given). They are done in their order. Each begins when those before it have ended
+for which the trainer had waited by then (fsdp2-ahead gathers parameters while it scatters gradients). The links are
+those of `python -m evaluation.collectives`, with two parameter servers where the step gathers. So the times are those
+of the network in a step, not the waits of a trainer that computes meanwhile. Columns: operations, bytes that they move,
+seconds of a step, the least that they can take (bytes as they travel, with headers, over a link's bandwidth), gloo's
+seconds, and how many times as long that is.
 
 Needs root (network namespaces, which it makes and removes).
 """
@@ -37,7 +37,7 @@ VALUES = 256
 
 @dataclass(frozen=True)
 class Replay:
-    """Seconds are medians of all operations of a step."""
+    """The result of a trace. Seconds are medians of all operations of a step."""
 
     trace: str
     workers: int
@@ -50,7 +50,9 @@ class Replay:
 
 
 def recorded(how: str, workers: int, width: int, layers: int, half: bool) -> Trace:
-    """Record in a process of its own: torch is not loaded where times are taken. Raises RuntimeError."""
+    """Record a trace in a process of its own, so that torch is not loaded in the process that measures. Raise
+    RuntimeError.
+    """
     words = ["--workers", str(workers), "--width", str(width), "--layers", str(layers)]
     command = [sys.executable, "-m", "evaluation.traces.record", how, *words, *["--half"] * half]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -60,7 +62,9 @@ def recorded(how: str, workers: int, width: int, layers: int, half: bool) -> Tra
 
 
 def cases_of(trace: Trace, mbps: float) -> list[Case]:
-    """Return what the operations are to the bench of collectives. Raises ValueError for those that it does not have."""
+    """Return the operations as cases of the bench of collectives. Raise ValueError for operations that it does not
+    have.
+    """
     found = []
     for one in trace.operations:
         if one.op not in OPS or one.dtype not in OWN_BITS:
@@ -71,7 +75,9 @@ def cases_of(trace: Trace, mbps: float) -> list[Case]:
 
 
 def bound_of(trace: Trace, cases: list[Case]) -> float:
-    """Return the least seconds: of what is under way together, what a worker sends or what it receives."""
+    """Return the least seconds of a step: for operations that are under way together, what a worker sends or what it
+    receives.
+    """
     left = iter(cases)
     found = 0.0
     for group in trace.groups():
@@ -81,7 +87,9 @@ def bound_of(trace: Trace, cases: list[Case]) -> float:
 
 
 def replay(traces: list[Trace], mbps: float, repeat: int, gloo: bool) -> Iterator[Replay]:
-    """One after the other; raises ValueError before anything is done when one of them cannot be."""
+    """Yield the result of each trace, one after the other. Raise ValueError, before any is replayed, when one of them
+    cannot be.
+    """
     prepared = [(trace, cases_of(trace, mbps)) for trace in traces]
     for trace, cases in prepared:
         gathers = any(OPS[case.op].raw for case in cases)
@@ -116,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
+    """Run the command, and return the exit status."""
     options = parser().parse_args(arguments)
     if os.geteuid():
         print("needs root: makes network namespaces", file=sys.stderr)
@@ -143,7 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def line(result: Replay) -> str:
-    """One result as text."""
+    """Return one result as text."""
     text = (
         f"{result.trace} ({result.workers} workers, {result.mbps:g} Mbit/s): {result.operations} operations, "
         f"{result.bytes:,} bytes: {result.seconds:.3f} s, {result.seconds / result.bound_seconds:.2f} times the bound"

@@ -3,9 +3,9 @@ make and which simulators (ASTRA-sim) take.
 
 Such a file is a metadata message and then one message for each node of the rank's graph, each with its length as a
 varint before it. Of the nodes only the collectives count here, and of these the type, the bytes of their inputs and the
-name. What these files do not say is the type of the values (they are replayed as float32) and the size of the groups:
-it is the number of files of the same NAME that lie together. Nodes are replayed in the file's order, one after the
-other, as NCCL runs the operations of a group.
+name. These files do not have the type of the values (they are replayed as float32) and the size of the groups, which is
+the number of files of the same NAME in the folder. Nodes are replayed in the file's order, one after the other, as NCCL
+runs the operations of a group.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ WORD = 4
 COLLECTIVE = 7
 """The type of a node that is a collective."""
 OPS = {0: "allreduce", 2: "all_gather", 5: "broadcast", 7: "reduce_scatter", 8: "reduce_scatter"}
-"""Chakra's numbers of collectives -> the operations of our traces."""
+"""The operations of our traces, by Chakra's numbers of collectives."""
 OTHERS = {1: "reduce", 3: "gather", 4: "scatter", 6: "all-to-all"}
 BARRIER = 9
 VARINT_MOST = 5
-"""Bytes of a length of 32 bits."""
+"""Most bytes of a varint with 32 bits."""
 
 
 @cache
 def _node_type() -> Any:
-    """Return the class of a node, with the fields that count here: others in a message are left alone."""
+    """Return the class of a node, with the fields that count here; other fields of a message are ignored."""
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="inart/chakra.proto", package="inart.chakra", syntax="proto3")
     attribute = file.message_type.add(name="Attribute")
@@ -57,10 +57,9 @@ def _node_type() -> Any:
 
 
 def read_chakra(path: Path, workers: int) -> Trace:
-    """Return the collectives of the rank that the file is of.
-
-    workers: the number of ranks where no file of another rank lies beside it. Raises ValueError for what is no such
-    file, has no collective, or one that does not go in the network; OSError.
+    """Return the collectives of the file's rank. `workers` is the number of ranks where the folder has no file of
+    another rank. Raise ValueError for a file of another kind, without a collective, or with one that the network cannot
+    do; OSError.
     """
     prefix = path.name.split(".")[0]
     ranks = len(list(path.parent.glob(f"{prefix}.*.et")))
@@ -77,7 +76,7 @@ def read_chakra(path: Path, workers: int) -> Trace:
 
 
 def _messages(content: bytes) -> Iterator[bytes]:
-    """Yield the messages, each of which has its length before it. Raises IndexError at the end of half a message."""
+    """Yield the messages, each of which has its length before it. Raise IndexError for half a message at the end."""
     at = 0
     while at < len(content):
         length = 0

@@ -1,8 +1,8 @@
 """Reads the collectives out of an execution trace, as PyTorch's ExecutionTraceObserver writes it (schema "-chakra").
 
-Such traces are what others publish of their training (MLCommons' Chakra, PARAM). Of each rank's operators only those
-named record_param_comms matter here: what a process group was asked for. NCCL runs the operations of a group one after
-the other on its stream, so that is how they are replayed.
+Others publish such traces of their training (MLCommons' Chakra, PARAM). Of each rank's operators only those named
+record_param_comms matter here: the operations of a process group. NCCL runs the operations of a group one after the
+other on its stream, so that is how they are replayed.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ OPS = {
     "reduce_scatter_tensor_coalesced": "reduce_scatter",
     "broadcast": "broadcast",
 }
-"""PyTorch's names of what a group does -> those of our traces."""
+"""The operations of our traces, by PyTorch's names of a group's operations."""
 NOTHING = {"wait", "init", "barrier"}
 """Operations that move no data of the training."""
 DTYPES = {"float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16"}
 WORD = 4
-"""Bytes; whatever is only passed on is replayed in words of float32, which are not added up."""
+"""Bytes of a word: values that are only passed on are replayed in words of float32, which are not added up."""
 
 
 def read(path: Path, workers: int = 4) -> Trace:
-    """Read a trace of ours, or an execution trace: as JSON, which may be compressed (.gz), or Chakra's (.et).
-
-    workers: how many ranks one of Chakra's is of that lies alone. Raises ValueError, OSError.
+    """Read a trace of ours, or an execution trace: as JSON, which may be compressed (.gz), or Chakra's (.et). `workers`
+    is the number of ranks of one of Chakra's traces without files of other ranks. Raise ValueError, OSError.
     """
     if path.suffix == ".et":
         return read_chakra(path, workers)
@@ -54,10 +53,10 @@ def read(path: Path, workers: int = 4) -> Trace:
 
 
 def from_execution_trace(known: dict[str, Any], name: str) -> Trace:
-    """Return the collectives of all ranks of the training that the trace is of.
+    """Return the collectives of all ranks of the trace's training.
 
-    Raises ValueError for a trace without any, of several group sizes, of one rank alone, or with an operation that
-    none of ours is.
+    Raise ValueError for a trace without any, of several group sizes, of one rank alone, or with an operation that our
+    traces do not have.
     """
     try:
         found = list(_operations(known))

@@ -1,8 +1,8 @@
 """Records the collectives of one training step of the example GPT: `python -m evaluation.traces.record`, no network.
 
-One process stands for rank 0 of all ranks: torch's "fake" process group answers every operation at once, and each is
-written down as it passes torch's dispatcher, with those that the trainer has not waited for by then. Only operations
-among the nodes are, because only they use the network.
+One process stands for rank 0 of all ranks: torch's "fake" process group answers every operation at once. Each is
+recorded as it passes torch's dispatcher, with those before it for which the trainer has not waited yet. Only operations
+among the nodes are recorded, because only they use the network.
 """
 
 from __future__ import annotations
@@ -34,12 +34,17 @@ OPS = {
     "reduce_scatter": "reduce_scatter",
     "broadcast": "broadcast",
 }
-"""First words of the names of torch's operators, and nccl-tests' names for them."""
+"""The names of nccl-tests, by the first words of the names of torch's operators."""
 
 
 class Recorder(TorchDispatchMode):
-    """Writes down the collectives of one group. group: its name; found: what came so far; under_way: the places in it
-    of asynchronous ones that have not been waited for."""
+    """Records the collectives of one group.
+
+    Attributes:
+        group: name of the group.
+        found: the operations so far.
+        under_way: places in `found` of asynchronous operations for which the trainer has not waited yet.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -50,12 +55,14 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Write down what is done within, also what is waited for."""
+        """Record the operations within the `with` block, and the waits for them."""
         work = torch._C._distributed_c10d.FakeWork
         wait = work.wait
 
         def noted(itself: Any, *args: Any) -> Any:
-            """Asynchronous operations are waited for in their order; one that blocks is when it has begun."""
+            """Record an operation. Asynchronous ones are waited for in their order; one that blocks has been waited for
+            when it has begun.
+            """
             if self._blocks:
                 self._blocks = False
             elif self.under_way:
@@ -109,8 +116,9 @@ def _tensors(given: Any) -> list[torch.Tensor]:
 
 
 def record(how: str, workers: int, width: int, layers: int, half: bool = False) -> Trace:
-    """Record the second training step; the first one has operations that do not come again. half: of a model in
-    bfloat16."""
+    """Record the second training step, with `half` that of a model in bfloat16; the first step has operations that do
+    not come again.
+    """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     ranks = workers * (RANKS_OF_A_NODE if how == "hsdp" else 1)

@@ -12,8 +12,12 @@ gathered ahead (`worker_agent.torch.fsdp.gather_ahead`), sharded within a node a
 
 @dataclass(frozen=True)
 class Operation:
-    """A collective. nbytes: of the whole tensor, of an all-gather and a reduce-scatter of all parts together. beside:
-    which of those before it (their places in the trace) may still be under way when it begins; the others have ended.
+    """A collective.
+
+    Attributes:
+        nbytes: bytes of the whole tensor; for an all-gather and a reduce-scatter those of all parts together.
+        beside: places in the trace of the operations before it that may still be under way when it begins; the
+            others have ended.
     """
 
     op: str
@@ -44,7 +48,7 @@ class Trace:
 
     @classmethod
     def from_json(cls, known: dict[str, Any]) -> Trace:
-        """Raises ValueError when it is no trace."""
+        """Return the trace in an object of JSON. Raise ValueError when it is none."""
         try:
             operations = [Operation(**one) for one in known["operations"]]
             operations = [replace(one, beside=tuple(map(int, one.beside))) for one in operations]

@@ -22,7 +22,7 @@ NEVER = 1e9
 
 
 class Recorded:
-    """A policy wrapped so that `orders` records what it ordered, and when."""
+    """A policy wrapped so that `orders` has its orders, and when it gave them."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.nodes = policy, policy.nodes
@@ -60,8 +60,13 @@ def seconds_again(
 ) -> dict[int, float]:
     """Return the simulated seconds of each task, by its number.
 
-    orders: with seconds since the beginning. until: tasks that have not ended at this second are left out. weather:
-    sets the changes of links.
+    Args:
+        orders: the orders, with seconds since the beginning.
+        nodes, topology, values: the agents, the network and the number of values.
+        loss: part of the packets that links lose.
+        window_bytes: window of TCP's receivers.
+        until: tasks that have not ended at this second are left out.
+        weather: sets the changes of links.
     """
     found: dict[int, float] = {}
 

@@ -1,9 +1,9 @@
-"""All WAN strategies on the same networks: seconds per synchronisation, and how far from the bound.
+"""Compares all WAN strategies on the same networks: seconds per synchronisation, and distance from the bound.
 
-Bound: no set of aggregation trees, with whatever roots, moves the model faster (column generation's dual bound,
-planner/strategies/wan/tree_packing/algorithm.py); a synchronisation takes at least model / bound. All times are
-pipelined, up and down at once, except: `stored`, the same plan when each hop waits for all of a tree's share;
-`max_min`, when its trees are not paced at the plan's rates but share the links max-min.
+The bound is that no set of aggregation trees, with whatever roots, moves the model faster (column generation's dual
+bound, planner/strategies/wan/tree_packing/algorithm.py); a synchronisation takes at least model / bound. All times are
+pipelined, up and down at once, with two exceptions: `stored` is the same plan when each hop waits for all of a tree's
+share, and `max_min` is that plan when its trees are not paced at the plan's rates but share the links max-min.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ STRATEGIES = (
     "star", "balanced-tree", "tsengine", "netstorm",
     "ps", "ring", "all-to-all", "topo-adopt", "blink", "opr", "crew-even", "crew", "wan",
 )  # fmt: skip
-"""SelMcast's plans are not among these: they add nothing, and not every site gets everything."""
+"""The strategies that are compared. SelMcast's plans are not among them: they add nothing, and not every site gets all
+values.
+"""
 
 
 def _jitter(graph: nx.DiGraph, seed: int) -> nx.DiGraph:
-    """Return the network with each direction's bandwidth times exp(N(0, 0.2)); seed 0: as measured."""
+    """Return the network with each direction's bandwidth times exp(N(0, 0.2)), or as measured for the seed 0."""
     result = graph.copy()
     rng = np.random.default_rng(seed)
     for _, _, data in result.edges(data=True):
@@ -48,7 +50,8 @@ def _jitter(graph: nx.DiGraph, seed: int) -> nx.DiGraph:
 class Instance:
     """A network for the comparison.
 
-    members: the sites that work (and may be roots); the others only pass traffic on.
+    Attributes:
+        members: the sites that work (and may be roots); the others only pass traffic on.
     """
 
     name: str
@@ -57,7 +60,9 @@ class Instance:
 
 
 def instances(seed: int) -> Iterator[Instance]:
-    """Yield the networks. Seed 0: as published or measured; else varied. `half`: every second site has no worker."""
+    """Yield the networks, for the seed 0 as published or measured, else varied. In those with `half` every second site
+    has no worker.
+    """
     for name, graph in (
         ("b4", by_distance("b4", seed=seed or None)),
         ("internet2", by_distance("internet2", seed=seed or None)),
@@ -208,9 +213,11 @@ def _auxiliary(graph: nx.DiGraph) -> None:
 
 
 def scaling(trials: int) -> list[Row]:
-    """Return CPU time over the number of sites, the least of the trials; exponent: of n, from n / 2; wan: with its gap.
+    """Return CPU time over the number of sites, the least of the trials. `exponent` is that of n, from n / 2; wan is
+    given with its gap.
 
-    The networks are full meshes; sparse: rings with n / 2 chords; half work: the other sites only pass traffic on.
+    The networks are full meshes, rings with n / 2 chords (sparse), and meshes in which half of the sites only pass
+    traffic on (half work).
     """
     rows: list[Row] = []
     for n in (10, 20, 40, 80):

@@ -1,4 +1,4 @@
-"""Synchronisations across an emulated WAN, measured beside simulated: `python -m evaluation.wan run`.
+"""Measures synchronisations across an emulated WAN beside simulated ones: `python -m evaluation.wan run`.
 
 Each site is a namespace; links have the network's rates (scaled to the machine) and delays; P4 switches route IPv4, and
 agents in the hosts use TCP. The same policies run on sockets and in the simulator.
@@ -39,12 +39,12 @@ from topologies.zygote import Zygote
 
 STRATEGIES = ("star", "balanced-tree", "tsengine", "netstorm", "netstorm-pro", "apsp", "crew", "wan")
 ADAPTIVE = ("netstorm-pro",)
-"""Systems of which not a plan is run but the system, which measures the network and plans again."""
+"""Systems that run as a whole, and not as one plan: they measure the network and replan."""
 
 ROUND_SECONDS = 300.0
 PROBE_VALUES = 256
 WINDOW_CHUNKS = 64
-"""Chunks of a tree ahead of their results."""
+"""Number of chunks of a tree that agents send ahead of their results."""
 """Chunks of at least so many values tell a rate."""
 
 DRAWS = 5

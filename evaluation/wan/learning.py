@@ -1,4 +1,4 @@
-"""Real training at a site: PyTorch on its part of the handwritten digits, its parameters averaged over the overlay.
+"""Trains at a site: PyTorch on its part of the handwritten digits, with parameters that are averaged over the overlay.
 
 A round is a few steps of SGD on the site's own images, then one synchronisation of all parameters. A site that gets
 copies of others' models beside its own (SelMcast) takes the mean of all that have come.
@@ -28,10 +28,13 @@ from overlay.net.hook import average
 class Lesson:
     """The settings of the training.
 
-    width: of the model (8: 24 thousand parameters, 16: 49 thousand). steps: of SGD in a round, on `batch` images at
-    learning rate `rate` and momentum (of each site by itself). compute_s: mean time to which a round's computing is
-    stretched (0: not), spread like LSTM training (T1). alike: images are dealt to sites at random, else by label, two
-    parts each. copies: others' models come beside one's own.
+    Attributes:
+        width: width of the model (8 has 24 thousand parameters, 16 has 49 thousand).
+        steps: steps of SGD in a round, on `batch` images at learning rate `rate` and momentum (of each site by
+            itself).
+        compute_s: mean time to which a round's computing is stretched (0 for none), spread like LSTM training (T1).
+        alike: images are dealt to sites at random; else by label, two parts each.
+        copies: others' models come beside one's own.
     """
 
     width: int = 16
@@ -69,9 +72,8 @@ def parameters(lesson: Lesson) -> int:
 
 
 def shares(labels: torch.Tensor, count: int, *, alike: bool, seed: int) -> list[torch.Tensor]:
-    """Return the images of each site.
-
-    alike: at random; else sorted by label, cut into two parts per site, and dealt.
+    """Return the images of each site: dealt at random (`alike`), or sorted by label, cut into two parts per site, and
+    dealt.
     """
     generator = torch.Generator().manual_seed(seed)
     if alike:
@@ -110,7 +112,9 @@ def learn(
     told: Callable[[Point], None] = lambda point: None,
     slowed: Callable[[Done], None] = lambda done: None,
 ) -> list[Point]:
-    """Train for `rounds` rounds, or until the agent is closed. slowed: waits until a synchronisation may be over."""
+    """Train for `rounds` rounds, or until the agent is closed. `told` is called with each point; `slowed` waits until a
+    synchronisation may be over.
+    """
     data = images()
     own = shares(data.train_labels, sites, alike=lesson.alike, seed=lesson.seed)[site]
     model = beginning(lesson)
@@ -146,7 +150,7 @@ def learn(
 
 @torch.no_grad()
 def _mix(model: nn.Module, agent: Agent) -> None:
-    """Average the own model and the newest of each other that came."""
+    """Average this site's model and the newest copy of each other site's."""
     newest = {copy.sender: copy.values for copy in agent.copies()}
     if not newest:
         return
@@ -171,7 +175,7 @@ def warm(lesson: Lesson) -> None:
 def in_host(
     channel: Any, *, coordinator: list[Any], node: str, address: str, site: int, sites: int, lesson: dict[str, Any]
 ) -> dict[str, Any]:
-    """Run a site's process (topologies/zygote.py): train until told to end; returns its points, and the agent's
+    """Run a site's process (topologies/zygote.py): train until told to end. Return its points, and the agent's
     counters.
     """
     torch.set_num_threads(1)

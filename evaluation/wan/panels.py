@@ -43,8 +43,13 @@ def _panel(axes: Any, rows: Sequence[Row], x: str, y: str, series: Sequence[str]
 
 @dataclass(frozen=True)
 class Panels:
-    """Division of a figure into panels: one per combination of the keys `by`, or (metrics) per metric and
-    combination. label: of the y axes; empty: the metric. as_bars: bars instead of lines. log: of the y axes.
+    """Division of a figure into panels: one per combination of the keys `by`, or, with `metrics`, one per metric and
+    combination.
+
+    Attributes:
+        label: label of the y axes; empty for the metric.
+        as_bars: bars instead of lines.
+        log: logarithmic y axes.
     """
 
     by: tuple[str, ...]

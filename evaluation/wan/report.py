@@ -23,9 +23,12 @@ FAR_ABOVE = 1.25
 class Claim:
     """A claim of a paper beside our number.
 
-    ours: mean; low, high: the 5th and 95th percentile over the seeds. met: None if the claim is only shown.
-    unexplained: ours is so far above the paper's range that it says more about the difference between the two set-ups
-    than about the claim, which then does not count as met.
+    Attributes:
+        ours: mean of our numbers.
+        low, high: the 5th and 95th percentile over the seeds.
+        met: whether it is met; None if the claim is only shown.
+        unexplained: ours is so far above the paper's range that it says more about the difference between the two
+            set-ups than about the claim, which then does not count as met.
     """
 
     claim: str
@@ -51,7 +54,7 @@ def claim(
 ) -> Claim:
     """Return a claim that is met if the mean lies within [least, most] (where given).
 
-    top: the upper end of the paper's range; a mean above FAR_ABOVE times it is unexplained, and not met.
+    `top` is the upper end of the paper's range; a mean above FAR_ABOVE times it is unexplained, and not met.
     """
     array = np.asarray(values, float)
     mean = float(array.mean())
@@ -111,9 +114,13 @@ def plot(
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure. run(trials): returns rows.
+    """A figure.
 
-    x, y, series: how to draw them. trials: the default. check(rows): what was missed.
+    Attributes:
+        run: called as run(trials); returns rows.
+        x, y, series: keys of the rows by which they are drawn.
+        trials: the default number of trials.
+        check: called as check(rows); returns the aims that were missed.
     """
 
     run: Callable[[int], list[Row]]
@@ -134,9 +141,10 @@ def main(
     *,
     others: Mapping[str, str] | None = None,
 ) -> int:
-    """Run `python -m evaluation.NAME figN|headline [--trials N] [--json] [--plot FILE]`. A miss exits with 1.
+    """Run `python -m evaluation.NAME figN|headline [--trials N] [--json] [--plot FILE]`, and return the exit status, 1
+    for a miss.
 
-    others: words that the caller handles, and what they do, for --help.
+    `others` are words that the caller handles, with their descriptions, for --help.
     """
     lines = [f"  python -m evaluation.{name} {word:<10}{about}" for word, about in (others or {}).items()]
     parser = argparse.ArgumentParser(

@@ -1,4 +1,4 @@
-"""Every system, measured beside simulated: a table and a picture of the rows of `train --json`.
+"""Compares every system measured with itself simulated: a table and a picture of the rows of `train --json`.
 
 Rows of one system on one network (other seeds) are taken together. "each" is each task's measured over its own
 simulated seconds: the median of that, and its quartiles. Tasks of groups and of copies differ much in length (0.5 to 20

@@ -1,9 +1,9 @@
-"""Measures what one site carries on one core: `python -m evaluation.wan through`.
+"""Measures how much one site carries on one core: `python -m evaluation.wan through`.
 
-Three agents run in processes of their own, over loopback: the middle one adds what comes from below to its own values,
-sends the sum up, and the result down. Its incoming and outgoing traffic is divided by its CPU seconds, which gives what
-it carries per second on one core, however busy the machine is. `--tls` has each of these connections encrypted. With
-`--gloo` three processes do the same number of rounds by gloo's all-reduce in a ring (PyTorch), beside each of ours.
+Three agents run in processes of their own, over loopback: the middle one adds the sums from below to its own values,
+sends the sum up, and the result down. Its incoming and outgoing traffic, divided by its CPU seconds, is what it carries
+per second on one core, however busy the machine is. `--tls` has each of these connections encrypted. With `--gloo`
+three processes do the same number of rounds by gloo's all-reduce in a ring (PyTorch), beside each of ours.
 """
 
 from __future__ import annotations
@@ -53,8 +53,13 @@ class Line(Rounds):
 
 @dataclass(frozen=True)
 class Load:
-    """A measurement's load. values: of a round. connections: to each neighbour. secrets: the folder of certificates;
-    None: plaintext."""
+    """A measurement's load.
+
+    Attributes:
+        values: values of a round.
+        connections: number of connections to each neighbour.
+        secrets: the folder of certificates; None for plaintext.
+    """
 
     values: int
     rounds: int
@@ -66,8 +71,9 @@ class Load:
 
 
 def timed(rounds: int, once: Callable[[], object]) -> list[tuple[float, float]]:
-    """Return the CPU seconds (of all of this process's threads) and wall seconds of each round. One round before these
-    opens connections, and does not count."""
+    """Return the CPU seconds (of all of this process's threads) and wall seconds of each round. One more round before
+    them opens connections, and does not count.
+    """
     once()
     found = []
     for _ in range(rounds):
@@ -101,7 +107,9 @@ def gloo_rank(rank: int, port: int, load: Load, out: Any) -> None:
 
 
 def _together(target: Callable[..., None], starts: Sequence[tuple[Any, ...]]) -> dict[Any, list[tuple[float, float]]]:
-    """Run the target in a process for each start, all at once; return the rounds' times by the name that each gives."""
+    """Run the target in a process for each start, all at once. Return the rounds' times by the name that each process
+    gives.
+    """
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
     processes = [context.Process(target=target, args=(*start, out)) for start in starts]

@@ -1,4 +1,5 @@
-"""Training across an emulated WAN: `python -m evaluation.SYSTEM run` (apsp, netstorm, crew, selmcast, or wan for all).
+"""Measures training across an emulated WAN: `python -m evaluation.SYSTEM run` (apsp, netstorm, crew, selmcast, or wan
+for all).
 
 Each site is a namespace; links have the network's rates, scaled to the machine, delay and loss, and are redrawn on a
 schedule if asked for. Every site trains a PyTorch model on its own images; all systems get the same network, changes
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 END_SECONDS = 120.0
 LATE_SECONDS = 240.0
 AFTER_SECONDS = 120.0
-"""Longest time that a task may still take in the simulator when the time is over."""
+"""Longest time, in seconds, that a task may still take in the simulator when the time is over."""
 
 Change = Callable[[int], dict[tuple[Any, Any], float]]
 
@@ -55,13 +56,20 @@ Change = Callable[[int], dict[tuple[Any, Any], float]]
 class Result:
     """The results of one system.
 
-    rounds: of a site, mean. round_s: seconds of a synchronisation (with waiting for the others), median. task_s: from a
-    task's announcement to its end, median. simulated_task_s: of the same tasks, begun at the same times.
-    simulated_rounds: of the same policy with the sites' compute times. per_round_s: of each task. accuracy: (seconds,
-    mean over the sites) over time. target_s: seconds until `target` of it, None: not reached. simulated_target_s: the
-    rounds that this took, at the simulator's pace. final_accuracy: None: not every site had a round. bytes: that agents
-    sent, by link between sites. receivers: of a multicast, mean (0: no multicasts). computing: fraction of the time in
-    which sites computed.
+    Attributes:
+        rounds: rounds of a site, mean.
+        round_s: seconds of a synchronisation (with waiting for the others), median.
+        task_s: seconds from a task's announcement to its end, median.
+        simulated_task_s: the same for the same tasks in the simulator, begun at the same times.
+        simulated_rounds: rounds of the same policy in the simulator, with the sites' compute times.
+        per_round_s: seconds of each task, measured and simulated.
+        accuracy: (seconds, mean over the sites) over time.
+        target_s: seconds until the accuracy `target`; None where it was not reached.
+        simulated_target_s: seconds of the rounds that this took, at the simulator's pace.
+        final_accuracy: accuracy at the end; None where not every site had a round.
+        bytes: bytes that agents sent, by link between sites.
+        receivers: receivers of a multicast, mean (0 for no multicasts).
+        computing: fraction of the time in which sites computed.
     """
 
     network: str
@@ -111,8 +119,13 @@ def simulate(
 ) -> list[tuple[float, float, float]]:
     """Return, for each task, (when it was over, its seconds, mean rounds of a site by then), in twice `length` seconds.
 
-    length: None for arguments.seconds. reports: of sites, whose compute times are used if they are known, because the
-    groups and the sharing of links depend on them.
+    Args:
+        policy, topology, values: the system, the network and the number of values.
+        arguments: arguments of the command line.
+        change: gives the redraws of links.
+        reports: reports of sites, whose compute times are used if they are known, because the groups and the
+            sharing of links depend on them.
+        length: seconds; None for arguments.seconds.
     """
     found: list[tuple[float, float, float]] = []
     length = length or arguments.seconds
@@ -146,7 +159,7 @@ def simulate(
 
 
 def weather(run: Simulation, change: Change, every: float) -> None:
-    """Redraw all links of the simulation every so many seconds (0: never)."""
+    """Redraw all links of the simulation every so many seconds (0 for never)."""
 
     def redraw(k: int) -> None:
         for (u, v), mbps in change(k).items():
@@ -162,9 +175,13 @@ def weather(run: Simulation, change: Change, every: float) -> None:
 class Trained:
     """Result of one system in the emulated sites.
 
-    reports: of each site. tasks: seconds of each task, by its number. orders: with the seconds after the start at which
-    they were given. idle: fraction of the CPU. seconds: how long it trained. receivers: of a multicast, mean (0: there
-    was none).
+    Attributes:
+        reports: report of each site.
+        tasks: seconds of each task, by its number.
+        orders: orders, with the seconds after the start at which they were given.
+        idle: idle fraction of the CPU time.
+        seconds: how long it trained.
+        receivers: receivers of a multicast, mean (0 for no multicasts).
     """
 
     reports: list[dict[str, Any]]
@@ -176,8 +193,11 @@ class Trained:
 
 
 class _Progress:
-    """Progress of the coordinator while the sites train. over: the time is over, and what agents say then is
-    left out."""
+    """Progress of the coordinator while the sites train.
+
+    Attributes:
+        over: the time is over, and later messages of agents are left out.
+    """
 
     def __init__(self) -> None:
         self.tasks: dict[int, float] = {}
@@ -375,8 +395,15 @@ def _result(
     paced: list[tuple[float, float, float]],
     topology: Topology,
 ) -> Result:
-    """Return the results of a system. title: the network and the system. both: of each task its seconds, measured and
-    simulated. paced: what `simulate` returned.
+    """Return the results of a system.
+
+    Args:
+        title: the network and the system.
+        arguments: arguments of the command line.
+        trained: the result in the emulated sites.
+        both: seconds of each task, measured and simulated.
+        paced: the result of `simulate`.
+        topology: the network.
     """
     reports, length = trained.reports, trained.seconds
     measured, simulated = [s for s, _ in both], [s for _, s in both]

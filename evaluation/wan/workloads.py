@@ -54,8 +54,8 @@ RUNTIMES = {
 
 @cache
 def aws_samples(source: str) -> NDArray[np.float64]:
-    """Return Mbit/s between AWS regions: "dtfm" (45 pairs of 10 regions) or "intercloud" (small machines, 17
-    regions).
+    """Return Mbit/s between AWS regions: "dtfm" (45 pairs of 10 regions) or "intercloud" (small machines, 17 regions),
+    as published.
     """
     if source == "dtfm":
         pairs = json.loads((DATA / "aws_dtfm.json").read_text())["pairs"]
@@ -67,8 +67,8 @@ def aws_samples(source: str) -> NDArray[np.float64]:
 def bandwidths(network: str, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Return an (n, n) matrix in Mbit/s, each direction drawn on its own.
 
-    N1: from measurements between Amazon EC2 regions (`dtfm`; N1i: `intercloud`). N2: k * 25 with k in 1 .. 10 from N(5,
-    1), rounded.
+    N1 is drawn from measurements between Amazon EC2 regions (`dtfm`; N1i is drawn from `intercloud`). N2 is k * 25 with
+    k in 1 .. 10 from N(5, 1), rounded.
     """
     if network in ("N1", "N1i"):
         matrix = rng.choice(aws_samples("dtfm" if network == "N1" else "intercloud"), (n, n))

@@ -1,6 +1,6 @@
-"""Tasks that an agent was told of last, one of each kind.
+"""The tasks that an agent was told of last, one of each kind.
 
-The coordinator keeps them of each agent, and the agent keeps its own, by the same rule: a task that equals one which
+The coordinator keeps them for each agent, and the agent keeps its own, by the same rule: a task that equals one which
 both know, except for its number and round, is announced by that one's number.
 """
 
@@ -26,7 +26,7 @@ def _kind(task: Task) -> Kind:
 
 
 class Told:
-    """Tasks that one agent was told; their kinds are in the order in which they were told last."""
+    """The tasks of which one agent was told; their kinds are in the order in which they were told last."""
 
     def __init__(self) -> None:
         self._tasks: dict[Kind, Task] = {}
@@ -40,7 +40,7 @@ class Told:
         return before
 
     def numbered(self, number: int) -> Task | None:
-        """Return the task of this number, None where it is not kept (any more)."""
+        """Return the task of this number; None where it is not kept any more."""
         return next((task for task in self._tasks.values() if task.number == number), None)
 
     def forget(self) -> None:

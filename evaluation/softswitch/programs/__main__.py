@@ -13,7 +13,7 @@ COMPILER = "p4c-bm2-ss"
 
 
 def main() -> int:
-    """Run the command. Exit status: 1 without the compiler."""
+    """Run the command. Return the exit status, 1 where the compiler is missing."""
     argparse.ArgumentParser(prog="python -m evaluation.softswitch.programs", description=__doc__).parse_args()
     if shutil.which(COMPILER) is None:
         print(f"{COMPILER} is not on PATH")
