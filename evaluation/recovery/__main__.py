@@ -12,14 +12,10 @@ from controlplane.planner.job import ON_WORKERS, place_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
-from evaluation.recovery import namespaces
 from evaluation.recovery.bound import most_carried
 from evaluation.recovery.disturbances import KINDS, LENGTH, LOSSES, SHARE, WINDOW, Played, Recovery
 from evaluation.recovery.networks import racks
 from evaluation.recovery.virtual import VirtualNetwork
-from topologies.command import guarded
-from topologies.network import EmulationError
-from topologies.zygote import HostFailure
 
 GOAL_SECONDS = 2.0
 SLACK_SECONDS = 8.0
@@ -55,12 +51,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--kinds",
         default=",".join(KINDS),
         help="; ".join(f"{name}: {what}" for name, what in KINDS.items()).replace("%", "%%"),
-    )
-    parser.add_argument(
-        "--namespaces",
-        action="store_true",
-        help="on network namespaces and softswitch, in real seconds, as far as they have the kinds (needs root; give "
-        "--k): how busy this machine is makes a difference",
     )
     parser.add_argument("--json", action="store_true", help="instead of a table")
     arguments = parser.parse_args(argv)
@@ -102,28 +92,9 @@ def row(one: Recovery, right: bool, most: float | None) -> str:
     )
 
 
-def real(arguments: argparse.Namespace, topology: Topology, plan: Plan) -> int:
-    """Run on namespaces, and return the exit status."""
-    kinds = [kind for kind in arguments.kinds if kind in namespaces.KINDS]
-
-    def work() -> int:
-        measured = namespaces.measure(topology, plan, kinds, SLACK_SECONDS / 2)
-        if arguments.json:
-            print(json.dumps([one.to_json() for one in measured], indent=2))
-        else:
-            print(f"{len(plan.job.workers)} workers, {len(plan.trees)} trees, {plan.rate_mbps:.3g} Mbit/s planned")
-            print(*measured, sep="\n")
-        back = [one.back_seconds is not None and one.back_seconds <= GOAL_SECONDS for one in measured]
-        return 0 if all(back) and all(one.right for one in measured) else 1
-
-    return guarded("recovery", work, EmulationError, HostFailure, ValueError)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     topology, plan = network_of(arguments)
-    if arguments.namespaces:
-        return real(arguments, topology, plan)
     found, good = [], True
     if not arguments.json:
         print(f"{len(plan.job.workers)} workers, {len(plan.trees)} trees, {plan.rate_mbps:.3g} Mbit/s planned")

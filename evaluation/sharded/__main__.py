@@ -20,19 +20,16 @@ from typing import Any
 from controlplane.common.command_line import value
 from controlplane.common.inputs import parse_bytes
 from controlplane.planner.generators import fattree
-from controlplane.planner.job import JobError, place_job
-from controlplane.planner.plan.limits import DoesNotFit
-from controlplane.planner.strategies import Infeasible, get_strategy
-from controlplane.planner.topology import TopologyError
-from controlplane.targets.base import TargetError
-from topologies import Emulation, EmulationError
+from controlplane.planner.job import place_job
+from controlplane.planner.strategies import get_strategy
+from evaluation.ranks import REFUSALS, run_ranks
+from topologies import Emulation
 from topologies.command import Say, guarded, stopwatch
-from topologies.deployment import Fabric, Service
+from topologies.deployment import Fabric
 from topologies.zygote import HostFailure, Zygote
 
 HERE = "evaluation.sharded.ranks"
 PORT = 29530
-SECONDS = 300.0
 MODULES = (
     "torch", "torch.distributed.fsdp", "worker_agent.torch.backend", "examples.train_gpt", HERE, "topologies.hosts",
 )  # fmt: skip
@@ -62,75 +59,39 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-class Runs:
-    """Runs functions on all workers."""
-
-    def __init__(self, arguments: argparse.Namespace, say: Say) -> None:
-        self.arguments, self.say = arguments, say
-        self._runs = 0
-
-    def all(self) -> dict[str, Any]:
-        """Run both measurements, through the switches and over gloo. Raise HostFailure, and emulation and planner
-        errors.
-        """
-        arguments = self.arguments
-        self.topology = fattree(4, arguments.mbps, aggregation_mbps=None, ingress_mbps=None)
-        self.job = replace(
-            place_job(self.topology, arguments.workers, arguments.servers, seed=arguments.seed), gathers=True
-        )
-        plan = get_strategy("inart")(self.topology, self.job, seed=arguments.seed)
-        self.say(f"planned: {plan.rate_mbps:.4g} of {arguments.mbps:g} Mbit/s")
-        with ExitStack() as stack:
-            self.emulation = stack.enter_context(Emulation(self.topology, "softswitch", seed=arguments.seed))
-            self.zygote = stack.enter_context(Zygote(self.emulation, MODULES))
-            fabric = stack.enter_context(Fabric(self.emulation))
-            service = stack.enter_context(fabric.serve(plan))
-            self.say("the network is up")
-            self.zygote.wait_ready()
-            found: dict[str, Any] = {"workers": arguments.workers, "mbps": arguments.mbps, "bytes": arguments.bytes}
-            model = ["--width", str(arguments.width), "--layers", str(arguments.layers), "--batch", "2"]
-            model += ["--steps", str(arguments.steps), "--seed", str(arguments.seed)]
-            model += ["--half"] * arguments.half + ["--ahead"] * (not arguments.one_by_one)
-            for name, over in (("inart", service), ("gloo", None)):
-                reports = self._run("collectives", over, backend=name, size=arguments.bytes, repeat=arguments.repeat)
-                found[name] = {key: max(report[key] for report in reports) for key in reports[0]}
-                self.say(f"collectives over {name}: done")
-                how = "full" if over is not None else "full-gloo"
-                reports = self._run("train", over, options=["--how", how, *model])
-                found[name]["step"] = statistics.median(reports[0]["step_seconds"][1:])
-                found[name]["losses"] = reports[0]["losses"]
-                found["parameters"] = reports[0]["parameters"]
-                self.say(
-                    f"trained over {name}: {found[name]['step']:.2f} s a step, loss {reports[0]['losses'][-1]:.4f}"
-                )
-                if over is not None and not (found[name]["in_network"] and all(one["in_network"] for one in reports)):
-                    raise HostFailure("the workers fell back to gloo: nothing would be measured")
-        return found
-
-    def _run(self, function: str, service: Service | None, **more: Any) -> list[dict[str, Any]]:
-        self._runs += 1
-        job, processes = self.job, []
-        controller = service.address if service is not None else ""
-        if controller:
-            for node in job.parameter_servers:
-                server = {"controller": controller}
-                processes.append(self.zygote.spawn(node, "topologies.hosts:parameter_server", server))
-        roots = len(processes)
-        for number, node in enumerate(job.workers):
-            environment = {
-                "RANK": str(number),
-                "WORLD_SIZE": str(len(job.workers)),
-                "MASTER_ADDR": self.topology.address(job.workers[0]),
-                "MASTER_PORT": str(PORT + self._runs),
-                "GLOO_SOCKET_IFNAME": self.emulation.interface(node),
-                "INART_CONTROLLER": controller,
-            }
-            processes.append(self.zygote.spawn(node, f"{HERE}:{function}", {"environment": environment, **more}))
-        try:
-            return [process.receive(SECONDS) for process in processes[roots:]]
-        finally:
-            for process in processes:
-                process.end()
+def measure(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
+    """Run both measurements, through the switches and over gloo, and return the results. Raise HostFailure, and
+    emulation and planner errors.
+    """
+    topology = fattree(4, arguments.mbps, aggregation_mbps=None, ingress_mbps=None)
+    job = replace(place_job(topology, arguments.workers, arguments.servers, seed=arguments.seed), gathers=True)
+    plan = get_strategy("inart")(topology, job, seed=arguments.seed)
+    say(f"planned: {plan.rate_mbps:.4g} of {arguments.mbps:g} Mbit/s")
+    with ExitStack() as stack:
+        emulation = stack.enter_context(Emulation(topology, "softswitch", seed=arguments.seed))
+        zygote = stack.enter_context(Zygote(emulation, MODULES))
+        fabric = stack.enter_context(Fabric(emulation))
+        service = stack.enter_context(fabric.serve(plan))
+        say("the network is up")
+        zygote.wait_ready()
+        found: dict[str, Any] = {"workers": arguments.workers, "mbps": arguments.mbps, "bytes": arguments.bytes}
+        model = ["--width", str(arguments.width), "--layers", str(arguments.layers), "--batch", "2"]
+        model += ["--steps", str(arguments.steps), "--seed", str(arguments.seed)]
+        model += ["--half"] * arguments.half + ["--ahead"] * (not arguments.one_by_one)
+        ways = (("inart", service.address, "full", PORT), ("gloo", "", "full-gloo", PORT + 2))
+        for name, controller, how, port in ways:
+            given = {"backend": name, "size": arguments.bytes, "repeat": arguments.repeat}
+            reports = run_ranks(zygote, job, f"{HERE}:collectives", port, controller, **given)
+            found[name] = {key: max(report[key] for report in reports) for key in reports[0]}
+            say(f"collectives over {name}: done")
+            reports = run_ranks(zygote, job, f"{HERE}:train", port + 1, controller, options=["--how", how, *model])
+            found[name]["step"] = statistics.median(reports[0]["step_seconds"][1:])
+            found[name]["losses"] = reports[0]["losses"]
+            found["parameters"] = reports[0]["parameters"]
+            say(f"trained over {name}: {found[name]['step']:.2f} s a step, loss {reports[0]['losses'][-1]:.4f}")
+            if controller and not (found[name]["in_network"] and all(one["in_network"] for one in reports)):
+                raise HostFailure("the workers fell back to gloo: nothing would be measured")
+    return found
 
 
 def table(found: dict[str, Any]) -> str:
@@ -155,12 +116,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     say = (lambda line: None) if arguments.json else stopwatch()
 
     def work() -> int:
-        found = Runs(arguments, say).all()
+        found = measure(arguments, say)
         print(json.dumps(found) if arguments.json else table(found))
         return 0
 
-    refusals = (EmulationError, TargetError, TopologyError, JobError, DoesNotFit, Infeasible, HostFailure)
-    return guarded("evaluation.sharded", work, *refusals)
+    return guarded("evaluation.sharded", work, *REFUSALS)
 
 
 if __name__ == "__main__":

@@ -18,19 +18,16 @@ from contextlib import ExitStack
 from typing import Any
 
 from controlplane.planner.generators import fattree
-from controlplane.planner.job import Job, JobError, place_job
-from controlplane.planner.plan.limits import DoesNotFit
-from controlplane.planner.strategies import Infeasible, get_strategy
-from controlplane.planner.topology import TopologyError
-from controlplane.targets.base import TargetError
-from topologies import Emulation, EmulationError
+from controlplane.planner.job import place_job
+from controlplane.planner.strategies import get_strategy
+from evaluation.ranks import REFUSALS, run_ranks
+from topologies import Emulation
 from topologies.command import Say, guarded, stopwatch
-from topologies.deployment import Fabric, Service
+from topologies.deployment import Fabric
 from topologies.zygote import HostFailure, Zygote
 
 HERE = "evaluation.stragglers.ranks"
 PORT = 29630
-SECONDS = 300.0
 MODULES = (
     "torch", "torch._dynamo", "sklearn.datasets", "worker_agent.torch.deadline", "examples.train_digits", HERE,
     "topologies.hosts",
@@ -79,7 +76,7 @@ def measure(arguments: argparse.Namespace, say: Say) -> list[dict[str, Any]]:
             for number, (name, how) in enumerate(RUNS.items()):
                 port = PORT + seed * len(RUNS) + number
                 call = {"options": options_of(arguments, seed), **how}
-                reports = run_ranks(zygote, service, job, port, call)
+                reports = run_ranks(zygote, job, f"{HERE}:train", port, service.address, **call)
                 if len({report["bits"] for report in reports}) != 1:
                     raise HostFailure("the ranks' models differ")
                 if not all(report["in_network"] for report in reports):
@@ -97,29 +94,6 @@ def measure(arguments: argparse.Namespace, say: Say) -> list[dict[str, Any]]:
 def options_of(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
     names = ("slow", "compute", "deviations", "steps", "batch", "width", "rate")
     return {name: getattr(arguments, name) for name in names} | {"seed": seed}
-
-
-def run_ranks(zygote: Zygote, service: Service, job: Job, port: int, call: dict[str, Any]) -> list[dict[str, Any]]:
-    """Run one training on all workers, and return their reports."""
-    processes = []
-    for node in job.parameter_servers:
-        processes.append(zygote.spawn(node, "topologies.hosts:parameter_server", {"controller": service.address}))
-    roots = len(processes)
-    for number, node in enumerate(job.workers):
-        environment = {
-            "RANK": str(number),
-            "WORLD_SIZE": str(len(job.workers)),
-            "MASTER_ADDR": zygote.emulation.topology.address(job.workers[0]),
-            "MASTER_PORT": str(port),
-            "GLOO_SOCKET_IFNAME": zygote.emulation.interface(node),
-            "INART_CONTROLLER": service.address,
-        }
-        processes.append(zygote.spawn(node, f"{HERE}:train", {"environment": environment, **call}))
-    try:
-        return [process.receive(SECONDS) for process in processes[roots:]]
-    finally:
-        for process in processes:
-            process.end()
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -154,8 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(rows) if arguments.json else table(rows))
         return 0
 
-    refusals = (EmulationError, TargetError, TopologyError, JobError, DoesNotFit, Infeasible, HostFailure)
-    return guarded("evaluation.stragglers", work, *refusals)
+    return guarded("evaluation.stragglers", work, *REFUSALS)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-/* What engines do without the check, to measure what it costs (evaluation/hosts/check_cost.py and checks.py): the same
+/* What engines do without the check, to measure what it costs (evaluation/hosts/check_cost.py): the same
  * passes over a packet's numbers as with it (checked_numbers.h), less the check's part of them.
  */
 #ifndef INART_UNCHECKED_H
