@@ -78,7 +78,7 @@ def format_status(status: pb.StatusReply) -> str:
         rows = map(_switch_row, status.switches)
         lines += ["", *_table(("switch", "address", "state", "labels/groups/routes", "refills", "verdicts"), rows)]
     if status.without:
-        lines += ["", f"kept off: {', '.join(status.without)}"]
+        lines += ["", f"disabled: {', '.join(status.without)}"]
     if status.others:
         head = ("other traffic from", "to", "measured", "left to it", "of")
         lines += ["", *_table(head, map(_other_row, status.others))]
@@ -302,7 +302,7 @@ def _add_replan(commands: Orders) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME",
-        help="disable a switch, link (V1-V2) or parameter server (status: kept off)",
+        help="disable a switch, link (V1-V2) or parameter server",
     )
     plan.add_argument("--with", dest="restored", action="append", default=[], metavar="NAME", help="use it again")
     plan.add_argument("--strategy", metavar="NAME", help="strategy (default: that of the running plan)")
@@ -357,7 +357,7 @@ def run_replan(arguments: argparse.Namespace) -> None:
         arguments.output.write_text(reply.plan + "\n")
     words = format_replan(reply)
     if (arguments.without or arguments.restored) and not arguments.dry_run:
-        words += "\nwhat is kept off is so for all jobs: job list shows what each has now"
+        words += "\ndisabled parts are so for all jobs: job list shows what each job has now"
     _print(arguments, reply, words)
 
 

@@ -47,7 +47,7 @@ def run_drain(arguments: argparse.Namespace) -> None:
     status = _status(arguments)
     off = {entry.partition(" (")[0] for entry in status.without}
     if not off.issuperset(arguments.parts):
-        raise ControllerError(refused or f"{names}: not kept off")
+        raise ControllerError(refused or f"{names}: not disabled")
     deadline = time.monotonic() + (arguments.wait or 0.0)
     while status.uses and not any(use.fixed for use in status.uses) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
@@ -75,7 +75,7 @@ def run_undrain(arguments: argparse.Namespace) -> None:
     except ControllerError as error:
         refused = str(error)
         off = {entry.partition(" (")[0] for entry in _status(arguments).without}
-        if "is not kept off" in refused or off.intersection(arguments.parts):
+        if "is not disabled" in refused or off.intersection(arguments.parts):
             raise
     names = ", ".join(arguments.parts)
     print(json.dumps({"parts": list(arguments.parts)}) if arguments.json else f"{names}: plans may use it again")

@@ -203,9 +203,9 @@ class Network:
         ]  # not in this topology, which may differ from the last one
         self.failover.take(Ordered(tuple(name for name in kept_off if name not in gone), ()))
         if self.state.off:
-            self.log(f"kept off as before, until replan --with: {', '.join(self.state.off)}")
+            self.log(f"disabled as before, until replan --with: {', '.join(self.state.off)}")
         if gone:
-            self.log(warning(f"was kept off and is not in the topology any more: {', '.join(gone)}"))
+            self.log(warning(f"was disabled and is not in the topology any more: {', '.join(gone)}"))
         for number in begun:
             self.switches.keep(number, None)
         for stored in jobs:

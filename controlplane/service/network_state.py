@@ -116,7 +116,7 @@ class NetworkState:
                 for name in (node, *self.parts.layout.only_switch(node)):
                     if name in self.off:
                         hangs = f"{node} hangs on {name}, which" if name != node else node
-                        raise JobsError(f"job {job.name!r}: {hangs} is kept off ({self.off[name]})")
+                        raise JobsError(f"job {job.name!r}: {hangs} is disabled ({self.off[name]})")
 
 
 def layout_of(topology: Topology) -> Layout:

@@ -62,7 +62,7 @@ class Replan:
         if self.dry_run:
             return ""
         if self.off:
-            return f"; {', '.join(self.off)} kept off all the same, until --with {self.off[0]}"
+            return f"; {', '.join(self.off)} disabled all the same, until --with {self.off[0]}"
         return f"; {', '.join(self.restored)} can be used again all the same" if self.restored else ""
 
 
@@ -136,7 +136,7 @@ def _kept_off(network: Network, order: Replan, jobs: Iterable[RunningJob]) -> Ma
     there = network.state.kept_off
     wrong = [name for name in order.restored if name not in there]
     if wrong:
-        raise JobsError(f"{wrong[0]} is not kept off; kept off: {', '.join(there) or 'nothing'}")
+        raise JobsError(f"{wrong[0]} is not disabled; disabled: {', '.join(there) or 'nothing'}")
     kept = {name: why for name, why in network.state.off.items() if name not in order.restored}
     later = kept | dict.fromkeys(order.off, Why.OPERATOR)
     without(network.topology, later)

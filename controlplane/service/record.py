@@ -106,7 +106,7 @@ class Recorder:
 
     def parts(self, event: str, off: Mapping[str, str], used: Sequence[str]) -> None:
         """Record what is disabled from now on, and why, and what is used again."""
-        words = [f"{name} is kept off ({why})" for name, why in off.items()]
+        words = [f"{name} is disabled ({why})" for name, why in off.items()]
         words += [f"{name} is used again" for name in used]
         whys = {name: str(why) for name, why in off.items()}
         level = Level.WARNING if off and event != "Ordered" else Level.INFO

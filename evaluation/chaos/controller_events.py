@@ -113,7 +113,7 @@ class ControllerEvents:
             return
         kept_off = [name.partition(" (")[0] for name in reply.without if name.endswith(f"({Why.CORRUPTS})")]
         if kept_off:
-            one.evidence["kept off"] = ", ".join(kept_off)
+            one.evidence["disabled"] = ", ".join(kept_off)
             self._disable(one, {"restored": kept_off})
 
     def _disable(self, one: Happening, change: Mapping[str, list[str]]) -> None:

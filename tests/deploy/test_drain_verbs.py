@@ -61,7 +61,7 @@ def test_a_drained_switch_is_empty_and_used_again_after_undrain(rig, order, caps
     assert capsys.readouterr().out == f"{spine}: plans may use it again\n"
     assert not rig.network.state.off
     assert order("undrain", spine) == 1
-    assert f"{spine} is not kept off" in capsys.readouterr().err
+    assert f"{spine} is not disabled" in capsys.readouterr().err
 
 
 def test_an_operator_waits_for_no_plan_where_jobs_can_be_led_around(rig, order, capsys, until, monkeypatch):

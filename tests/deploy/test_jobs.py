@@ -337,7 +337,7 @@ def test_switches_in_maintenance_stay_so_after_a_restart_of_the_controller(rig):
     both = Job("both", TWO.workers, (*TWO.parameter_servers, *ACROSS.parameter_servers), 1_000_000)
     with StateFolder(rig.folder / "state") as state:
         rig.network.changed = lambda: state.save(rig.network.stored(), rig.network.taken_out())
-        with pytest.raises(JobsError, match="there is no job; c2 kept off all the same, until --with c2"):
+        with pytest.raises(JobsError, match="there is no job; c2 disabled all the same, until --with c2"):
             rig.network.replan(off=["c2"])
         assert state.kept_off() == ["c2"], "also where no plan changes"
         rig.add(both)
@@ -351,7 +351,7 @@ def test_switches_in_maintenance_stay_so_after_a_restart_of_the_controller(rig):
         rig.network = rig.open()
         rig.network.start(state.load(), [*state.kept_off(), "x9"])
     assert rig.network.state.kept_off == dict.fromkeys(["a2-c3", "c1", server], "operator")
-    assert any("kept off as before, until replan --with: a2-c3, c1" in line for line in rig.log)
+    assert any("disabled as before, until replan --with: a2-c3, c1" in line for line in rig.log)
     assert any("not in the topology any more: x9" in line for line in rig.log)
     (job,) = rig.network.jobs
     assert not job.without, "nobody to take back"
@@ -454,7 +454,7 @@ def test_operator_keeps_things_off_and_takes_that_back(rig):
     routes = [flow.route for tree in one.updater.plan.trees for flow in tree.flows]
     assert not any("c1" in route for route in routes)
     assert not any({u, v} == {"c2", "a1"} for route in routes for u, v in pairwise(route))
-    with pytest.raises(JobsError, match="c3 is not kept off; kept off: c1, c2-a1"):
+    with pytest.raises(JobsError, match="c3 is not disabled; disabled: c1, c2-a1"):
         rig.network.replan(restored=["c3"])
     with pytest.raises(TopologyError, match="no switch, link"):
         rig.network.replan(off=["c99"])
@@ -505,7 +505,7 @@ def test_worker_that_its_job_waits_for_cannot_be_kept_off(rig):
 def test_order_that_a_job_cannot_follow_says_that_it_holds_all_the_same(rig):
     rig.add(ONE)
     edge = TREE.access_switch(SERVERS[0])
-    with pytest.raises(UpdateError, match=f"no route .*; {edge} kept off all the same, until --with {edge}"):
+    with pytest.raises(UpdateError, match=f"no route .*; {edge} disabled all the same, until --with {edge}"):
         rig.network.replan(off=[edge])
     assert rig.network.state.off == {edge: "operator"}
 
@@ -565,7 +565,7 @@ def test_worker_that_is_lost_for_good_is_back_when_an_operator_says_so(rig, unti
     assert rig.network.state.kept_off == {lost: "lost, job may-lose"}
     until(lambda: rig.network.answers["agents gone on without"] == 1, "it is counted")
     back = running.roster.join(pb.JoinRequest(node=lost, role="worker", version=ENCODING))
-    with pytest.raises(JobsError, match="h9 is not kept off; kept off: h3"):
+    with pytest.raises(JobsError, match="h9 is not disabled; disabled: h3"):
         rig.network.replan(restored=["h9"])
     rig.network.replan(restored=[lost])
     assert running.updater.plan.job.workers == SERVERS[:4]

@@ -241,7 +241,7 @@ def test_job_that_is_cut_off_waits_and_the_others_are_led_around(rig):
     for job in (one, two):
         for tree in job.updater.plan.trees:
             assert all(victim.name not in flow.route for flow in tree.flows)
-    with pytest.raises(JobsError, match=f"hangs on {access}, which is kept off"):
+    with pytest.raises(JobsError, match=f"hangs on {access}, which is disabled"):
         rig.add(Job("late", SERVERS[1:2], SERVERS[15:], 1_000_000))
     rig.network.replanning.rebalance()
     assert rig.as_wanted()

@@ -95,13 +95,13 @@ def test_the_log_names_who_ordered_what_and_what_it_changed(rig, log, tmp_path, 
     assert [one["text"].split()[0] for one in orders] == ["job", "replan", "replan", "job"]
     assert all(one["data"]["seconds"] >= 0 for one in orders), "how long each took"
     assert orders[1]["text"].startswith("replan without=s1")
-    assert "refused: nothing is not kept off" in orders[2]["text"]
+    assert "refused: nothing is not disabled" in orders[2]["text"]
     parts = [one for one in found if one["kind"] == "parts"]
     assert [(one["by"], one["data"]["event"]) for one in parts][:2] == [
         ("operator alice", "Ordered"),
         ("the controller", "Failed"),
     ]
-    assert parts[0]["data"]["off"].keys() == {"s1"} and "s2 is kept off" in parts[1]["text"]
+    assert parts[0]["data"]["off"].keys() == {"s1"} and "s2 is disabled" in parts[1]["text"]
     entries = [one for one in found if one["kind"] == "entries" and one["by"] == "operator alice"]
     assert entries and set(entries[0]["data"]) <= set(NETWORK.switches), "what changed on which switch"
     assert all(number > 0 for number in entries[0]["data"].values())

@@ -117,6 +117,12 @@ def test_wrong_trees_are_refused_in_words(tree, words):
         Task(1, 4, (tree,)).check()
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"trees": [{}]}', '{"trees": [], "unknown": 1}'])
+def test_what_is_no_task_is_refused(text):
+    with pytest.raises(TaskError, match="task: "):
+        Task.from_json(text)
+
+
 @settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_blocks_that_others_take_over_in_the_middle_are_added_exactly_once(seed):

@@ -345,11 +345,11 @@ class Task:
 
     @classmethod
     def from_json(cls, source: Mapping[str, Any] | str) -> Task:
-        """Return the task that `to_json` wrote, as an object or its JSON text. Raise TaskError where a field is missing
-        or unknown.
+        """Return the task that `to_json` wrote, as an object or its JSON text. Raise TaskError where it is no JSON or
+        a field is missing or unknown.
         """
-        data: Mapping[str, Any] = json.loads(source) if isinstance(source, str) else source
         try:
+            data: Mapping[str, Any] = json.loads(source) if isinstance(source, str) else source
             trees = tuple(
                 SumTree(
                     **{
@@ -367,7 +367,7 @@ class Task:
             )
             lists = {name: tuple(data.get(name, ())) for name in ("turns", "weights")}
             return cls(**{**data, **lists, "trees": trees, "detours": _edges(data.get("detours", ()))})
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise TaskError(f"task: {error}") from None
 
 

@@ -186,7 +186,7 @@ def _links(snapshot: Mapping[str, Any], paths: Mapping[Any, Any], full: float) -
         xs, ys = paths[link["from"], link["to"]]
         live = measured > 0.01
         shares = ", ".join(f"{job} {rate:.3g}" for job, rate in sorted(link["jobs"].items()) if rate > 0.01)
-        off = f"kept off ({link['off']})" if link["off"] else ""
+        off = f"disabled ({link['off']})" if link["off"] else ""
         row = {
             "xs": xs, "ys": ys, "from": link["from"], "to": link["to"], "planned": planned, "measured": measured,
             "bandwidth": link["bandwidth_mbps"], "ratio": words, "jobs": off or shares or "none",
@@ -253,7 +253,7 @@ def _switch(node: Mapping[str, Any], colours: Mapping[str, str]) -> tuple[str, s
     detail = f"adds {node['planned_mbps']:.4g}{of} Mbit/s planned; {node['slots_used']} of {node['slots']} slots"
     state = node["problem"] or node["state"]
     if node["off"]:
-        state = f"kept off ({node['off']})"
+        state = f"disabled ({node['off']})"
     colour = "#b8c0cc" if not adds else colours[adds[0]] if len(adds) == 1 else "#6e7781"
     return what, detail, state, colour
 
@@ -264,7 +264,7 @@ def _server(node: Mapping[str, Any], colours: Mapping[str, str]) -> tuple[str, s
     missing = [job for job in jobs if job not in node["joined"]]
     state = f"has not joined {', '.join(missing)}" if missing else "joined" if jobs else ""
     if node["off"]:
-        state = f"kept off ({node['off']})"
+        state = f"disabled ({node['off']})"
     detail = f"takes {node['planned_mbps']:.4g} Mbit/s planned" if node["planned_mbps"] else ""
     if not jobs:
         return what, detail, state, "#d0d7de"

@@ -96,7 +96,7 @@ def _page(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     summary = f"{len(switches)} switches" + (f", {away} of them away" if away else "")
     summary += f", {len(snapshot['nodes']) - len(switches)} servers, {_count(len(snapshot['jobs']))}"
     if snapshot["without"]:
-        summary += f"; kept off: {', '.join(snapshot['without'])}"
+        summary += f"; disabled: {', '.join(snapshot['without'])}"
     jobs = [{**job, "colour": page.colour_of(job["number"])} for job in snapshot["jobs"]]
     links = {(link["from"], link["to"]): link for link in snapshot["links"]}
     for job in jobs:
