@@ -280,7 +280,7 @@ def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
 
 class Server:
     """The root of the trees of one configuration on the interfaces of one host; it runs from construction to close().
-    Thread-safe.
+    It is thread-safe.
 
     Args:
         config: the configuration.

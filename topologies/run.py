@@ -423,7 +423,8 @@ def _read(spec: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
-    Exit status: 0 all well, 1 it could not run, 3 a sum was wrong or a job failed, 130 interrupted.
+    The exit status is 0 where all is well, 1 where it could not run, 3 where a sum was wrong or a job failed, and 130
+    where it was interrupted.
     """
     say = stopwatch()
 

@@ -48,7 +48,7 @@ class _Region:
 
 
 class LocalAgent:
-    """A connection to the agent of this machine. Thread-safe.
+    """A connection to the agent of this machine. It is thread-safe.
 
     Args:
         address: "unix:/path" of the agent's socket, or the name of an abstract one.

@@ -9,7 +9,7 @@ from worker_agent.errors import AgentError, NotReadyError
 
 
 class Readiness:
-    """The state of an agent as the controller's events change it, for threads that wait for it. Thread-safe.
+    """The state of an agent as the controller's events change it, for threads that wait for it. It is thread-safe.
 
     Args:
         problem: why the agent is not ready at first, in words.

@@ -55,7 +55,7 @@ class Relay:
 
         prepare_again -> the engine is stopped, operations are held -> switch_again(first): they start again from there
 
-    Thread-safe.
+    It is thread-safe.
 
     Args:
         drained: called, from a thread of its own, when the old engine is closed.

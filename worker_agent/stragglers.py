@@ -24,7 +24,7 @@ SPREAD_OF_MEDIAN = 1.4826
 
 
 class Turns:
-    """The sums of one rank in their order. Not thread-safe.
+    """The sums of one rank in their order. It is not thread-safe.
 
     Sum `position` is of bucket `position % buckets` of a step.
 

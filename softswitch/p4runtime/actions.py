@@ -1,6 +1,6 @@
 """Converts actions with their parameters between messages and the data plane.
 
-P4Runtime specification, "Action Specification".
+The P4Runtime specification describes this in "Action Specification".
 """
 
 from __future__ import annotations

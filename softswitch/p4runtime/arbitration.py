@@ -1,8 +1,8 @@
 """Elects the client that may write, among the streams of a device, separately for each role.
 
-P4Runtime specification, "Client Arbitration and Controller Replication". A role is a name, and a ``role.config`` that
-its primary may set (:mod:`softswitch.p4runtime.roles`); without one it has access to the whole pipeline.
-This module does not know gRPC: a :class:`Session` has a ``send`` function.
+The P4Runtime specification describes this in "Client Arbitration and Controller Replication". A role is a name, and a
+``role.config`` that its primary may set (:mod:`softswitch.p4runtime.roles`); without one it has access to the whole
+pipeline. This module does not know gRPC: a :class:`Session` has a ``send`` function.
 """
 
 from __future__ import annotations

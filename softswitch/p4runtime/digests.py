@@ -1,7 +1,7 @@
 """``DigestEntry``, and the ``DigestList`` messages that it configures.
 
-P4Runtime specification, "DigestEntry". The data plane gives each message once until it is told to forget it. So the
-messages that wait here are distinct, and those that were sent and not acknowledged do not come again.
+The P4Runtime specification describes this in "DigestEntry". The data plane gives each message once until it is told to
+forget it. So the messages that wait here are distinct, and those that were sent and not acknowledged do not come again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``CounterEntry`` and ``RegisterEntry``: arrays that are accessed by index or as a whole.
 
-P4Runtime specification, "CounterEntry" and "RegisterEntry".
+The P4Runtime specification describes this in "CounterEntry" and "RegisterEntry".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Converts the match keys of table entries and value set members between messages and the data plane.
 
-P4Runtime specification, "Match Format".
+The P4Runtime specification describes this in "Match Format".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``MeterEntry`` and ``DirectMeterEntry``: configurations and per-colour counters.
 
-P4Runtime specification, "MeterEntry" and "DirectMeterEntry".
+The P4Runtime specification describes this in "MeterEntry" and "DirectMeterEntry".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Converts plain numbers, as compiled programs have them, to values of P4 types as ``P4Data``.
 
-P4Runtime specification, "Representation of Arbitrary P4 Types".
+The P4Runtime specification describes this in "Representation of Arbitrary P4 Types".
 """
 
 from __future__ import annotations

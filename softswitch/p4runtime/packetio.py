@@ -1,7 +1,7 @@
 """Packet-in and packet-out: converts controller metadata to and from the header that the P4 program parses.
 
-P4Runtime specification, "ControllerPacketMetadata" and "Packet I/O". The fields of the ``@controller_header`` are
-packed in their order, most significant bit first, before the frame.
+The P4Runtime specification describes this in "ControllerPacketMetadata" and "Packet I/O". The fields of the
+``@controller_header`` are packed in their order, most significant bit first, before the frame.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Forwarding pipeline configs: P4Info, program and their schema, made once and shared by all devices that use them.
 
-P4Runtime specification, "P4 Forwarding-Pipeline Configuration".
+The P4Runtime specification describes this in "P4 Forwarding-Pipeline Configuration".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``ActionProfileMember``, ``ActionProfileGroup``, and the actions of entries in tables with an action profile.
 
-P4Runtime specification, "ActionProfileMember & ActionProfileGroup" and "One Shot Action Selector Programming". A
-one-shot action set becomes a group and members of its own, with ids that no client can name.
+The P4Runtime specification describes this in "ActionProfileMember & ActionProfileGroup" and "One Shot Action Selector
+Programming". A one-shot action set becomes a group and members of its own, with ids that no client can name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """RECONCILE_AND_COMMIT: writes the forwarding state of one pipeline to another.
 
-P4Runtime specification, "SetForwardingPipelineConfig RPC". It keeps the objects that a client could write again:
-entries and default actions, groups and sessions, members, value sets, meter and digest configurations. Counters and
-registers belong to the data plane and start afresh.
+The P4Runtime specification describes this in "SetForwardingPipelineConfig RPC". It keeps the objects that a client
+could write again: entries and default actions, groups and sessions, members, value sets, meter and digest
+configurations. Counters and registers belong to the data plane and start afresh.
 """
 
 from __future__ import annotations

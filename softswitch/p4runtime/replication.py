@@ -1,7 +1,7 @@
 """Multicast groups and clone sessions: the entries of the packet replication engine.
 
-P4Runtime specification, "PacketReplicationEngineEntry". The data plane cannot be asked for its groups, so this module
-keeps the entries as they were written, for reads.
+The P4Runtime specification describes this in "PacketReplicationEngineEntry". The data plane cannot be asked for its
+groups, so this module keeps the entries as they were written, for reads.
 """
 
 from __future__ import annotations

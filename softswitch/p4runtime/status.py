@@ -1,6 +1,6 @@
 """Errors as P4Runtime reports them: canonical codes, and one ``p4.v1.Error`` per element of a batch.
 
-P4Runtime specification, "Error Reporting Messages".
+The P4Runtime specification describes this in "Error Reporting Messages".
 """
 
 from __future__ import annotations

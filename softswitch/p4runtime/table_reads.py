@@ -1,6 +1,6 @@
 """Reads of ``TableEntry`` and ``DirectCounterEntry``, with wildcards, and idle notifications.
 
-P4Runtime specification, "TableEntry" and "DirectCounterEntry".
+The P4Runtime specification describes this in "TableEntry" and "DirectCounterEntry".
 """
 
 from __future__ import annotations

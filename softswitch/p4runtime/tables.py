@@ -1,6 +1,6 @@
 """Writes of ``TableEntry`` and ``DirectCounterEntry`` (table_reads.py answers reads).
 
-P4Runtime specification, "TableEntry" and "DirectCounterEntry".
+The P4Runtime specification describes this in "TableEntry" and "DirectCounterEntry".
 """
 
 from __future__ import annotations

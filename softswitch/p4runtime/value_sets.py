@@ -1,6 +1,6 @@
 """``ValueSetEntry``: the members of a parser value set, replaced and read as a whole.
 
-P4Runtime specification, "ValueSetEntry".
+The P4Runtime specification describes this in "ValueSetEntry".
 """
 
 from __future__ import annotations

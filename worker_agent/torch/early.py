@@ -55,7 +55,7 @@ class Operation(Protocol):
 
 
 class Window:
-    """The operations since the last agreement. Not thread-safe.
+    """The operations since the last agreement. It is not thread-safe.
 
     Args:
         name, store, size: the name, the store and the number of ranks of the process group; see groups.Ranks.

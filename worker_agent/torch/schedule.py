@@ -6,7 +6,7 @@ from worker_agent.torch.steps import Step
 
 
 class Schedule:
-    """The steps of one rank, numbered. Not thread-safe: its user holds a lock.
+    """The steps of one rank, numbered. It is not thread-safe: its user holds a lock.
 
     A change of path holds from a step on that no rank has begun. From `pause`, which says how many this rank has begun,
     to `resume` the ranks find that step, and new steps have no path yet.
