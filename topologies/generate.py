@@ -1,7 +1,8 @@
 """Writes a topology made by rule as a JSON file, which every command with --topology can read.
 
-python -m topologies generate leafspine --leaves 8 --spines 4 --servers 6 --uplink 40 --output net.json python -m
-topologies generate clos --oversubscription 3 python -m topologies generate ring --help
+python -m topologies generate leafspine --leaves 8 --spines 4 --servers 6 --uplink 40 --output net.json
+python -m topologies generate clos --oversubscription 3
+python -m topologies generate ring --help
 """
 
 from __future__ import annotations

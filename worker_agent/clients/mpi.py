@@ -1,7 +1,7 @@
 """Runs a rank of an MPI program with this node's agent beside it; large collectives then go through the network.
 
-mpirun -H node1,node2 inart mpi --controller HOST:PORT -- ./program # with a job that is there mpirun -H node1,node2
-inart run --nodes node1,node2 -- inart mpi -- ./program # with a job of its own
+mpirun -H node1,node2 inart mpi --controller HOST:PORT -- ./program                 # with a job that is there
+mpirun -H node1,node2 inart run --nodes node1,node2 -- inart mpi -- ./program       # with a job of its own
 
 There is one rank a node. The program is not changed: a library that is loaded before MPI's own (LD_PRELOAD) takes its
 MPI_Allreduce, MPI_Reduce_scatter, MPI_Reduce_scatter_block, MPI_Allgather and MPI_Bcast. The exit status is the

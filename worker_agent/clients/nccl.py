@@ -1,8 +1,8 @@
 """Writes InArt's plugin for NCCL, whose all-reduces then go through the network (CollNet), to a folder.
 
-inart nccl FOLDER # on each node, or once for all of them inart agent --controller HOST:PORT --socket
-/run/inart/agent.sock # on each node LD_LIBRARY_PATH=FOLDER NCCL_NET_PLUGIN=inart NCCL_COLLNET_ENABLE=1
-INART_AGENT=unix:/run/inart/agent.sock torchrun ...
+inart nccl FOLDER                                            # on each node, or once for all of them
+inart agent --controller HOST:PORT --socket /run/inart/agent.sock                                   # on each node
+LD_LIBRARY_PATH=FOLDER NCCL_NET_PLUGIN=inart NCCL_COLLNET_ENABLE=1 INART_AGENT=unix:/run/inart/agent.sock torchrun ...
 
 It has not been tried with GPUs; docs/training.md says what has been tried.
 """

@@ -1,7 +1,7 @@
 """Runs a training command on this node of a job that is in the network for as long as the command runs.
 
-inart run --nodes node1,node2 -- torchrun --nnodes 2 ... train.py srun inart run -- torchrun ... # under Slurm the nodes
-are known
+inart run --nodes node1,node2 -- torchrun --nnodes 2 ... train.py
+srun inart run -- torchrun ...                                      # under Slurm the nodes are known
 
 Start the same line on every node. The first node of the list adds the job and removes it when its command has ended,
 also after Ctrl-C, an error or `kill -9`; the others wait for it. The command gets INART_CONTROLLER and INART_JOB, which

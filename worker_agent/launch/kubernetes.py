@@ -1,7 +1,7 @@
 """Keeps the network's jobs in step with annotated PyTorchJobs of Kubernetes: it adds a job when all its pods have
 nodes, and removes it afterwards.
 
-inart kubernetes --controller 10.1.0.1:9600 # in a pod: examples/kubernetes/operator.yaml
+inart kubernetes --controller 10.1.0.1:9600                 # in a pod: examples/kubernetes/operator.yaml
 
 A PyTorchJob with the annotation `inart/job: ""` (or words as `inart job add` takes them: "ps=2,share,model=100M") has a
 job in the network called k8s-NAMESPACE.NAME from the moment when all its pods have nodes until it has ended, failed,
