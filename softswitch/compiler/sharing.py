@@ -12,8 +12,8 @@ An index is a field, or an expression over fields (p4c writes the expression out
 just assigned). That it stays the same is shown for all paths through the tables, whether or not a packet could take
 them:
 
-1. no field in it is written after the lock could have been taken; 2. where a field F and an expression E both occur, F
-is assigned E in one place alone, before every use of E.
+1. no field in it is written after the lock could have been taken;
+2. where a field F and an expression E both occur, F is assigned E in one place alone, before every use of E.
 
 Other features that make packets depend on each other keep one lock for all: meters, digests, messages, random numbers,
 copies (clone, resubmit, recirculate), idle timeouts, and an egress, which sees queues.
