@@ -97,7 +97,7 @@ def bring(wanted: Mapping[Held, RuleSet], progress: Progress = lambda line: None
 
 
 def bring_those_that_answer(wanted: Mapping[Held, RuleSet]) -> dict[str, int]:
-    """Bring those switches that answer to these rules. Return the number of changes by switch.
+    """Bring the switches that answer at present to these rules. Return the number of changes by switch.
 
     What most of them hold is known. A switch that does not answer, or that is being written to, is left out: the thread
     that watches it fills it later. If one refuses a change, all get back what they held before. Raise FabricError then.

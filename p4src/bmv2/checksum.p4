@@ -1,7 +1,7 @@
 // The IPv4 header checksum of ordinary traffic: verified on arrival (a bad one sets checksum_error), computed anew on
-// departure. Aggregation packets and what is bridged keep their IPv4 header as it is; their hosts check it.
+// departure. Aggregation packets and bridged frames keep their IPv4 header as it is; their hosts check it.
 //
-// Limit: headers without options; others do not leave the switch (route.p4).
+// Limit: headers without options; packets with options do not leave the switch (route.p4).
 #ifndef INART_CHECKSUM_P4
 #define INART_CHECKSUM_P4
 

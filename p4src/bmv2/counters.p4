@@ -1,12 +1,12 @@
-// The verdict counters: what the switch did with each aggregation packet, one counter (packets, bytes) per verdict.
+// The verdict counters say what the switch did with each aggregation packet: one counter (packets, bytes) per verdict.
 //
 //   forwarded | replicated | absorbed | completed | duplicate | stale | flushed | refused | malformed | unknown
 //
-// Each aggregation packet, malformed ones too, is counted exactly once. Counters per flow are in label.p4.
+// Each aggregation packet, malformed ones included, is counted exactly once. Counters per flow are in label.p4.
 //
-// And those of all other traffic, two (packets, bytes) per port, so that plans can be made beside it: what came in,
-// whatever became of it, and what was sent to one port. What goes to several ports, or is dropped, counts for port 511,
-// v1model's port for what is dropped.
+// Two more counters (packets, bytes) per port count all other traffic, so that plans leave room for it: what came in,
+// whatever became of it, and what was sent to one port. What goes to several ports, or is dropped, is counted for port
+// 511, which is v1model's port for dropped packets.
 #ifndef INART_COUNTERS_P4
 #define INART_COUNTERS_P4
 

@@ -12,14 +12,14 @@ typedef bit<9> port_t;
 typedef bit<48> mac_addr_t;
 typedef bit<32> ipv4_addr_t;
 typedef bit<16> group_t;        // a multicast group of the packet replication engine
-typedef bit<32> label_t;        // what an aggregation packet is switched by, as MPLS packets are
+typedef bit<32> label_t;        // what switches forward an aggregation packet by, like an MPLS label
 typedef bit<32> epoch_t;        // a job's plan and membership; two epochs never share a sum
 typedef bit<64> flows_t;        // a bit for each flow into an aggregation point
-typedef bit<64> owner_t;        // whose a slot is: epoch ++ sequence
+typedef bit<64> owner_t;        // the chunk that owns a slot: epoch ++ sequence
 typedef bit<32> slot_t;         // an index into the registers
 typedef bit<8> verdict_t;       // an index into verdict_counter
 
-// Names are those of the Open-Tofino examples and the RFCs.
+// Field names are those of the Open-Tofino examples and the RFCs.
 header ethernet_t {
     mac_addr_t dst_addr;
     mac_addr_t src_addr;
@@ -63,9 +63,9 @@ struct headers_t {
 
 const bit<3> IPV4_MORE_FRAGMENTS = 1;   // the bit of ipv4_t.flags that all fragments but the last have set
 
-// What the slot's values and the packet's have to do with each other; decided in slots.p4, done in values.p4.
+// How the values of the slot and those of the packet are combined: slots.p4 decides it, values.p4 does it.
 enum bit<8> operation_t {
-    NONE = 0,       // the packet's values are what leaves, or the packet does not leave
+    NONE = 0,       // the packet leaves with its own values, or does not leave
     STORE = 1,      // slot = packet
     ADD = 2,        // slot = slot + packet
     ADD_SEND = 3,   // packet = slot + packet
@@ -74,7 +74,7 @@ enum bit<8> operation_t {
 }
 
 struct metadata_t {
-    bool ours;          // UDP to our group, and no port that is not ours: it has a verdict
+    bool ours;          // sent to our group, and not to a port that is not ours: it has a verdict
     verdict_t verdict;
     bool aggregate;     // label_table chose aggregate; its parameters follow
     slot_t slot_base;

@@ -6,14 +6,14 @@
 //          -> IPv4 to a host: route
 //          -> other:          bridge       (both counted by port)
 //
-// An aggregation packet that passes keeps its Ethernet, IPv4 and UDP headers; only what an aggregation point sends on has
-// no UDP checksum (0): its values are new (label.p4).
+// An aggregation packet keeps its Ethernet, IPv4 and UDP headers; only one that an aggregation point sends on loses its
+// UDP checksum (it is 0 then), because its values are new (label.p4).
 //
 // Build options (python -m p4src.build passes them): INART_VALUES values in a packet, INART_SLOTS slots,
 // INART_LABEL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries. The behaviour is written down in docs/protocol.md and, as
 // a program that this one is tested against, in tests/model/switch.py.
-// Limit: no other packet may be between slots and values of the same slot. @atomic says so, but bmv2's v1model has one
-// thread in ingress and ignores it, as does softswitch, which works on one packet at a time.
+// Limit: while a packet is between slots and values, no other packet of its slot may be there. @atomic says so; bmv2's
+// v1model ignores that, but has one thread in ingress, and softswitch works on one packet at a time.
 #include <core.p4>
 #include <v1model.p4>
 

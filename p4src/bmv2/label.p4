@@ -7,7 +7,7 @@
 //
 // A packet that arrives on a port where its flow does not belong is a miss. Each entry has a counter (packets, bytes).
 // Limit: INART_LABEL_TABLE_SIZE entries. slot_base + slot_mask must be below INART_SLOTS, slot_mask one less than a
-// power of two, flow one bit of everyone, group not 0: the control plane sees to it.
+// power of two, flow one bit of everyone, group not 0: the control plane ensures it.
 #ifndef INART_LABEL_P4
 #define INART_LABEL_P4
 
@@ -27,13 +27,13 @@ control Label(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
         standard_metadata.mcast_grp = group;
     }
 
-    // flow: this flow's bit at its aggregation point; everyone: those of all its flows. A complete sum leaves with
-    // next_label, anything less with partial_label.
+    // flow is this flow's bit at its aggregation point, everyone the bits of all flows there. A complete sum leaves
+    // with next_label, anything less with partial_label.
     @name(".aggregate") @id(3)
     action aggregate(slot_t slot_base, slot_t slot_mask, flows_t flow, flows_t everyone,
                      label_t next_label, label_t partial_label, port_t port) {
         meta.aggregate = true;
-        hdr.udp.checksum = 0;    // label, bitmap and values of what leaves are others
+        hdr.udp.checksum = 0;    // what leaves has another label, other flows and values
         meta.slot_base = slot_base;
         meta.slot_mask = slot_mask;
         meta.flow = flow;

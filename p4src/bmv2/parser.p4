@@ -9,7 +9,7 @@
 //                             --another port----> accept                              (ordinary traffic)
 //
 // A packet that is too short for its headers leaves the parser with parser_error set and the header that did not fit
-// invalid; ingress counts it as malformed, if it is ours. One that is too long is found by its length, also in ingress.
+// invalid; ingress counts it as malformed, if it is ours. Ingress also finds, by its length, one that is too long.
 #ifndef INART_PARSER_P4
 #define INART_PARSER_P4
 

@@ -1,4 +1,4 @@
-// The slot algorithm: whose slot it is, which flows have contributed, and so what happens to this packet.
+// The slot algorithm: which chunk owns the slot, which flows have contributed, and so what happens to this packet.
 //
 //                     a result ------------------------------------------> refused
 //   same epoch, sequence < the slot's -----------------------------------> stale: pass through
@@ -11,13 +11,13 @@
 //   flow known  --> RESEND ----------------------------------------------> flushed: close, send what is there
 //               --> otherwise -------------------------------------------> duplicate
 //
-// A flow is a worker, or the complete sums of an aggregation point below: each counts once. The bitmap has a bit for each
-// flow of this aggregation point. What passes through or is flushed leaves with partial_label, on which nobody adds it
-// again before the root; what is completed leaves with next_label.
-// Any other epoch takes a slot over: that is no worse than a switch that forgets its slots, and so no packet, whatever
-// epoch it claims, can keep a slot (docs/protocol.md).
+// A flow carries the contributions of a worker, or the complete sums of an aggregation point below: each counts once.
+// The bitmap has a bit for each flow of this aggregation point. A packet that passes through or is flushed leaves with
+// partial_label, under which no switch adds it again before the root; a completed sum leaves with next_label.
+// Any other epoch takes a slot over. That is no worse than a switch that forgets its slots, and so no packet can block
+// a slot, whatever epoch it claims (docs/protocol.md).
 // State per slot: owner (epoch and sequence), bitmap, closed; each register is read once and written at most once per
-// packet. The values themselves are in values.p4, which does what meta.operation says.
+// packet. The values themselves are in values.p4, which carries out what meta.operation says.
 // Limit: INART_SLOTS slots (a power of two), 64 flows into an aggregation point.
 #ifndef INART_SLOTS_P4
 #define INART_SLOTS_P4
@@ -32,7 +32,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
 
     owner_t own;
     owner_t owner;
-    flows_t bitmap;     // the slot's flows, before and after
+    flows_t bitmap;     // the flows in the slot, before this packet and after it
     bit<1> closed;
     bool resend;
     bool first;

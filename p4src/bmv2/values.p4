@@ -6,7 +6,7 @@
 //    ...
 //
 // slots.p4 has decided what to do (meta.operation). Every register is read and written at most once per packet. A sum
-// that leaves is not written back: the slot is closed, and nobody reads the values of a closed slot.
+// that leaves is not written back: the slot is closed then, and the values of a closed slot are not read.
 // Limit: sums are modulo 2^32; the agents scale so that they do not overflow. The maximum is of signed numbers.
 #ifndef INART_VALUES_P4
 #define INART_VALUES_P4

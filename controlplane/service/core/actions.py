@@ -10,8 +10,8 @@ from controlplane.service.core.events import Event
 
 @dataclass(frozen=True)
 class Waiting:
-    """The job cannot start yet, because the nodes in `missing` have not joined. The `reason` is set where the job goes
-    on without the agent that is told."""
+    """The agent must wait, because the nodes in `missing` have not joined. The `reason` is set where the job runs
+    without this agent."""
 
     missing: tuple[str, ...]
     reason: str = ""
@@ -107,7 +107,7 @@ class RefuseChange:
 
 @dataclass(frozen=True)
 class ChangeFailed:
-    """Answer that the change of plan to this epoch has ended before its time, for this reason."""
+    """Answer that the change of plan to this epoch has ended early, for this reason."""
 
     epoch: int
     reason: str

@@ -91,7 +91,7 @@ class Step:
                 self.put(node, state=NodeState.JOINED, reason="")
 
     def fail_change(self, reason: str) -> None:
-        """End a change of plan that is under way before its time. One that agents are only preparing is withdrawn."""
+        """End a change of plan that is under way early. One that agents are only preparing is withdrawn."""
         handover = self.state.handover
         if handover is None:
             return

@@ -25,7 +25,7 @@ class Turns:
 
     @property
     def pause(self) -> float | None:
-        """Seconds until the jobs are tried again; None where they are only when something asks for it."""
+        """Seconds until the jobs are tried again; None where that happens only when something asks for it."""
         return PAUSES[min(self.tries, len(PAUSES)) - 1] if self.tries else None
 
     def asked(self) -> Turns:

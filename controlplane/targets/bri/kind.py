@@ -53,7 +53,8 @@ class TofinoKind(Kind):
         return BriTarget(SwitchAddress(name, address, device_id, tls), self.program, self.client, panel=panel)
 
     def check(self, plan: Plan, topology: Topology) -> None:
-        """Also check the chip's ports, and the capacity of the ports through which packets recirculate.
+        """Check what `Kind.check` checks, the chip's ports, and the capacity of the ports through which packets
+        recirculate.
 
         On Tofino 1 every sum passes a loopback port once, so a switch's loopback ports must carry what its aggregation
         points send. With a folded program every contribution recirculates, with half of its values, and each sum

@@ -24,7 +24,7 @@ class P4RuntimeKind(Kind):
         self.program = Program.load(artifact.program, artifact.p4info)
 
     def check(self, plan: Plan, topology: Topology) -> None:
-        """Also check that these switches can have the topology's port numbers."""
+        """Check what `Kind.check` checks, and that these switches can have the topology's port numbers."""
         super().check(plan, topology)
         for switch in topology.devices:
             for neighbour in topology.neighbours(switch):
