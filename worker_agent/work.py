@@ -43,12 +43,12 @@ class Work:
         Raise AllReduceError (see errors.py) when the operation failed, and TimeoutError when it is not done within
         `timeout` seconds (it goes on).
         """
-        fetch = self._fetch
+        fetch, left = self._fetch, timeout
         if fetch is not None and not self._done.is_set():
             start = time.monotonic()
             fetch(timeout)
-            timeout = None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
-        if not self._done.wait(timeout):
+            left = None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
+        if not self._done.wait(left):
             raise TimeoutError(f"the all-reduce of {self.elements} elements is not done after {timeout} s")
         if self._error is not None:
             raise self._error

@@ -193,3 +193,10 @@ def test_operations_from_many_threads_each_start_once():
     for thread in threads:
         thread.join()
     assert [len(engine.taken) for engine in rig.engines] == [100, 100]
+
+
+def test_a_timeout_tells_the_time_that_was_asked_for():
+    work = Work(256, 1024)
+    work.fetched_by(lambda timeout: threading.Event().wait(timeout))
+    with pytest.raises(TimeoutError, match=r"256 elements is not done after 0\.05 s"):
+        work.wait(0.05)
