@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from controlplane.planner.simulate import Simulator
 from controlplane.planner.strategies.wan.crew import all_reduce as allreduce
 from evaluation.crew.faults import Fault
+from evaluation.crew.times import ring_time, server_time
 from evaluation.crew.training import MODEL_MBIT, Result, Setup, Training, one_reduce
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread
@@ -125,9 +126,9 @@ def reduce_seconds(scheme: str, matrix: NDArray[np.float64], members: list[int],
     if scheme in ("CREW", "OPR", "A2A"):
         return one_reduce(Setup(scheme, len(members)), matrix, members)
     if scheme == "PS":
-        return allreduce.server_time(matrix, members, allreduce.parameter_server(matrix)) * MODEL_MBIT
+        return server_time(matrix, members, allreduce.parameter_server(matrix)) * MODEL_MBIT
     if scheme == "Ring":
-        return allreduce.ring_time(matrix, allreduce.greedy_ring(matrix, members, seed)) * MODEL_MBIT
+        return ring_time(matrix, allreduce.greedy_ring(matrix, members, seed)) * MODEL_MBIT
     name, _, pipelined = scheme.partition("-")
     if name == "BLINK":
         trees = allreduce.blink(matrix, members)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from controlplane.planner.simulate import BigSwitch, Simulator
 from controlplane.planner.strategies.wan.selmcast import algorithm as selmcast
+from evaluation.selmcast.optimum import optimal_equal
 from evaluation.selmcast.ssp import Setup, Training
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread, watched
@@ -54,7 +55,7 @@ def _choose(scheme: str, task: selmcast.Instance, seed: int) -> NDArray[np.bool_
     if scheme == "SelMcast":
         return selmcast.select(task)
     if scheme == "Optimal":
-        return selmcast.optimal_equal(task)
+        return optimal_equal(task)
     return selmcast.orpheus(task, np.random.default_rng([seed, 2]))
 
 
@@ -163,7 +164,7 @@ def headline(trials: int) -> list[Claim]:
         for layer, paper in (("L3", 1.02), ("L7", 1.32)):
             tasks = [draw(100, 0.3, layer, reading=reading, seed=seed) for seed in range(trials)]  # type: ignore[arg-type]
             ours = [selmcast.completion(selmcast.select(task), task) / 30 for task in tasks]
-            best = [selmcast.completion(selmcast.optimal_equal(task), task) / 30 for task in tasks]
+            best = [selmcast.completion(optimal_equal(task), task) / 30 for task in tasks]
             random = [selmcast.completion(_choose("Orpheus", task, k), task) / 30 for k, task in enumerate(tasks)]
             text = f"completion over ideal, n=100, {layer}, bandwidths {reading}"
             note = f"exact optimum {np.mean(best):.3f}"

@@ -230,7 +230,7 @@ def scaling(trials: int) -> list[Row]:
         jobs: dict[str, Callable[[], object]] = {
             "crew split": partial(crew.optimal_split, matrix, half),
             "selmcast selection": partial(selmcast.select, task),
-            "netstorm, one root": partial(netstorm.fastest_tree, mesh, 0),
+            "netstorm, one root": partial(netstorm.fastest_trees, mesh, [0]),
             "netstorm, n roots": partial(netstorm.multi_root, mesh, list(mesh)),
             "netstorm, auxiliary paths of a node": partial(_auxiliary, mesh),
             "wan, sparse": partial(pack, sparse),

@@ -15,6 +15,7 @@ from controlplane.planner.strategies.wan.links import Links
 from controlplane.planner.strategies.wan.selmcast import algorithm as selmcast
 from controlplane.planner.strategies.wan.selmcast import shared
 from evaluation.selmcast.figures import simulated
+from evaluation.selmcast.optimum import optimal_equal
 from evaluation.selmcast.ssp import Setup, Training
 from tests.support.examples import examples
 
@@ -91,14 +92,14 @@ def test_the_flow_optimum_is_the_best_of_all_selections(task: selmcast.Instance)
         if (x.sum(axis=1) >= task.receivers).all():
             key = (round(selmcast.completion(x, task), 9), -int(x.sum()))
             best = key if best is None or key < best else best
-    x = selmcast.optimal_equal(task)
+    x = optimal_equal(task)
     check(x, task)
     assert (round(selmcast.completion(x, task), 9), -int(x.sum())) == best
 
 
 def test_unequal_volumes_have_no_flow_formulation() -> None:
     with pytest.raises(WanError, match="does not hold"):
-        selmcast.optimal_equal(selmcast.instance([1, 1], [1, 1], 1, volumes=[1, 2]))
+        optimal_equal(selmcast.instance([1, 1], [1, 1], 1, volumes=[1, 2]))
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -137,7 +138,7 @@ def test_ties_are_broken_alike_and_loads_stay_even(n: int, data: st.DataObject) 
     task = selmcast.instance(np.full(n, 5.0 * n), np.full(n, 5.0), p, layer="L3")
     x = selmcast.select(task)
     assert (x == selmcast.select(task)).all()
-    best = selmcast.completion(selmcast.optimal_equal(task), task)
+    best = selmcast.completion(optimal_equal(task), task)
     assert best <= selmcast.completion(x, task) * (1 + 1e-9) <= best + 0.2 + 1e-6
     assert np.ptp(x.sum(axis=0)) <= 2
 
@@ -159,7 +160,7 @@ def test_workers_that_cannot_receive_are_never_chosen(task: selmcast.Instance, d
 
 def test_one_worker_has_nobody_to_send_to() -> None:
     task = selmcast.instance([1], [1], 0)
-    for choose in (selmcast.select, selmcast.optimal_equal):
+    for choose in (selmcast.select, optimal_equal):
         assert not choose(task).any()
 
 

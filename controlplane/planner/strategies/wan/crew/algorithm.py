@@ -102,19 +102,6 @@ def even_split(n: int, aggregators: Sequence[int] | None = None) -> NDArray[np.f
     return weights / weights.sum()
 
 
-def phase_times(bandwidth_mbps: ArrayLike, initiators: Sequence[int], weights: ArrayLike) -> tuple[float, float]:
-    """Return the seconds of scatter and of multicast per Mbit of the model, by equations (1a) and (1b); infinite over a
-    link without bandwidth.
-    """
-    matrix = mesh(bandwidth_mbps)
-    x = np.asarray(weights, float)
-    group = _checked(initiators, len(matrix))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scatter = np.where(x > 0, x / matrix[group].min(axis=0), 0.0)
-        multicast = np.where(x > 0, x / matrix[:, group].min(axis=1), 0.0)
-    return float(scatter.max()), float(multicast.max())
-
-
 def block_bounds(weights: ArrayLike, chunks: int) -> NDArray[np.int64]:
     """Return the rounded prefixes of Algorithm 1: block i is chunks bounds[i] .. bounds[i + 1] - 1. Shape (n + 1,).
 

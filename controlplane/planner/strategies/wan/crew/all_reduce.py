@@ -42,20 +42,6 @@ def parameter_server(
     return min(range(n) if candidates is None else candidates, key=lambda i: (-rate[i], delay[i], i))
 
 
-def server_time(bandwidth_mbps: ArrayLike, members: Sequence[int], server: int) -> float:
-    """Return the seconds per Mbit to bring all members' models to the server and the result back. Raise WanError where
-    a member and the server have no bandwidth between them.
-    """
-    matrix = mesh(bandwidth_mbps)
-    others = [i for i in members if i != server]
-    for i in others:
-        if not min(matrix[i, server], matrix[server, i]) > 0:
-            raise WanError(f"worker {i} and the server {server} have no bandwidth between them, or one way only")
-    if not others:
-        return 0.0
-    return float(1 / matrix[others, server].min() + 1 / matrix[server, others].min())
-
-
 def greedy_ring(bandwidth_mbps: ArrayLike, members: Sequence[int], seed: int = 0) -> list[int]:
     """Return the order of a ring: from a random member on, always the member with the largest bandwidth from the last
     one.
@@ -68,24 +54,6 @@ def greedy_ring(bandwidth_mbps: ArrayLike, members: Sequence[int], seed: int = 0
         left.remove(best)
         ring.append(best)
     return ring
-
-
-def ring_time(bandwidth_mbps: ArrayLike, ring: Sequence[int]) -> float:
-    """Return the seconds per Mbit of a ring: it has 2 (p - 1) steps of 1 / p each, and a step is sent when the step
-    before has arrived.
-    """
-    matrix = mesh(bandwidth_mbps)
-    p = len(ring)
-    if p == 1:
-        return 0.0
-    links = [matrix[ring[k], ring[(k + 1) % p]] for k in range(p)]
-    if min(links) <= 0:
-        raise WanError(f"the ring {list(ring)} has a link without bandwidth")
-    cost = np.array([1 / (p * b) for b in links])
-    sent = np.zeros(p)
-    for _ in range(2 * (p - 1)):
-        sent = np.maximum(sent, np.roll(sent, 1)) + cost
-    return float(sent.max())
 
 
 def _symmetric(matrix: NDArray[np.float64], members: Sequence[int]) -> nx.Graph:

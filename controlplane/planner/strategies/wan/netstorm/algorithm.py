@@ -80,11 +80,6 @@ def fastest_trees(graph: nx.DiGraph, roots: Sequence[Node]) -> list[tuple[Aggreg
     return found
 
 
-def fastest_tree(graph: nx.DiGraph, root: Node) -> tuple[AggregationTree, float]:
-    """Return what `fastest_trees` returns for one root."""
-    return fastest_trees(graph, [root])[0]
-
-
 def qualities(graph: nx.DiGraph) -> dict[Node, float]:
     """Return the quality q_i = 1 / w(T_i) of each node as a root; infinite for a network of one node."""
     found = fastest_trees(graph, list(graph.nodes))
@@ -122,7 +117,7 @@ def auxiliary_paths(graph: nx.DiGraph, u: Node, v: Node, *, most: int | None = N
     links, until none is left.
 
     The direct link u -> v, which is the primary path, is left out. Links are removed per pair: as printed (every link
-    that any pair used goes) almost no auxiliary path is left, see `auxiliary_paths_printed`.
+    that any pair used goes) almost no auxiliary path is left.
     """
     network = usable(graph)
     if network.has_edge(u, v):
@@ -136,23 +131,6 @@ def auxiliary_paths(graph: nx.DiGraph, u: Node, v: Node, *, most: int | None = N
         paths.append(tuple(path))
         network.remove_edges_from(list(nx.utils.pairwise(path)))
     return paths
-
-
-def auxiliary_paths_printed(graph: nx.DiGraph) -> dict[tuple[Node, Node], list[Path]]:
-    """Return the paths of Algorithm 3 to the letter: each round takes all pairs' shortest paths and removes all their
-    links.
-    """
-    network = usable(graph)
-    found: dict[tuple[Node, Node], list[Path]] = {}
-    while network.number_of_edges():
-        used = set()
-        for u, paths in nx.all_pairs_dijkstra_path(network, weight=lambda _u, _v, data: 1 / data["mbps"]):
-            for v, path in paths.items():
-                if u != v:
-                    found.setdefault((u, v), []).append(tuple(path))
-                    used.update(nx.utils.pairwise(path))
-        network.remove_edges_from(used)
-    return {pair: paths[1:] for pair, paths in found.items()}
 
 
 # --- baselines ---
