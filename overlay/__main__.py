@@ -56,7 +56,7 @@ def address(text: str) -> tuple[str, int]:
 def amount(text: str) -> int:
     """Return the number of values in a text such as 4M (4,000,000), for argparse."""
     try:
-        value = parse_bytes(text.replace("k", "K"))  # of values here, but written alike
+        value = parse_bytes(text.replace("k", "K"))  # a number of values, written like one of bytes
     except JobError:
         value = 0
     if value < 1:
@@ -121,7 +121,10 @@ def replication(topology: Topology, file: Path) -> Replication:
     """Return the multicasts by the switches of a switches file. Raise OverlayError for a file that does not fit the
     topology.
     """
-    from controlplane.targets.switches_file import SwitchesFileError, load_switches  # agents need none of this
+    from controlplane.targets.switches_file import (
+        SwitchesFileError,
+        load_switches,
+    )  # imported only here, as agents do not need them
     from overlay.net.replication import p4runtime
     from p4src.artifacts import ArtifactError
 

@@ -174,7 +174,7 @@ def run(case: str, plans: Sequence[str], settings: Settings, say: Say) -> list[S
     place = Place(case, settings)
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(place.topology, "softswitch"))
-        os.environ["INART_DSCP"] = str(CLASS << 3)  # for the agents
+        os.environ["INART_DSCP"] = str(CLASS << 3)  # for the agents' processes, which inherit it
         stack.callback(os.environ.pop, "INART_DSCP", None)
         zygote = stack.enter_context(Zygote(emulation, (*MODULES, HERE)))
         for port in (*place.narrow, *place.results):

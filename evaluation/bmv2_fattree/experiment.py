@@ -21,12 +21,12 @@ from topologies.load import Load, LoadMonitor
 from topologies.zygote import HostProcess, Zygote
 
 TCP_SECONDS = 2.0
-REPEATS = 3  # of an all-reduce of each model's size, over gloo, too; the fastest counts
+REPEATS = 3  # all-reduces of each model's size, also over gloo; the fastest counts
 GLOO_PORT = 29500
-ALL_PAIRS_UP_TO = 16  # up to so many hosts all pairs are pinged, more are pinged in a ring
+ALL_PAIRS_UP_TO = 16  # most hosts of which all pairs are pinged; more are pinged in a ring
 READY_SECONDS = 120.0
 # The sending rate is measured in an all-reduce that takes this long at least, and in which a tree has this many packets
-# on average: because of a shorter one half is start and end.
+# on average: half of a shorter one would be its start and its end.
 RATE_SECONDS = 3.0
 RATE_PACKETS = 100
 # A measurement is repeated if the machine was busy or the rate is not the planned one; the last one counts.
@@ -59,7 +59,7 @@ def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
         with fabric.serve(plans[0][settings.largest]):
             tcp_mbps = try_network(everything)
         results = [measure(everything, each) for each in plans]
-        # Of a process with torch each fork takes more of the processor: the agents above come from one without.
+        # A fork of a process with torch takes more of the processor: the agents above are forked from one without.
         say("importing torch")
         heavy = MODULES + (HEAVY_MODULES if settings.trains else GLOO_MODULES)
         everything = replace(everything, zygote=stack.enter_context(Zygote(emulation, heavy)))

@@ -47,7 +47,7 @@ class Disturber:
             return
         one.jobs = self._waiting(event.kind, event.target)
         before = self._plans()
-        # What is done to the controller may take longer than it should: another one does not come in between.
+        # An event of the controller may take longer than it should, and another one must not begin meanwhile.
         alone = self._controlling if event.kind in ALONE else nullcontext()
         with alone:
             self._do(one)
@@ -67,7 +67,9 @@ class Disturber:
             self._over.wait(max(0.0, one.began + event.seconds - time.monotonic()))
             with suppress(StopIteration):
                 next(steps)
-        except Exception as error:  # of the emulation, a process that is gone, ...: it is a finding, not the end
+        except (
+            Exception
+        ) as error:  # an error of the emulation, or of a process that has ended, is a finding and not the end
             one.problem = f"{type(error).__name__}: {error}"
             one.happened = bool(one.happened)
             self._say(f"{event.kind} {event.target}: {one.problem}")

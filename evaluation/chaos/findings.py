@@ -96,14 +96,14 @@ class Findings:
             outage = end - max([start, *waits])
             if outage <= 0:
                 return
-            # What was over, and its outage too, before this gap began has nothing to do with it.
+            # Events that were over, with their outages, before this gap began have nothing to do with it.
             kinds = sorted(each.event.kind for each in felt)
             key = " + ".join(kinds) or QUIET
             self.longest[key] = max(self.longest.get(key, 0.0), outage)
             for each in felt:
                 each.outage = max(each.outage, outage)
 
-    # -- what is said --------------------------------------------------------------------------------------------------
+    # -- findings as text ----------------------------------------------------------------------------------------------
 
     @property
     def missed(self) -> list[Happening]:

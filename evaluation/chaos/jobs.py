@@ -40,7 +40,7 @@ class _Worker:
 
     def __init__(self, node: str, process: HostProcess, inbox: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
         self.node, self.process, self.joined = node, process, False
-        self.killed = False  # by us
+        self.killed = False  # by an event
         self.busy = False  # it has an order that it has not answered
         threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
 
@@ -217,13 +217,13 @@ class JobRun:
                     return False
                 continue
             if self._workers.get(worker.node) is not worker:
-                continue  # of a process that has been replaced
+                continue  # an answer of a process that has been replaced
             if isinstance(message, HostFailure):
                 self._gone(worker, message)
                 done = self._again(done, order)
             elif "joined" in message:
                 worker.joined = True
-                done = self._again(done, order)  # who had the result when the process before it died, but said so later
+                done = self._again(done, order)  # workers that have reported a result since the earlier process died
                 self._order(worker, order)
             elif "forked" in message:
                 self._forks[worker.node].put(message["forked"])
@@ -256,7 +256,7 @@ class JobRun:
             late, sent = self._late.pop(worker.node, (0.0, None))
 
         def give() -> None:
-            with suppress(HostFailure):  # who listens to it hears of that
+            with suppress(HostFailure):  # the thread that receives its messages learns that
                 worker.process.send(order)
             if sent is not None:
                 sent.set()

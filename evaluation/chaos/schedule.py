@@ -132,7 +132,7 @@ def _connected(topology: Topology, jobs: Sequence[Job], down: Sequence[str]) -> 
     cut = {frozenset(ends) for name in down if (ends := link_of(name, topology)) is not None}
     wanted = {topology.access_switch(node) for job in jobs for node in (*job.workers, *job.parameter_servers)}
     if gone & wanted:
-        return True  # an access switch: its hosts wait for it, whatever else there is
+        return True  # an access switch: its hosts have no other way, and wait for it
     first = next(iter(sorted(wanted)))
     seen, todo = {first}, [first]
     while todo:

@@ -99,7 +99,7 @@ class Worker:
             works = [self.agent.allreduce_async(tensor, "sum") for tensor in tensors]
             for work in works:
                 work.wait(max(0.0, until - time.monotonic()))
-        except Exception as error:  # whatever it is, the parent is to hear it
+        except Exception as error:  # an error of any kind is reported to the parent
             answer["error"] = f"{type(error).__name__}: {error}"
             if isinstance(error, (AbortedError, TimeoutError)):
                 answer["ended"] = epoch
@@ -124,7 +124,7 @@ class Worker:
         """Return the sequence numbers by tree."""
         try:
             return {str(tree.tree): tree.next_sequence for tree in self.agent.stats().trees}
-        except Exception:  # a change of plan, just now
+        except Exception:  # the plan is being replaced
             return {}
 
     def _lives(self) -> bool:

@@ -43,7 +43,7 @@ class Case:
         """Return the operation as an agent takes it."""
         op = OPS[self.op]
         if op.raw or self.bits == bits_of(self.dtype, None, self.workers):
-            return op  # small tensors go another way than with so many bits asked for (gathered.py)
+            return op  # without a request for bits small tensors are gathered (gathered.py)
         return op.encoded(self.bits, seed)
 
     def at_most(self, nbytes: int) -> Case:

@@ -31,7 +31,7 @@ def serve(prepare: Callable[[dict[str, Any]], tuple[Callable[[], float], Callabl
         prepare: called with what is to be done; returns the call that is measured, which returns when it began, and
             a call that returns its result's digest.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000)  # ns: it sleeps until all begin
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000)  # ns, so that the sleep below ends in time
     for line in sys.stdin:
         run, digest = prepare(json.loads(line))
         print("READY", flush=True)

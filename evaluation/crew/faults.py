@@ -80,7 +80,7 @@ class Faults:
         self.away = 0
         self.lost: set[int] = set()
         self._cut: NDArray[np.int_] = np.zeros((self._n, self._n), dtype=int)  # faults of each connection
-        self._noticed = np.zeros((self._n, self._n), dtype=int)  # and those that the controller knows
+        self._noticed = np.zeros((self._n, self._n), dtype=int)  # faults of each connection that the controller knows
 
     @property
     def down(self) -> NDArray[np.bool_]:

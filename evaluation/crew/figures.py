@@ -62,7 +62,7 @@ def _mean(values: Iterable[float]) -> dict[str, float]:
     return {"mean": float(array.mean()), "low": float(array.min()), "high": float(array.max())}
 
 
-Run = tuple[Callable[..., Any], int]  # what to call, and with which seed
+Run = tuple[Callable[..., Any], int]  # a function and the seed with which to call it
 
 
 def _one(run: Run) -> Any:

@@ -185,8 +185,8 @@ class Training:
         effects = Effects(self._tell, self._leaves, self._train, self._controller_is_back)
         self.faults = Faults(self.sim, self.overlay, effects)
         self.queue: list[int] = []  # workers that are ready and in no group
-        self.untold: list[int] = []  # those of them of which no controller knows
-        self.unseen: list[Event] = []  # events while there was no controller
+        self.untold: list[int] = []  # ready workers of which the controller does not know
+        self.unseen: list[Event] = []  # events while no controller acted
         self.since = np.zeros(self.n)  # times at which workers became ready
         self.result = Result(np.zeros(self.n, dtype=np.int64), np.zeros(self.n, dtype=np.int64))
         self.tasks: dict[int, _Task] = {}

@@ -113,7 +113,7 @@ class Switch:
             "corrupt_hidden": 1,
         }
         for port in range(1, self.ports + 1) if ports is None else ports:
-            # all of them, since settings that are not given stay
+            # all settings, since those that are not given stay as they are
             self._ask(command="shape", device=DEVICE, port=port, shape=shape)
 
     def forget(self) -> None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 ROUNDING = 1e-6
-SLOTS_EACH = 16  # the least that a tree takes of a switch that adds in it
+SLOTS_EACH = 16  # least slots that a tree takes of a switch that adds in it
 
 Json = Mapping[str, Any]
 

@@ -26,11 +26,11 @@ from controlplane.planner.topology import Topology
 from evaluation.inart.checked import faults
 from evaluation.inart.varied import Instance, draw
 
-SEARCH_S = 10.0  # of processor time for one plan
-PROOF_S = 5.0  # of processor time for one bound over all trees
+SEARCH_S = 10.0  # seconds of processor time for one plan
+PROOF_S = 5.0  # seconds of processor time for one bound over all trees
 LOOKED_AT = 5e-3  # gap to the printed bound from which the one over all trees is computed
 AIM_PRINTED, AIM_TRUE = 0.02, 0.01
-EVEN = 1 - 1e-4  # of a host collective's rate: solvers' tolerance
+EVEN = 1 - 1e-4  # least fraction of a host collective's rate that counts as equal: solvers' tolerance
 
 
 @dataclass(frozen=True)

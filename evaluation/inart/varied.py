@@ -20,8 +20,8 @@ from controlplane.planner.wan_networks import by_distance, overlay
 
 MOST_WORKERS = 60
 MOST_SERVERS = 8
-FEWEST = 3  # servers of a network: two workers and a parameter server
-SLOTS = (64, 128, 256, 1024)  # of a switch that holds little: 4, 8, 16 and 64 trees at most
+FEWEST = 3  # fewest servers of a network: two workers and a parameter server
+SLOTS = (64, 128, 256, 1024)  # slots of a switch that holds little: 4, 8, 16 and 64 trees at most
 
 Changes = dict[str, dict[str, Any]]
 

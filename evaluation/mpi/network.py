@@ -58,7 +58,7 @@ class MpiNetwork:
         self._enter = self.folder / "enter"
         cases = [f"{host}) pid={self.emulation.net[host].pid} ;;" for host in self.hosts]
         words = ["#!/bin/sh", "host=$1; shift", "case $host in", *cases, "esac"]
-        # What mpirun gives is words for a shell, as for ssh.
+        # mpirun passes words for a shell, as to ssh.
         words.append('exec mnexec -a "$pid" unshare --uts sh -c \'hostname "$0" && exec sh -c "$1"\' "$host" "$*"')
         self._enter.write_text("\n".join(words) + "\n")
         self._enter.chmod(0o755)

@@ -140,7 +140,7 @@ class Training:
         self.trees = self.policy.trees
         self.paths: dict[tuple[Node, Node], list[Path]] = {}
 
-    # --- what the scheduler knows and decides ---
+    # --- the scheduler ---
 
     def _measure(self, u: Node, v: Node, size: float, stamp: float) -> None:
         """Tell the policy of the throughput of the link u -> v, as an agent does, from a chunk that has come over it

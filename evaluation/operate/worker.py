@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                              "elements": 0, "failure": ""}  # fmt: skip
     try:
         work(arguments, found)
-    except Exception as error:  # whatever it is, the day is to hear of it
+    except Exception as error:  # an error of any kind goes into the day's report
         found["failure"] = f"{type(error).__name__}: {error}"
         print(found["failure"], file=sys.stderr)
     name = f"rank-{found['rank'] if found['rank'] >= 0 else os.getpid()}"

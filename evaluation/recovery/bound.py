@@ -16,7 +16,7 @@ def most_carried(topology: Topology, plan: Plan, loss: float) -> float:
     """
     if loss >= 1:
         return 0.0
-    sent = dict.fromkeys(plan.job.workers, 0.0)  # packets for each that arrives
+    sent = dict.fromkeys(plan.job.workers, 0.0)  # packets sent for each that arrives, by worker
     for tree in plan.trees:
         beyond = {point: len(tree.way(point)) - 1 for point in tree.points}
         for a in tree.assignments:

@@ -181,7 +181,7 @@ class VirtualNetwork:
         self._uplinks: dict[str, Uplink] = {}
         self.configs = {name: in_ways(config, lanes=lanes) for name, config in deployment.agents.items()}
         self._nodes: dict[str, int] = {}
-        self._beside: dict[str, int] = {}  # of a host of both roles, the node of its parameter server
+        self._beside: dict[str, int] = {}  # for each host of both roles, the node of its parameter server
         for name in (*topology.switches, *topology.servers):
             switch = name in topology.switches
             ports = max((topology.port(name, other) for other in topology.graph.successors(name)), default=0) + 1
@@ -239,7 +239,7 @@ class VirtualNetwork:
         error = ctypes.create_string_buffer(_MESSAGE)
         address = int(ipaddress.IPv4Address(config.address))
         io = IoConfig(interface=b"virtual", address=address, receive_bytes=1 << 25, threads=1)
-        if config.both_roles:  # its engines share a link, as in a host's process
+        if config.both_roles:  # the two engines share a link, as in a host's process
             io.uplink = ctypes.pointer(self._uplinks.setdefault(config.node, Uplink(0, 8e3 / config.link_mbps)))
         self._lib.network_enter(self._handle, node)
         engine = create(ctypes.byref(io), ctypes.byref(made[0]), error, len(error))
@@ -250,7 +250,7 @@ class VirtualNetwork:
         self._lib.network_wake(self._handle, node)
         return int(engine)
 
-    # ---- what happens ----
+    # ---- time and faults ----
 
     @property
     def now(self) -> float:
@@ -306,7 +306,7 @@ class VirtualNetwork:
         self._keep += [values, sums]
         self._lib.network_wake(self._handle, self._nodes[worker])
 
-    # ---- what is seen ----
+    # ---- counters ----
 
     def verdicts(self) -> dict[str, int]:
         """Return the verdicts of all switches."""

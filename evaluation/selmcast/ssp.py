@@ -67,7 +67,7 @@ class Setup:
 class _Multicast:
     number: int
     receivers: set[int]
-    flows: dict[int, int] = field(default_factory=dict)  # receiver -> flow (L3: -1 -> the only one)
+    flows: dict[int, int] = field(default_factory=dict)  # receiver -> flow (with L3 the key -1 has the only flow)
 
 
 class Training:
@@ -128,7 +128,7 @@ class Training:
         up, down = self._draw()
         gamma = self.setup.gamma
         self.up, self.down = self.base_up * (1 - gamma) + gamma * up, self.base_down * (1 - gamma) + gamma * down
-        self.policy.upload, self.policy.download = self.up, self.down  # its manager is told the new bandwidths
+        self.policy.upload, self.policy.download = self.up, self.down  # the manager knows the new bandwidths
         for resource, mbps in enumerate(np.concatenate([self.up, self.down]).tolist()):
             self.sim.set_capacity(resource, mbps)
         self.sim.after(self.setup.interval, self._vary)
@@ -146,7 +146,7 @@ class Training:
         self.ends[worker] = np.inf
         self._tell(Ready(str(worker), self.values))
 
-    # --- what the manager knows (Exact) ---
+    # --- knowledge of the manager (Exact) ---
 
     def waits(self, new: int) -> NDArray[np.float64]:
         """Return the waiting times: 0, except for workers that would be too far ahead, which wait until the slowest
@@ -169,7 +169,7 @@ class Training:
             parts[ids] = np.maximum(self.sim.remaining_many([task.flows[j] for j in ids]), 0.0)
         return parts / self.setup.volume
 
-    # --- what it says ---
+    # --- orders of the manager ---
 
     def _tell(self, event: Event) -> None:
         self._carry_out(self.policy.handle(event, self.sim.now))

@@ -41,7 +41,7 @@ KINDS = {"kill": 5, "leave": 2, "join": 3, "redraw": 2, "coordinator": 2, "coord
 AWAY_SECONDS = {"site": (2.0, 8.0), "coordinator": (5.0, 15.0)}
 APART_SECONDS = 2.0, 7.0
 LEAST_PART = 0.6
-"""Fraction of the sites that are never disturbed at once, so that they are always connected."""
+"""Fraction of the sites that stay: where no more are connected, no site is killed or leaves."""
 
 
 def coordinate(words: list[str], log: str) -> None:

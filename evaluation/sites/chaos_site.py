@@ -122,7 +122,7 @@ def site(channel: Channel, **about: Any) -> str:
         try:
             one.live()
             return "left"
-        except OverlayError as error:  # no coordinator is there to join, or the sites have ended
+        except OverlayError as error:  # no coordinator answers, or the sites have ended
             print(f"{type(error).__name__}: {error}", flush=True)
             if one.leaving.is_set() or os.getppid() == 1 or time.monotonic() > end + 600:
                 return "left"

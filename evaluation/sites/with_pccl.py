@@ -105,7 +105,7 @@ def by_pccl(channel: Channel, *, master: str, sites: int, interface: str, site: 
     given = Lesson(**lesson)
     data, model = Data(given, site), given.model()
     whole = Fragment(list(model.parameters()), [])
-    masters = [Master(master)] if site == 0 else []  # referred to until the end
+    masters = [Master(master)] if site == 0 else []  # kept, since the master ends with its object
     channel.receive()
     peers = Peers(master, given.bits)
     channel.send("joined")

@@ -23,7 +23,7 @@ STEPS = (1_000, 10_000, 100_000)
 FEW = 2_000  # entries deleted and inserted again at each step
 LOOKUP_SECONDS = 0.5
 TIMEOUT_S = 2
-DIGEST_STEPS = (1_000, 10_000, 60_000)  # 65,536 may be under way
+DIGEST_STEPS = (1_000, 10_000, 60_000)  # at most 65,536 messages may be under way
 
 Key = tuple[int, int, int, int, int]  # protocol, source, target, source port, target port
 Make = Callable[[random.Random, int], tuple[tuple[Match, ...], Key, int]]

@@ -77,7 +77,7 @@ def _operations(known: dict[str, Any]) -> Iterator[tuple[int, Operation]]:
         if node["name"] != COMMUNICATION:
             continue
         values, types = node["inputs"]["values"], node["inputs"]["types"]
-        what = next(value for value in values if isinstance(value, str))  # the only text that stands by itself
+        what = next(value for value in values if isinstance(value, str))  # the only value that is a text
         if what in NOTHING:
             continue
         if what not in OPS:

@@ -154,7 +154,7 @@ def _distributed(model: GPT, how: str, workers: int, recorder: Recorder) -> torc
 
     shape, names = ((workers, RANKS_OF_A_NODE), ("replicate", "shard")) if how == "hsdp" else ((workers,), ("shard",))
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
-    recorder.group = mesh.get_group(0).group_name  # that of all nodes: the first dimension
+    recorder.group = mesh.get_group(0).group_name  # the group of all nodes is the first dimension
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)

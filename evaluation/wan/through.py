@@ -126,7 +126,7 @@ def measure(load: Load, chunk: int, window: int) -> dict[str, Any]:
     with Coordinator(Line(chunk, window), security=load.security("controller")) as coordinator:
         found = _together(agent, [(coordinator.address, node, load) for node in NODES])
     cpu, wall = (statistics.median(column) for column in zip(*found["site"], strict=True))
-    gbit = 2 * load.values * GBIT  # sums from below, results from above
+    gbit = 2 * load.values * GBIT  # sums come from below, and results from above
     return {
         "values": load.values, "chunk": chunk, "connections": load.connections, "tls": load.secrets is not None,
         "in_gbit_per_cpu_s": gbit / cpu, "in_and_out_gbit_per_cpu_s": 2 * gbit / cpu, "in_gbit_per_s": gbit / wall,

@@ -62,7 +62,7 @@ class Result:
         task_s: seconds from a task's announcement to its end, median.
         simulated_task_s: the same for the same tasks in the simulator, begun at the same times.
         simulated_rounds: rounds of the same policy in the simulator, with the sites' compute times.
-        per_round_s: seconds of each task, measured and simulated.
+        per_round_s, simulated_per_round_s: seconds of each task, measured and simulated.
         accuracy: (seconds, mean over the sites) over time.
         target_s: seconds until the accuracy `target`; None where it was not reached.
         simulated_target_s: seconds of the rounds that this took, at the simulator's pace.
@@ -153,7 +153,7 @@ def simulate(
     )  # fmt: skip
     weather(run, change, arguments.redraw)
     run.run(10**9, seconds=2 * length)
-    while not found and run.sim.now < 100 * length:  # at least one, as in the sites
+    while not found and run.sim.now < 100 * length:  # at least one task, as in the sites
         run.sim.run(run.sim.now + 0.1)
     return found
 
@@ -371,7 +371,7 @@ def measure(systems: Sequence[str], arguments: argparse.Namespace) -> list[Resul
                         window_bytes=window_bytes(topology, MTU, arguments.loss), until=length + AFTER_SECONDS,
                         weather=partial(weather, change=change, every=arguments.redraw),
                     )  # fmt: skip
-                    # 0 stands for a copy of which every receiver was dropped
+                    # a task without seconds is a copy of which every receiver was dropped
                     both = [(s, again[number]) for number, s in trained.tasks.items() if s and again.get(number)]
                     found.append(
                         _result((network, name), arguments, trained, both=both, paced=paced, topology=topology)

@@ -13,9 +13,8 @@ LEAST_VALUES = 8192
 """Fewest values of an array that is kept: the C library itself uses the memory of smaller ones again."""
 
 MOST_BYTES = 1 << 26
-"""Most bytes of memory that an agent keeps for chunks, and, counted by themselves, most bytes of the two copies of the
-trainer's tensor that a round may need (one array larger than half of this is kept). Memory beyond that goes back to the
-system.
+"""Most bytes of arrays that an agent keeps. Beside these it keeps one array that is larger than half of this, for the
+values of the trainer's tensor that a round has to remember. Further memory goes back to the system.
 """
 
 TRIED = 4
@@ -31,7 +30,7 @@ class Buffers:
     """Arrays of float32 values that one agent uses again, sorted by their number of values. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, deque[Values]] = {}  # the one that was taken longest ago first
+        self._kept: dict[int, deque[Values]] = {}  # by size, the array that was taken longest ago first
         self._bytes = 0
         self._large: Values | None = None
 

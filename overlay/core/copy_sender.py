@@ -22,8 +22,8 @@ class CopySender:
 
     def __init__(self, progress: Callable[[str, float], None]) -> None:
         self._progress = progress
-        self._posted: Counter[str] = Counter()  # by receiver: chunks that have been handed to a connection's queue
-        self._sent: Counter[str] = Counter()  # by receiver: chunks that a connection has taken
+        self._posted: Counter[str] = Counter()  # by receiver, number of chunks in a connection's queue or sent
+        self._sent: Counter[str] = Counter()  # by receiver, number of chunks that its connection has taken
         self._sending: set[str] = set()  # receivers for which `send` is on the stack
 
     def sent(self, receiver: str, chunks: int) -> None:

@@ -92,13 +92,13 @@ class Execution:
         self._copies = CopySender(environment.progress)
         self._leaves = LeafSender(environment.clock, environment.later)
         self._tensor = TrainerTensor(environment.buffers.take, restorable=task.op != "copy")
-        self._early_results: list[tuple[int, int, Values]] = []  # that arrived before this agent's own values
+        self._early_results: list[tuple[int, int, Values]] = []  # results that arrived before this agent's own values
         self._combine = combine_of(task.op)
         self.closed = self.complete = False
         self.counters: Counter[str] = Counter()
         self.trees = [TreeState.of(task, index, node) for index in range(len(task.trees))]
         self._results_left = sum(tree.chunks for tree in self.trees if tree.is_receiver)
-        self._mixed = 1 + sum(tree.is_receiver for tree in self.trees)  # tensors in the mean of a "mix"
+        self._mixed = 1 + sum(tree.is_receiver for tree in self.trees)  # number of tensors in the mean of a "mix"
         self.began = self._clock()
 
     # --- events ---
@@ -188,7 +188,7 @@ class Execution:
             return
         tree = self.trees[request.tree]
         if request.edge is not None and self.task.trees[request.tree].routes:
-            return  # a chunk that switches copied and one receiver did not get, sent again
+            return  # a chunk sent again, which switches had copied and one receiver did not get
         for edge in tree.down if request.edge is None else (request.edge,):
             self._copies.sent(edge.receiver, tree.chunks)
         if request.edge is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from controlplane.planner.plan.framing import MTU, Framing
 from overlay.core.message import HEADER_BYTES
 
-ETHERNET, IPV4, TCP = 14, 20, 32  # of TCP's header with time stamps, which hosts use unless told otherwise
+ETHERNET, IPV4, TCP = 14, 20, 32  # bytes; TCP's header with time stamps, the default of hosts
 FRAME_HEADERS = ETHERNET + IPV4 + TCP
 """Header bytes of a frame. An acknowledgement is a frame with nothing else."""
 

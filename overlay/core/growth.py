@@ -35,7 +35,7 @@ class Growth:
 
     def __init__(self) -> None:
         self.rates: dict[Pair, float] = {}
-        self._allowed = 0.0  # bytes that may be sent to look at the network; below 0 after a look that took more
+        self._allowed = 0.0  # bytes that looks may still send; below 0 after a look that took more
 
     def surveyed(self, together: Mapping[Pair, float]) -> None:
         """Take these rates of pairs of sites (Mbit/s of payload), measured all at once, as those to compare with."""

@@ -64,5 +64,5 @@ class LeafSender:
                 return
 
     def _wake(self, leaf: Leaf, timer: int) -> None:
-        if timer == leaf.tree.timers:  # none has been set since
+        if timer == leaf.tree.timers:  # no other timer has been set since
             leaf.again()

@@ -30,8 +30,8 @@ class ThroughputEstimator:
     def __init__(self, chunks: int = PROBE_CHUNKS) -> None:
         self._most = chunks
         self._last = -math.inf
-        self._chunks: deque[tuple[float, float]] = deque()  # size and seconds of each
-        self._size = self._seconds = 0.0  # of all of them together
+        self._chunks: deque[tuple[float, float]] = deque()  # size and seconds of each chunk
+        self._size = self._seconds = 0.0  # sums over the chunks
 
     def arrived(self, stamp: float, now: float, size: float, *, counts: bool = True) -> float | None:
         """Take note of a chunk that has arrived. Return the throughput in units of `size` per second; None while too

@@ -33,7 +33,7 @@ HEADER_BYTES = _FORMAT.size
 class Kind(IntEnum):
     """The kind of a message."""
 
-    HELLO = 0  # the first on a connection; path[0] is the agent that opened it
+    HELLO = 0  # first message on a connection; path[0] is the agent that opened it
     UP = 1  # a partial sum, on its way to the root
     DOWN = 2  # a result, on its way from the root
     STATE = 3  # the velocity that the last root of a task with momentum kept, for the next root
@@ -43,7 +43,7 @@ class Kind(IntEnum):
     MISSING = 7  # the numbers (32 bits each) of the chunks of such a tree that have not arrived
     PROBE = 8  # values without a meaning, to measure a rate; `task` is the measurement, `chunk` 1 on the last one
     FETCH = 9  # no values: the receiver is to send its state, in pieces; `task` is the sender's number for that
-    REVERSED = 11  # the first on a connection over which path[0], which opened it, is sent to: others do not reach it
+    REVERSED = 11  # first message on a connection over which others send to path[0], which opened it: it is hidden
     PIECE = 10  # a part of a state, as bytes; `chunk` is its position, `contributors` the number of pieces
 
 

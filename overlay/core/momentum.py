@@ -32,7 +32,7 @@ class Velocity:
         if task.momentum and any(tree.root == node for tree in task.trees):
             self.after = np.zeros(task.values, np.float32)
         self._arrived: dict[tuple[int, int], Values] = {}  # (tree, chunk) -> the last root's velocity
-        self._waiting_sums: dict[tuple[int, int], Values] = {}  # sums that are complete and wait for it
+        self._waiting_sums: dict[tuple[int, int], Values] = {}  # complete sums that wait for their velocity
 
     def of_chunk(self, tree: int, chunk: int) -> Values:
         """Return this agent's velocity of a chunk, to be sent to the next root."""

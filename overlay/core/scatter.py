@@ -44,7 +44,7 @@ class Scatter(Generic[Held]):
         self._node = node
         self._turn: int | None = None  # the submission that is being sent eagerly
         self._with: dict[int, tuple[str, object]] = {}  # chunk -> (the agent that has it, the connections that took it)
-        self._held: dict[str, dict[int, dict[int, Held]]] = {}  # sender -> turn -> chunk
+        self._held: dict[str, dict[int, dict[int, Held]]] = {}  # sender -> turn -> chunk -> its values
         self._over: dict[str, deque[int]] = {}
 
     # --- as a sender ---

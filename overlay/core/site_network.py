@@ -48,7 +48,7 @@ plans. Where all pairs are links, ten sites get within 0.1 % of the best plan, a
 """
 
 BROKEN_MBPS = 1e-3
-INNER_MBPS = 1e7  # inside a site: never what limits
+INNER_MBPS = 1e7  # between the nodes of one site: never the bottleneck
 CHUNK_SECONDS = 0.005
 MOST_CHUNK_VALUES = 262_144
 CHUNK_PART = 256
@@ -85,7 +85,7 @@ def direct_pairs(round_trips: Mapping[Pair, float]) -> list[Pair]:
             return False
         for via in sites:
             first, second = trips.get(frozenset((a, via)), 0.0), trips.get(frozenset((via, b)), 0.0)
-            near = min(first, second) <= VIA_PART * own  # in the same town as one of the two: no way of its own
+            near = min(first, second) <= VIA_PART * own  # the third site is in the same town as one of the two
             if via not in (a, b) and not near and first + second <= own * (1 + VIA_PART):
                 return True
         return False
@@ -143,8 +143,8 @@ class SiteNetwork:
         self.round_trips: dict[Pair, float] = {}
         self.hidden: set[str] = set()
         self.losses: dict[Pair, float] = {}
-        self._losses_then: dict[Pair, float] = {}  # when the rates were measured
-        self.known: set[Pair] = set()  # told by a file: never measured
+        self._losses_then: dict[Pair, float] = {}  # losses at the time when the rates were measured
+        self.known: set[Pair] = set()  # rates that a file declares are never measured
         self._plans: dict[tuple[str, ...], tuple[int, Plan, Topology]] = {}
 
     def surveyed(
@@ -170,7 +170,7 @@ class SiteNetwork:
             now, before = sum(together[pair] for pair in own), sum(alone[pair] for pair in own)
             return (now / before if len(own) > 1 else 1.0), now
 
-        # The site that holds its pairs back most explains these; what is left may be held back by others.
+        # The site that holds its pairs back most explains their rates; other sites may hold back the remaining pairs.
         while both:
             ends = sorted({(end, pair[end]) for pair in both for end in (0, 1)})
             end, site = min(ends, key=lambda each: shared(*each)[0])
@@ -257,7 +257,7 @@ class SiteNetwork:
         """Return the topology for these sites: each is a switch with a worker, under the site's name, and a parameter
         server.
         """
-        raw = 1 + tcp_framing(self.chunk_values, self.mtu).headers  # links carry headers beside the payload
+        raw = 1 + tcp_framing(self.chunk_values, self.mtu).headers  # bytes on a link for each byte of payload
         nodes: dict[str, dict[str, str]] = {}
         links: list[tuple[str, str, dict[str, float]]] = []
         for site in sites:

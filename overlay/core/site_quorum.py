@@ -76,10 +76,10 @@ class SiteQuorum(Quorum):
     """
 
     def __init__(self, *, contested: bool) -> None:
-        self._others = self._lived = False  # there are other coordinators; this process has done a round
+        self._others = self._lived = False  # other coordinators exist; this process has done a round
         super().__init__(0, contested=contested)
         self.history: History = ()
-        self._terms: dict[str, int] = {}  # of the last round, by site; of sites that know a history
+        self._terms: dict[str, int] = {}  # term of the last round of each site that knows a history
         self._vouching: set[str] = set()  # sites that know every round that they have done
 
     @property
@@ -98,7 +98,7 @@ class SiteQuorum(Quorum):
 
     def observe(self, message: Mapping[str, Any]) -> bool:
         site, history = str(message.get("node")), history_of(message.get("history", ()))
-        self._terms.pop(site, None)  # its process may be another one
+        self._terms.pop(site, None)  # the site's process may be another one, which has forgotten its history
         self._vouching.discard(site)
         self.learn(site, history)
         if history:
@@ -138,7 +138,7 @@ class SiteQuorum(Quorum):
         if all(self._within(names, agents) for *_, names in self.history):
             return True
         if not self.contested:
-            return self._lived or bool(knowing)  # else nobody has the state any more who is here
+            return self._lived or bool(knowing)  # else no connected site has the state any more
         return all(_most(names, knowing) for *_, names in self.history)
 
     def all_here(self, agents: Collection[str]) -> bool:

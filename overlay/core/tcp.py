@@ -59,7 +59,7 @@ def window_distribution(loss: float) -> NDArray[np.float64]:
     is the part of the round trips in which the window has w segments. Raise ValueError for a loss that is not between 0
     and 1.
     """
-    from scipy.sparse import coo_matrix, eye  # agents that lose nothing need none of this
+    from scipy.sparse import coo_matrix, eye  # imported only here, as agents without losses do not need them
     from scipy.sparse.linalg import spsolve
 
     if not 0 < loss < 1:
@@ -160,8 +160,8 @@ class Window:
         self.window = min(most, float(INITIAL_SEGMENTS))
         self._threshold = math.inf
         self.flying = 0
-        self._full = False  # the sender had enough for the whole window
-        self._losing = False  # a segment was lost, and the sender does not know it yet
+        self._full = False  # whether the sender had enough frames for the whole window
+        self._losing = False  # whether a segment was lost and the sender does not know it yet
         self._recovering = 0.0  # the window does not grow before this time
         self.held = 0.0
         self._left, self._bits, self._waits = 0, 0.0, False

@@ -243,7 +243,7 @@ class Agent:
     def close(self) -> None:
         """Close the agent at once. Synchronisations that have not ended raise OverlayError."""
         if self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # it ends already, and its loop is closed
+            with contextlib.suppress(RuntimeError):  # the agent is ending already, and its loop is closed
                 self.loop.call_soon_threadsafe(self._end)
             self._thread.join(10)
 
@@ -367,7 +367,7 @@ class Agent:
 
     def _set_members(self, message: dict[str, Any]) -> None:
         """Take the members' names and addresses, and the form of messages, from a coordinator that has begun to act."""
-        if message["epoch"] != self.neighbours.epoch:  # another coordinator, or the first one
+        if message["epoch"] != self.neighbours.epoch:  # the coordinator is another one than before, or the first one
             self.tasks.new_epoch()
             self._pending_messages.forget_before(message["epoch"])
         self._dispatcher.probe_values, self.submissions.may_go_alone = message["probe_values"], message["alone"]

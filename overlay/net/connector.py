@@ -35,7 +35,7 @@ class Connector:
 
     def __init__(self, security: Security | None) -> None:
         self.security = security
-        self._small: set[str] = set()  # hosts
+        self._small: set[str] = set()  # hosts to which connections send small segments
 
     async def open(
         self, protocol: asyncio.BaseProtocol, address: Address, *, seconds: float, small: bool = False

@@ -129,7 +129,9 @@ class Coordinator:
     ) -> None:
         self.policy, self.probe_values, self._security = policy, probe_values, security
         self._replication, self._log = replication, log
-        self._key = Seal.draw() if security is not None else b""  # for packets that switches copy; told over TLS only
+        self._key = (
+            Seal.draw() if security is not None else b""
+        )  # seals packets that switches copy; sent to members over TLS only
         self.loop, self.members = self._own_loop(), Members()
         self.driver = PolicyDriver(policy, self.members, replication=replication, log=log, on_finished=finished)
         self.desk = desk
@@ -140,7 +142,7 @@ class Coordinator:
             Office(self.introduce, self._began, self.said, self._ended),
             standby=Standby(backs_up, security, log, self._told) if backs_up else None, log=log,
         )  # fmt: skip
-        self._reminded = ""  # which agents are missing, as the agents that wait were told last
+        self._reminded = ""  # the last words to waiting agents about which agents are missing
         self._started, self.address = threading.Event(), (host, port)
         self._error: BaseException | None = None
         self._start()
@@ -215,7 +217,7 @@ class Coordinator:
             await asyncio.sleep(ALIVE_SECONDS)
             for member in list(self.members.values()):
                 if self.members.get(member.node) is not member:
-                    continue  # it was let go when another member was lost
+                    continue  # it was disconnected when another member was lost
                 member.silence.tick()
                 if member.silence.seconds > liveness.FROZEN_SECONDS:
                     self._gone(member, f"{member.node}'s host answers, and {member.node} itself has said nothing for "
@@ -289,7 +291,7 @@ class Coordinator:
         state = AgentState.of(message)
         self.leadership.observe(node, message)
         before = self.members.get(node)
-        if before is not None:  # the same agent: this end has not heard yet that its connection ended
+        if before is not None:  # the same agent, of whose connection's end this process has not heard yet
             self._gone(before, f"{node} joins again")
         liveness.end_when_unreached(writer.transport, liveness.UNREACHED_SECONDS)
         member = Member(node, address, writer, state, inbound=bool(message.get("inbound", True)))
@@ -303,7 +305,7 @@ class Coordinator:
             self.members.tell((node,), **split)
         for number, (task, _) in state.running.items():
             given_up = state.epoch == self.leadership.epoch and number not in self.driver.running
-            if given_up:  # while the agent was away
+            if given_up:  # the task was given up while the agent was away
                 self.members.tell((node,), type="abort", task=number, reason=f"{node} was lost", again=task.keep)
         self.driver.handle(Back(node))
         if self.desk is not None:

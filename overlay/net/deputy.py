@@ -60,7 +60,7 @@ class Deputies:
         self._node, self._coordinators, self._site, self._neighbours = node, coordinators, site, neighbours
         self._listens, self._security, self._log = listens, security, log
         self._own: Deputy | None = None
-        self._making: asyncio.Future[Any] | None = None  # of the module of deputies, whose imports take seconds
+        self._making: asyncio.Future[Any] | None = None  # the import of the module of deputies, which takes seconds
         self._watching: list[asyncio.Task[None]] = []
 
     def found(self, membership: Membership) -> Substitute | None:

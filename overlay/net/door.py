@@ -41,7 +41,7 @@ class Door:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, joining: Joining) -> None:
         self._reader, self._writer, self._joining = reader, writer, joining
         self._certificate: dict[str, Any] = writer.get_extra_info("peercert") or {}
-        self._web = False  # lines are those of a request of a browser, of which the first was let in
+        self._web = False  # whether the lines are those of a browser's request, which was let in
 
     async def readline(self) -> bytes:
         """Return the next line for the coordinator; an empty one at the end, or when the other end is refused."""

@@ -83,7 +83,7 @@ class Joining:
         except CertificatesError as error:
             raise OverlayError(str(error)) from None
         self._folder, self._lifetime = folder, lifetime
-        self._seen: tuple[int, int] | None = None  # of the file, when it was read last
+        self._seen: tuple[int, int] | None = None  # modification time and size of the file when it was read last
         self._valid: frozenset[str] = frozenset()
 
     @property

@@ -89,7 +89,7 @@ class Leadership:
         self.epoch = time.time_ns()  # differs from that of an earlier process, also after an immediate restart
         self.active = False
         self.gathering: asyncio.TimerHandle | None = None
-        self._waited, self._most_waits = 0, 1  # GATHER_SECONDS
+        self._waited, self._most_waits = 0, 1  # numbers of GATHER_SECONDS
         self._held_back: list[tuple[float, str, dict[str, Any]]] = []  # (time, agent, message) before this one acts
 
     def accepts(self, agent: str) -> bool:
@@ -223,7 +223,9 @@ class Leadership:
         self._let_go()
         for node in self._policy.nodes:
             try:
-                self._policy.handle(Lost(node), time.monotonic())  # its orders have no addressee
+                self._policy.handle(
+                    Lost(node), time.monotonic()
+                )  # the policy's orders are ignored: no agent is connected
             except Exception as error:
                 self._log(f"the policy cannot handle the loss of {node}: {type(error).__name__}: {error}")
         self._office.ended()

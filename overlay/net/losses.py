@@ -32,7 +32,7 @@ class Losses:
         for name, peer in self._peers.items():
             again, segments = peer.sent_again()
             again_then, then = self._then.get(name, (0, 0))
-            if segments < then or again < again_then:  # over other connections
+            if segments < then or again < again_then:  # the counts are of other connections than before
                 again_then = then = 0
             if segments - then >= LEAST_SEGMENTS:
                 found[name] = (again - again_then) / (segments - then)

@@ -78,7 +78,7 @@ class Membership:
         self._on_message, self._on_disconnected = on_message, on_disconnected
         self._clock, self._connector, self._log = clock, connector, log
         self._writer: asyncio.StreamWriter | None = None
-        self._logged: set[str] = set()  # since a coordinator answered last: each failure is logged once
+        self._logged: set[str] = set()  # failures since a coordinator answered last, as each is logged once
         self.term = 0
         self.acting = False
         self.offset = ClockOffset()

@@ -107,12 +107,12 @@ class Neighbours:
         return each
 
     def check(self, hello: Header, transport: asyncio.BaseTransport) -> None:
-        """Check that the certificate of a connection is that of the agent that its first message names; raise
-        MessageError otherwise.
+        """Check that a connection's certificate is that of the agent that its first message names; raise MessageError
+        otherwise.
         """
         if self.connector.security is None:
             return
-        # The numbers of another epoch are not known: the certificate must be some member's.
+        # The numbers of another epoch are not known, so the certificate may be that of any agent.
         speaker = self.name(hello.path[0]) if hello.epoch == self.epoch else None
         try:
             self.connector.security.check(transport, "node", speaker)
@@ -126,8 +126,8 @@ class Neighbours:
         self.check(hello, transport)
         name = self.name(hello.path[0]) if hello.epoch == self.epoch else None
         if name is None or name not in self.hidden or name == self._node or name not in self.members:
-            raise MessageError("a connection to send over, of an agent that is not known as one that needs that: it "
-                               "will open it again")  # fmt: skip
+            raise MessageError("this agent is to send over the connection, and does not know its other end as an agent "
+                               "without a reachable port: that one will open it again")  # fmt: skip
         self._loop.call_soon(self._peer(name).take, cast(asyncio.Transport, transport))
 
     def reverse_with(self, receiver: Receiver) -> None:
@@ -146,7 +146,7 @@ class Neighbours:
         while not self._closed:
             inbound = self.accept(self._receiver)
             try:
-                # Its other end sends over it, and knows nothing of what this one has seen of segments.
+                # The other end sends over it, and does not know which segments this end has found to arrive.
                 transport = await self.connector.open(inbound, self.members[name], seconds=CONNECT_SECONDS, small=True)
                 if self.connector.security is not None:
                     self.connector.security.check(transport, "node", name)

@@ -84,7 +84,7 @@ class PolicyDriver:
         """Give the policy an event and carry out its orders."""
         try:
             orders = self.policy.handle(event, time.monotonic())
-        except Exception as error:  # of whatever kind: it may end the round that it is about, and not the job
+        except Exception as error:  # an error of any kind may end its round, but not the job
             self._log(f"no task can be made: {type(error).__name__}: {error}")
             orders = self._orders_after_error(event, f"no task can be made: {type(error).__name__}: {error}")
         self._carry_out(orders)
@@ -190,7 +190,7 @@ class PolicyDriver:
         self._orders.carry_out(orders)
         if self._replication is not None:
             try:
-                self._replication.settle()  # removes the branches of lost receivers: other packets need their room
+                self._replication.settle()  # removes branches of lost receivers, which take bandwidth from others
             except TargetError as error:
                 self._log(f"switches still copy to receivers that have been dropped: {error}")
 

@@ -57,7 +57,7 @@ class ReliableMulticast:
     ) -> None:
         self._node, self._address, self._loop = node, address, loop
         self._received, self._control, self._counters, self._log = received, control, counters, log
-        self._socket: Multicast | None = None  # None: no switch copies
+        self._socket: Multicast | None = None  # None where no switch copies
         self._assembling: dict[tuple[int, int], Assembly] = {}  # by task and tree
         self.copied: Counter[str] = Counter()
 

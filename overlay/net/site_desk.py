@@ -82,9 +82,9 @@ class SiteDesk:
         self.survey: asyncio.Task[None] | None = None
         self.surveyed: set[str] = set()
         self._returned: asyncio.TimerHandle | None = None
-        self._slow = 0  # rounds one after the other
+        self._slow = 0  # number of slow rounds one after the other
         self.measured_at, self._patience, self.growth = 0.0, AGAIN_SECONDS, Growth()
-        self._meanwhile = ""  # why the network was to be measured while that could not begin
+        self._meanwhile = ""  # reason for a measurement that could not begin when it was wanted
         policy.held = probe_seconds > 0
 
     def attach(self, loop: asyncio.AbstractEventLoop, members: Members, driver: PolicyDriver) -> None:
@@ -100,7 +100,9 @@ class SiteDesk:
             self.network.version += 1
         self._tell_network((node,))
         if not self.surveyed and self._probe_seconds > 0 and self._members[node].state.epoch:
-            self._members.tell((node,), type="site", what="tell network")  # it has followed a coordinator before
+            self._members.tell(
+                (node,), type="site", what="tell network"
+            )  # the site has followed a coordinator that may have measured the network
         self._consider_survey()
 
     def _tell_network(self, nodes: Iterable[str]) -> None:
@@ -134,7 +136,7 @@ class SiteDesk:
             self._returned.cancel()
             self._returned = None
 
-    # --- a coordinator that backs up another one knows the network, too ---
+    # --- for a coordinator that backs up this one ---
 
     def shared(self, version: object) -> dict[str, Any] | None:
         now = [self.network.version, len(self.surveyed)]
@@ -187,9 +189,7 @@ class SiteDesk:
         return bool(late_enough and self.survey is None and self._probe_seconds > 0 and self.surveyed)
 
     async def _look(self, pairs: Iterable[Pair]) -> None:
-        """Look whether these pairs of sites have become faster; measure the network again if so, or if that was wanted
-        meanwhile.
-        """
+        """Measure the network again if these pairs have become faster, or if that was wanted meanwhile."""
         try:
             grown = self.growth.looked(await self._sites.probe(pairs), self._probe_seconds)
         finally:
@@ -223,7 +223,7 @@ class SiteDesk:
                 self._returned = self._loop.call_later(RETURN_SECONDS, self._all_returned)
             self._answer()
 
-    # --- whose state is everybody's ---
+    # --- the state that sites take ---
 
     def _all_returned(self) -> None:
         """Begin with the sites that have joined a coordinator that knows nothing of their group, as they have had
@@ -320,7 +320,7 @@ class SiteDesk:
             self._policy.held = self._policy.held or again
             await self._rest() if again else await asyncio.sleep(SETTLE_SECONDS)
             if not again and self._members.keys() <= self.surveyed:
-                return  # a site has told what another coordinator had measured
+                return  # meanwhile a site has told the measurements of another coordinator
             nodes = sorted(self._members)
             began = time.monotonic()
             trips = await self._sites.round_trips(nodes)
@@ -347,7 +347,7 @@ class SiteDesk:
         self._consider_survey()
 
     async def _rest(self) -> None:
-        """Wait until the tasks under way have ended, or for ANSWER_SECONDS."""
+        """Wait until no task is under way any more, or for ANSWER_SECONDS."""
         end = self._loop.time() + ANSWER_SECONDS
         while self._policy.running and self._loop.time() < end:
             await asyncio.sleep(SETTLE_SECONDS / 10)

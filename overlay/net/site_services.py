@@ -116,7 +116,7 @@ class SiteServices:
         self._offered: State | None = None
         self._here: concurrent.futures.Future[dict[str, Any]] | None = None
         self._is_active = False
-        self._told_epoch = 0  # of the coordinator that knows this site's state
+        self._told_epoch = 0  # epoch of the coordinator that knows this site's state
         self._numbers = count(1)
         self._fetching: dict[int, _Fetching] = {}
         self._arriving: dict[tuple[str, int], _Arriving] = {}
@@ -192,7 +192,7 @@ class SiteServices:
         """
         for number, each in list(self._fetching.items()):
             if each.peer not in self._neighbours.members:
-                self._fail(number, PeerLost(f"{each.peer} is lost, whose state was arriving"))
+                self._fail(number, PeerLost(f"{each.peer} was lost while its state was arriving"))
         epoch, self._told_epoch = self._told_epoch, self._neighbours.epoch
         if epoch != self._told_epoch and self._offered is not None and (self._here is not None or self._is_active):
             self._tell("here")
@@ -206,7 +206,7 @@ class SiteServices:
         what = message["what"]
         if what == "take":
             self._is_active = message["from"] is None
-            # Of two rounds with one number and term the coordinator's counts: this site's broke off elsewhere.
+            # Of two rounds with one number and term the coordinator's counts; this site's ended nowhere else.
             self.history = newer(history_of(message.get("history", ())), self.history)
             future, self._here = self._here, None
             if future is not None:

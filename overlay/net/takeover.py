@@ -122,7 +122,7 @@ class Standby:
         context = self._security.connect if self._security else None
         async with asyncio.timeout(CONNECT_SECONDS):
             reader, writer = await asyncio.open_connection(*self._other, ssl=context, limit=LINE_BYTES)
-        version = None  # of what the other one shares
+        version = None  # version of what the other coordinator shares
         try:
             if self._security:
                 self._security.check(writer.transport, "controller")

@@ -80,7 +80,7 @@ class Tasks:
         self.idle = threading.Event()
         self.idle.set()
         self.velocity: Values | None = None
-        self._newest = 0  # the highest number of a task that the coordinator has told
+        self._newest = 0  # the highest number of a task that the coordinator has announced
         self._told = Told()
         self._losses: list[tuple[str, str]] = []  # (neighbour, reason) since a coordinator acted last
         self._let_go: set[int] = set()  # tasks for whose results the trainer waits no longer
@@ -104,7 +104,7 @@ class Tasks:
         self._told.forget()
         self._ended.clear()
 
-    # --- what the coordinator says ---
+    # --- messages of the coordinator ---
 
     def begin_alike(self, number: int, new: int, round_: int) -> Execution | None:
         """Begin task `new`, which equals task `number`, the last one told of its kind, except for its number and round.
@@ -220,7 +220,7 @@ class Tasks:
         for number in list(self.running):
             self.abort(number, reason)
 
-    # --- what goes wrong here ---
+    # --- failures ---
 
     def lost(self, name: str, address: tuple[str, int] | None, reason: str) -> None:
         """Handle that a neighbour cannot be reached at the address at which it listened; another process may have its
@@ -266,7 +266,7 @@ class Tasks:
         if not execution.closed and not execution.complete:
             self.discard(execution.task.number, f"not done within {execution.task.budget:g} s")
 
-    # --- what executions do ---
+    # --- sending and ending ---
 
     def _send_request(self, execution: Execution, request: SendRequest) -> None:
         """Send a chunk along the path that is free for it, or to the switches that copy it."""
@@ -313,7 +313,7 @@ class Tasks:
             assert execution.tensor is not None
             self._copied(task.trees[0].root, task.number, execution.tensor)
         if task.number in self._let_go:
-            return  # nobody here has the result
+            return  # the trainer has not waited for the result
         self._tell(type="finished", task=task.number, seconds=seconds)
         self._submissions.done(Done(task.number, self._mixed(task), seconds, task.weights))
 

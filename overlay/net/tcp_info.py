@@ -52,5 +52,5 @@ def connections_by(what: Sequence[Seen], most: int) -> int:
     trips = [each.rtt_seconds for each in what if each.rtt_seconds > 0]
     if not again or again >= segments or not rates or not trips:
         return 1
-    loss = float(f"{again / segments:.0e}")  # what is computed of each loss is kept, and takes some milliseconds
+    loss = float(f"{again / segments:.0e}")  # rounded, as the result for each loss is kept and takes milliseconds
     return connections_for(max(rates), min(trips), loss, TARGET_UTILISATION, most)

@@ -96,7 +96,7 @@ def _contexts(tls: Tls, *, strangers: bool) -> tuple[ssl.SSLContext, ssl.SSLCont
     for protocol in (ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER):
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False  # a certificate names a node, wherever that is: `Security.check`
+        context.check_hostname = False  # a certificate names a node and no host: `Security.check`
         optional = strangers and protocol == ssl.PROTOCOL_TLS_SERVER
         context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
         try:

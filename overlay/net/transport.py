@@ -356,7 +356,9 @@ class Peer:
             data = memoryview(values.data).cast("B")
             line.limit_unsent(len(data) // 2)
             head = header.stamped(self._clock()).pack()
-            self.bytes_sent += HEADER_BYTES + len(data)  # Before its receiver can have it, and read the counters.
+            self.bytes_sent += HEADER_BYTES + len(
+                data
+            )  # counted before the receiver can have it, and read the counters
             if len(data) <= JOINED_BYTES:
                 line.transport.write(b"".join((head, data)))
             else:

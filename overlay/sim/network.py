@@ -60,7 +60,7 @@ class _Connection:
     def __init__(self, segment: int, window: Window | None) -> None:
         self.segment, self.window = segment, window
         self.free = False
-        self.unfilled = 0  # bytes in a frame that waits for the next message
+        self.unfilled = 0  # bytes in an incomplete frame that waits for the next message
 
     def frames(self, size: int, *, more: bool) -> int:
         """Return the number of frames with which a message of this many bytes leaves. Bytes that fill no frame wait
@@ -132,7 +132,7 @@ class SimulatedNetwork:
         self.links = {link: k for k, link in enumerate(topology.links)}
         capacities = [topology.residual_bandwidth_mbps(u, v) for u, v in topology.links]
         self.rates = list(capacities)
-        self._routes = ways(topology)  # those that the switches are told
+        self._routes = ways(topology)  # the switches' routes
         self._random, self._window_segments = Random(tcp.seed), tcp.window_bytes / self._segment
         self.sim = Simulator(capacities)
         self._sharing: dict[int, list[Window]] = {}  # link -> windows of the connections whose narrowest link it is

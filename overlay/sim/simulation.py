@@ -260,7 +260,7 @@ class Simulation:
     def _send_request(self, task: Task, node: str, request: SendRequest) -> None:
         execution = None
         if task.number in self._orders.running:
-            task = self._orders.running[task.number].task  # as it has been mended and paced since
+            task = self._orders.running[task.number].task  # with the trees and rates of the present
             execution = self._executions[task.number][node]
         start, end = task.chunk(request.tree, request.chunk)
         if request.edge is None:

@@ -189,7 +189,7 @@ def _context(authority: str | None) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # certificates name roles
+    context.check_hostname = False  # certificates name roles and no hosts
     context.verify_mode = ssl.CERT_NONE if authority is None else ssl.CERT_REQUIRED
     if authority is not None:
         context.load_verify_locations(cadata=authority)

@@ -254,7 +254,7 @@ class Rescue:
         store, self.names = self._meet(fallback, site)
         self.ballot = Ballot(store, site, self.names, self._sum)
         self.unable = ""
-        self._open: Attempt | None = None  # this site does not know yet how it has ended
+        self._open: Attempt | None = None  # an attempt whose end this site does not know yet
 
     def _meet(self, fallback: Fallback, site: str) -> tuple[Any, tuple[str, ...]]:
         """Return the store of this run and the names of all sites."""
@@ -343,7 +343,7 @@ class Rescue:
         attempt.ended = self._in_thread(lambda: self.ballot.try_round(attempt, given, end))
         try:
             done = attempt.ended.result(seconds + LAST_SECONDS)
-        except Exception as error:  # TimeoutError: the store hangs; or what the store has raised
+        except Exception as error:  # TimeoutError where the store hangs, or an error of the store
             self.unable = f"its store does not answer: {error!r}"
             if attempt.leave():
                 self._open = attempt

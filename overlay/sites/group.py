@@ -204,7 +204,7 @@ def _everywhere(coordinator: tuple[str, int]) -> str:
     """
     try:
         family = socket.getaddrinfo(*coordinator, type=socket.SOCK_STREAM)[0][0]
-    except OSError:  # its name is not known yet
+    except OSError:  # the coordinator's name cannot be resolved yet
         family = socket.AF_INET
     return "[::]:0" if family == socket.AF_INET6 else "0.0.0.0:0"
 
@@ -263,7 +263,7 @@ class SiteGroup:
             if digest_of(fetched.data) != fetched.digest:
                 raise OverlayError(f"{self.site}: the state of {answer['from']} does not have the digest that it said")
             if (fetched.round, fetched.digest) == (state.round, state.digest):
-                time.sleep(PAUSE_SECONDS)  # it has not offered the next one yet
+                time.sleep(PAUSE_SECONDS)  # the other site has not offered its next state yet
             state = fetched
 
     def offer(self, data: Bytes, round: int) -> None:

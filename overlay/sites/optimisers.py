@@ -188,7 +188,7 @@ class StreamingDiLoCo:
         self.fragments = [Fragment(*part) for part in _divide(model, fragments)]
         self.steps = self.round = 0
         self._shared_round = 0  # the state that all sites share is before this round; the model may be some behind
-        self.samples = 0.0  # since each fragment was sent last it is the same: of the last `every` steps
+        self.samples = 0.0  # all so far; a fragment's weight is the difference since it was sent last
         self.last: Averaged | None = None
         self.pace, self._ended = Pace(fragments, every - 1), 0.0
         self._sent_samples = [0.0] * fragments
@@ -308,7 +308,7 @@ class StreamingDiLoCo:
         error where that fails, else None.
         """
         for pending in self._pending:
-            pending.future.exception()  # it is for a round that is done, too
+            pending.future.exception()  # waits for its end: its round was done by the others, too
         self._pending.clear()
         self.last = Averaged((), (), None, 0.0)
         try:
@@ -480,7 +480,9 @@ def _divide(model: nn.Module, count: int) -> list[tuple[list[torch.Tensor], list
     for module in model.modules():
         entries += [(tensor, True) for tensor in module.parameters(recurse=False) if tensor.requires_grad]
         entries += [(tensor, False) for tensor in module.buffers(recurse=False) if tensor.is_floating_point()]
-    entries = list({id(tensor): (tensor, own) for tensor, own in entries}.values())  # shared ones once
+    entries = list(
+        {id(tensor): (tensor, own) for tensor, own in entries}.values()
+    )  # a tensor that modules share counts once
     if not any(own for _, own in entries):
         raise OverlayError("the model has no parameters to train")
     for tensor, _ in entries:
