@@ -21,12 +21,12 @@ def run_ranks(zygote: Zygote, job: Job, function: str, port: int, controller: st
     """Run a function on all workers, and return what each of them returns. Raise HostFailure.
 
     Args:
-        zygote: Of the emulated network.
-        job: Whose workers, and parameter servers if there is a controller, run.
-        function: "module:name".
+        zygote: starts processes in the hosts of the emulated network.
+        job: the job whose workers run, and its parameter servers, too, if a controller is given.
+        function: "module:name" of the function.
         port: TCP port of torch's store.
-        controller: Address of the job's controller; empty for none.
-        given: Arguments of the function beside its environment.
+        controller: address of the controller; empty where there is none.
+        given: further arguments of the function.
     """
     processes = []
     if controller:

@@ -87,8 +87,8 @@ def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
 
 
 def plan_all(settings: Settings, topology: Topology, say: Progress) -> list[dict[str, Plan]]:
-    """Return for each strategy a plan for each model's size, as users' jobs get them, before anything is built, so that
-    a strategy that cannot plan does not cost a minute.
+    """Return, for each strategy, a plan for each model's size, as users' jobs get them. This comes before anything is
+    built, so that a strategy that cannot plan does not cost a minute.
     """
     plans = []
     for name in settings.strategies:

@@ -7,7 +7,7 @@ from topologies.zygote import Channel
 
 
 def gloo(channel: Channel, *, master: str, port: int, rank: int, workers: int, interface: str, seed: int) -> None:
-    """Run all-reduces by torch.distributed over gloo; messages as in `topologies.hosts.allreduce`, answers with
+    """Run all-reduces by torch.distributed over gloo. Messages are as in `topologies.hosts.allreduce`, and answers have
     "seconds".
     """
     import torch

@@ -62,7 +62,9 @@ class Case:
         return OPS[self.op].raw
 
     def link_seconds(self, values: int) -> tuple[float, float]:
-        """Return what a worker sends and what it receives, with the packets' headers, over the bandwidth of a link."""
+        """Return the seconds in which a link carries a worker's packets to the network, and those to the worker, with
+        headers.
+        """
         whole = 8 * frame_bytes(values) * self.packets(values) / (self.mbps * 1e6)
         part = whole / self.workers
         return {"all_gather": (part, whole - part), "reduce_scatter": (whole, part)}.get(self.op, (whole, whole))

@@ -35,7 +35,7 @@ def operation(op: str, tensor: Any, rank: int, world: int) -> Callable[[], objec
 
 
 def main(rank: int, world: int, address: str) -> None:
-    """Measure what the input asks for, until it ends."""
+    """Do what each line of the input asks for, until it ends."""
     import torch
     import torch.distributed as dist
 

@@ -20,7 +20,7 @@ from worker_agent.engine import Engine
 
 
 def main(configuration: str) -> None:
-    """Measure what the input asks for, until it ends."""
+    """Do what each line of the input asks for, until it ends."""
     config = AgentConfig.from_json(configuration)
     with Engine(config, "data0") as engine:
 

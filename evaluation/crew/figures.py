@@ -70,7 +70,7 @@ def _one(run: Run) -> Any:
 
 
 def every_seed(trials: int, calls: Iterable[Callable[..., Any]]) -> list[list[Any]]:
-    """Return what each call returns for each seed, computed on all cores."""
+    """Return the result of each call for each seed, computed on all cores."""
     runs = [(call, seed) for call in calls for seed in range(trials)]
     results = spread(_one, runs)
     return [results[k : k + trials] for k in range(0, len(results), trials)]

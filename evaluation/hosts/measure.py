@@ -256,9 +256,9 @@ def allreduce(engines: list[Engine], tensors: list[Array]) -> float:
 
 
 def check(tensors: list[Array]) -> None:
-    """Compare the results after the measurement.
+    """Compare the workers' results after the measurement.
 
-    Comparing takes one core for as long as the all-reduce does, and would distort the idle time of the other.
+    Comparing takes one core for as long as the all-reduce does, and would distort the idle time if it came in between.
     """
     if any(tensor.tobytes() != tensors[0].tobytes() for tensor in tensors):
         raise AssertionError("the workers' results differ")

@@ -4,9 +4,10 @@
     python -m evaluation.jobs failover --topology leafspine:leaves=4,spines=4,servers=3,bandwidth=20 --switch s1
 
 The same all-reduce runs twice on an emulated network, first undisturbed. The switch stays off, and its controller
-cannot reach it any more. *noticed*: until the controller takes the switch for lost. *led around*: until the running job
-is rerouted. *the rest*: sending lost packets again, and the lower rate of the remaining routes; of that, *at these
-rates* is what cannot be less: the rest of the data at the rate that is left. Exit status 3: a sum was wrong.
+cannot reach it any more. The output divides the delay into the time until the controller takes the switch for lost
+(*noticed*), the time until the running job is rerouted (*led around*), and *the rest*, which is that of sending lost
+packets again and of the lower rate of the remaining routes. A part of the rest, *at these rates*, is unavoidable: the
+remaining data at the remaining rate. The exit status is 3 when a sum was wrong.
 """
 
 from __future__ import annotations

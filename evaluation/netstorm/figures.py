@@ -3,7 +3,7 @@
 The paper does not print STAR's root: figures take a random one per seed; the headline gives an average one and the
 worst. MXNET with one server sends a tensor whole; both that and NetStorm's chunks, which favour it, are given. Links
 are directed (each direction drawn on its own, as in the authors' scripts), 20 to 155 Mbit/s, redrawn every 3 minutes
-when dynamic. `hops`: whether a hop delivers in chunks (pipelined), or a root's whole share at once (Theorem 1).
+when dynamic. `hops` says whether a hop delivers in chunks (pipelined), or a root's whole share at once (Theorem 1).
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@
 There are two controllers. Jobs come through Slurm where it is installed (sbatch --comment inart:share), else through
 `inart run` on each of their nodes; one more job, with parameter servers of its own, stays all day. Operators drain two
 switches and put them back, add a rack (topology reload), and replace controller and P4 program (docs/operate.md).
-Links, a switch, a parameter server and the leading controller fail. Foreign TCP runs over a third of the links. What
-happens is drawn from the seed, and one thing at a time. Needs root. Exit status: 0 all well; 1 it could not run; 3 a
-sum was wrong; 4 a job has failed; 5 a verb could not be done; 130 interrupted.
+Links, a switch, a parameter server and the leading controller fail. Foreign TCP runs over a third of the links. The
+seed decides what happens, one thing at a time. Needs root. Exit status: 0 when all is well; 1 when it could not run; 3
+when a sum was wrong; 4 when a job has failed; 5 when a verb could not be done; 130 when it was interrupted.
 """
 
 from __future__ import annotations

@@ -39,8 +39,9 @@ PROBE_VALUES = 1024, 65_536
 """Least and most values of a measurement's messages: slow links carry a few small ones, fast ones large ones."""
 
 PROBE_MESSAGE_SECONDS = 0.02
-"""Time that a measurement's message takes, in seconds, at the rate seen so far: what the connection has taken when the
-measurement is over is in the way of all messages until it has left."""
+"""Time, in seconds, that a measurement's message takes at the rate seen so far. The values that a connection still
+holds when the measurement is over delay all other messages until they have left.
+"""
 
 TRIPS_SECONDS = 5.0
 TRIPS_POLL_SECONDS = 0.05
@@ -284,7 +285,7 @@ class SiteServices:
         post()
 
     def _acknowledged(self, other: str) -> int:
-        """Return how many bytes of what was sent to another site it has."""
+        """Return how many of the bytes that were sent to another site have arrived there."""
         peer = self._neighbours.peers.get(other)
         return 0 if peer is None else peer.acknowledged()
 

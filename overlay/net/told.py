@@ -32,7 +32,7 @@ class Told:
         self._tasks: dict[Kind, Task] = {}
 
     def add(self, task: Task) -> Task | None:
-        """Keep a task of which the agent is told. Return the last one of its kind before, None where there was none."""
+        """Keep a task of which the agent is told. Return the last one of its kind before; None where there was none."""
         before = self._tasks.pop(_kind(task), None)
         self._tasks[_kind(task)] = task
         while len(self._tasks) > KINDS:
@@ -49,7 +49,7 @@ class Told:
 
 
 def packed(task: Task) -> str:
-    """Return the task as it is told, compressed: its trees name the same agents again and again."""
+    """Return the task in the form in which it is sent, compressed: its trees name the same agents again and again."""
     return base64.b64encode(zlib.compress(json.dumps(task.to_json()).encode(), 1)).decode()
 
 

@@ -385,7 +385,7 @@ class Peer:
             self._opening.append(asyncio.ensure_future(self._open(line, needed=False)))
 
     def acknowledged(self) -> int:
-        """Return how many bytes of what was sent the peer's kernel has."""
+        """Return how many of the bytes that were sent have arrived at the peer's kernel."""
         waiting = sum(line.under_way() + line.transport.get_write_buffer_size()
                       for line in self.lines if line.transport is not None)  # fmt: skip
         return max(0, self.bytes_sent - waiting)
