@@ -39,7 +39,7 @@ class Rules:
     """Rules of a job's roster: who may join, and when the job goes on without an agent.
 
     Attributes:
-        version: of the wire format; agents with another one are refused.
+        version: of the packets' encoding; agents with another one are refused.
         grace: seconds for which the others may go on after an agent that announced that it leaves. It is done, but
             answers to them may have been lost, and they get them from the parameter server.
         patience: seconds for which an agent whose node another process has waits for that process to go.
