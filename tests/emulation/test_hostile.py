@@ -8,7 +8,7 @@ import pytest
 
 from p4src.protocol import HEADER_OFFSET, IPV4_OFFSET, PROTOCOL, UDP_OFFSET, VERSION
 from tests.emulation.rig import Rig, paper_testbed
-from topologies.packet_socket import packet_socket
+from tests.support.packet_socket import packet_socket
 from worker_agent.wire import packet
 
 VALUES = PROTOCOL.targets["v1model"].values_per_packet
