@@ -6,6 +6,7 @@ as it is, `pccl-ring` with its sites in the order of the best ring of the emulat
     python -m evaluation.sites --network aws netstorm --systems diloco gloo
     python -m evaluation.sites chaos --sites 20 --minutes 10               # everything fails: evaluation/sites/chaos.py
     python -m evaluation.sites bytes                                       # bytes a step: evaluation/sites/volume.py
+    python -m evaluation.sites rounds                                      # in virtual time: evaluation/sites/rounds.py
 
 Each site is a network namespace with PyTorch in it; links have the network's rates, scaled to what the machine carries
 (--total-mbps). All sites train the example's GPT (examples/train_gpt.py) on random parts of Python's documentation, and
@@ -28,7 +29,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from evaluation.sites import chaos, coordination, volume, with_pccl
+from evaluation.sites import chaos, coordination, rounds, volume, with_pccl
 from evaluation.sites.rings import Rings
 from evaluation.sites.training import OPTIMISERS, Lesson
 from topologies.load import LoadMonitor
@@ -263,7 +264,7 @@ def _wait(over: Callable[[], bool]) -> None:
 
 
 HEAD = (
-    f"{'network':<10} {'sites':>5} {'system':<10} {'s to loss':>10} {'loss':>6} {'steps':>6} {'s a step':>9} "
+    f"{'network':<10} {'sites':>5} {'system':<15} {'s to loss':>10} {'loss':>6} {'steps':>6} {'s a step':>9} "
     f"{'KB a step':>10} {'s waited':>9} {'least':>6} {'busy':>5} {'CPU idle':>9}"
 )
 
@@ -273,7 +274,7 @@ def line_of(row: Row) -> str:
     waited, least = (f"{row.waited_s:.1f}", f"{row.least_s:.1f}") if row.system != "gloo" else ("-", "-")
     busy = f"{row.busy:.0%}" if row.system in OPTIMISERS else "-"
     return (
-        f"{row.network:<10} {row.sites:>5} {row.system:<10} {target:>10} {row.loss:>6.3f} {row.steps:>6} "
+        f"{row.network:<10} {row.sites:>5} {row.system:<15} {target:>10} {row.loss:>6.3f} {row.steps:>6} "
         f"{row.step_s:>9.3f} {row.bytes_a_step / 1000:>10.1f} {waited:>9} {least:>6} {busy:>5} {row.cpu_idle:>9.0%}"
     )
 
@@ -300,7 +301,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    for name, one in (("chaos", chaos.main), ("bytes", volume.main)):
+    for name, one in (("chaos", chaos.main), ("bytes", volume.main), ("rounds", rounds.main)):
         if words[:1] == [name]:
             return one(words[1:])
     parser = argparse.ArgumentParser(

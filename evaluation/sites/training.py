@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,12 @@ from topologies.zygote import Channel
 TEST_SEQUENCES = 16
 TEST_PART = 20  # one 20th of the text, at its end
 
-OPTIMISERS = {"diloco": DiLoCo, "local": LocalSGD, "streaming": StreamingDiLoCo}
+OPTIMISERS: dict[str, Callable[..., StreamingDiLoCo]] = {
+    "diloco": DiLoCo,
+    "local": LocalSGD,
+    "streaming": StreamingDiLoCo,
+    "streaming-paced": partial(StreamingDiLoCo, delay=None),
+}
 GLOO_PORT = 29511
 
 
