@@ -5,11 +5,8 @@ PYTHON ?= python3
 RESULTS ?= results
 # Test files at a time on two processors: most tests that take long wait for processes, sockets and timers.
 JOBS ?= 4
-# Their tests have emulated networks and training with up to ten processes each: fewer at a time.
-EMULATED := tests/emulation tests/hook
-EMULATED_JOBS ?= 4
 # tests/conftest.py has the order: long files first.
-BY_FILE := --dist loadfile --no-loadscope-reorder
+BY_FILE := -p tests.parallel --jobs $(JOBS)
 
 K ?= 4
 BANDWIDTH ?=
@@ -25,7 +22,6 @@ help: ## this list
 	@printf '\nvariables (with their defaults):\n'
 	@printf '  PYTHON=python3    of make setup: what makes .venv\n'
 	@printf '  JOBS=4            test files that make test runs at a time\n'
-	@printf '  EMULATED_JOBS=4   the same for those with emulated networks\n'
 	@printf '  RESULTS=results   folder of what make bmv2-fattree and make wan write\n'
 	@printf '\nvariables of make bmv2-fattree (with their defaults):\n'
 	@printf '  K=4               a fat-tree of K ports a switch: K^3/4 hosts, 5K^2/4 switches\n'
@@ -46,17 +42,16 @@ test: setup ## ruff, mypy and every test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check --quiet .
 	@$(MAKE) --no-print-directory --jobs=2 types parts
-	$(PY) -m tests.retry -n $(EMULATED_JOBS) $(BY_FILE) $(EMULATED)
 
-# mypy runs beside these tests, which leave a part of the processors idle.
 parts: shell-environment
-	env -u MAKEFLAGS -u MFLAGS $(PY) -m tests.retry -n $(JOBS) $(BY_FILE) $(EMULATED:%=--ignore=%)
+	env -u MAKEFLAGS -u MFLAGS $(PY) -m tests.retry $(BY_FILE)
 
+# mypy runs beside the tests and takes what they leave of the processors.
 types:
-	$(PY) -m mypy
+	nice $(PY) -m mypy
 
 nightly: setup ## what make test has a sample of: properties on many random examples, more versions; some hours
-	INART_EXAMPLES=10 $(PY) -m pytest -m 'hypothesis or nightly' --timeout=0 -n $(JOBS) $(BY_FILE)
+	INART_EXAMPLES=10 $(PY) -m pytest -m 'hypothesis or nightly' --timeout=0 $(BY_FILE)
 
 quick: setup ## ruff and the essential tests, in under two minutes
 	$(PY) -m ruff check .

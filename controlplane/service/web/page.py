@@ -69,7 +69,7 @@ def _empty(name: str) -> ColumnDataSource:
 def figures(layers: int, servers: int) -> dict[str, Any]:
     """Return the arguments of Bokeh.embed.embed_item, by the element that each goes to."""
     made = {"network": _network(layers, servers), "rates": _rates()}
-    return {name: json_item(plot, name) for name, plot in made.items()}  # type: ignore[arg-type]
+    return {name: json_item(plot, name) for name, plot in made.items()}
 
 
 def _network(layers: int, servers: int) -> Any:
