@@ -15,8 +15,8 @@ from tests.support.examples import chosen_part
 # the processes, make all of them wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Test processes are forked from one that has asked whether there is a GPU (tests/parallel.py): by this, PyTorch asks the
-# driver's library, which leaves them able to use it.
+# Test processes are forked from one that has asked whether there is a GPU (tests/parallel.py): by this, PyTorch asks
+# the driver's library, which leaves them able to use it.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 # Properties are tried on the same examples in every run, unless $INART_EXAMPLES asks for more of them.

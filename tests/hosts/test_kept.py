@@ -187,6 +187,9 @@ def test_stop_ends_operations_that_wait_to_be_repeated():
     rig.relay.configure(config([1.0], [4]), rig.make, "")
     rig.submit()
     assert rig.engines[-1].taken == [3]
+    assert rig.again() == 0, "it counts from the new configuration"
+    rig.relay.switch_again(0)
+    assert rig.engines[-1].taken == [3], "what was stopped before it does not start again"
 
 
 def test_an_operation_that_is_not_kept_any_more_is_reported():

@@ -23,6 +23,8 @@ FLAGS = ["-std=gnu11", "-O0", "-g", "-w", "-pthread", "-fno-strict-aliasing"]
 WORKER = (
     "thread_that_cannot_start",
     "time_that_goes_backwards",
+    "unused_time_is_lost",
+    "lost_results_halve_the_window",
     "reordering_is_forgotten",
     "super_frames_come_back",
     "attempts_become_rarer",

@@ -5,8 +5,10 @@
 
 #include "worker/decode.h"
 #include "worker/encode.h"
+#include "worker/loss.h"
 #include "worker/pacing.h"
 #include "worker/roundtrip.h"
+#include "worker/window.h"
 #include "worker/worker.h"
 
 #include "expect.h"
@@ -59,6 +61,34 @@ static void time_that_goes_backwards(void) {
     EXPECT(t.tokens > 0.99 && t.tokens < 1.01);
 }
 
+/* A tree that had nothing to send for long sends no more at once, when an operation comes, than one that was busy. */
+static void unused_time_is_lost(void) {
+    char error[256] = "";
+    struct inart_io_config io = {.interface = "lo", .threads = 1, .core = {-1}};
+    struct inart_tree_config tree = {.slots = 64, .port = INART_UDP_PORT_BASE, .rate_mbps = 1, .root = "ps"};
+    struct inart_worker_config config = {.workers = 2, .values = 64, .trees = 1, .tree = &tree, .timeout_seconds = 60};
+    struct inart_part_range range = {0, 6400};
+    uint32_t number = 0;
+    int32_t status;
+    static float values[6400];
+    struct inart_worker *w = inart_worker_create(&io, &config, error, sizeof error);
+    EXPECT(w);
+    struct worker_thread *x = &w->threads[0];
+    struct worker_tree *t = &x->trees[0];
+    engine_enter(&x->engine);
+    EXPECT(t->tokens_most > t->tokens_wake + 1);
+    t->tokens_at -= 10 * INART_NS;
+    engine_leave(&x->engine);
+    EXPECT(inart_worker_submit(w, values, values, 6400, INART_FLOAT32, &(struct inart_encoding){.fields = 1}, 0,
+                               INART_ALL_REDUCE, -1, 0, 1, &number, &range, &status, error, sizeof error) >= 0);
+    engine_enter(&x->engine);
+    double tokens = t->tokens + (double)t->stats.chunks_sent;
+    engine_leave(&x->engine);
+    EXPECT(tokens < t->tokens_wake + 0.5);
+    inart_worker_stop(w);
+    inart_worker_destroy(w);
+}
+
 static struct worker_chunk sent(uint64_t at, unsigned resends) {
     return (struct worker_chunk){.state = CHUNK_SENT, .sent_at = at, .resends = (uint16_t)resends};
 }
@@ -88,6 +118,37 @@ static void reordering_is_forgotten(void) {
     ring[0] = sent(now - 30 * INART_MS, 0);
     worker_measure(&t, &ring[0], now);
     EXPECT(t.rtt_lowest == 30.0 * INART_MS && t.round_trip == 30.0 * INART_MS);
+}
+
+/* When a result turns out to be lost, the window becomes half of what is under way: once in a round trip. */
+static void lost_results_halve_the_window(void) {
+    char error[256];
+    struct io_spec spec = {
+        .interface = "lo", .values = 64, .lanes = 1, .port = {INART_UDP_PORT_BASE}, .backend = INART_UDP};
+    const uint64_t now = 100 * INART_NS;
+    uint8_t key[CHECK_KEY_BYTES] = {1};
+    struct inart_worker w = {.check = check_make(key, 2, 64), .config = {.workers = 2, .values = 64}};
+    struct worker_thread x = {.worker = &w, .engine.io = io_open(&spec, error, sizeof error), .random = 1};
+    struct worker_operation o = {.layout = {.kind = INART_ALL_REDUCE, .workers = 2, .source = -1}};
+    struct worker_part p = {.operation = &o, .order = {.data = 1000}};
+    struct worker_chunk ring[64];
+    for (int i = 0; i < 64; i++) ring[i] = sent(now - INART_NS, 0);
+    struct worker_tree t = {.config = {.slots = 64}, .ring = ring, .mask = 63, .reorder = 1, .parts = &p, .end = 1000};
+    t.direction = (struct inart_direction){1, 0, 1, 0};
+    t.packets_per_second = 1000, t.tokens = t.burst = t.tokens_most = 50, t.tokens_wake = 2;
+    t.round_trip = t.rtt_lowest = INART_MS;
+    t.window = t.window_quick = 64, t.unanswered = 40, t.complete = 1;
+    EXPECT(x.engine.io && w.check);
+    EXPECT(worker_base_due(&x, &t, now) > now && t.window == 64);
+    worker_send_late(&x, &t, t.due);
+    EXPECT(t.stats.resent_gap == 1 && t.window == 20);
+    t.window = t.unanswered = 10;
+    window_cut(&t, t.window_cut + INART_MS / 2);
+    EXPECT(t.window == 10);
+    window_cut(&t, t.window_cut + INART_MS);
+    EXPECT(t.window == 5);
+    io_close(x.engine.io);
+    check_free(w.check);
 }
 
 /* An interface that has no address for a moment refuses as a kernel without segmentation does. */
@@ -223,6 +284,8 @@ int main(int argc, char **argv) {
     const struct probe checks[] = {
         {"thread_that_cannot_start", thread_that_cannot_start},
         {"time_that_goes_backwards", time_that_goes_backwards},
+        {"unused_time_is_lost", unused_time_is_lost},
+        {"lost_results_halve_the_window", lost_results_halve_the_window},
         {"reordering_is_forgotten", reordering_is_forgotten},
         {"super_frames_come_back", super_frames_come_back},
         {"attempts_become_rarer", attempts_become_rarer},

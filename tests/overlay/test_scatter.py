@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.crew.policy import Crew, CrewSettings
+from controlplane.planner.strategies.wan.policy import Back, DefaultSplit, Ready, Start
 from controlplane.planner.topology import Topology
 from overlay.core.scatter import OVER, TURNS, Scatter
 from overlay.sim.simulation import Simulation
@@ -78,40 +82,41 @@ def test_links_that_would_wait_for_the_group_are_used():
     assert seconds[False] < 0.8 * seconds[True]
 
 
-def test_a_task_takes_over_only_chunks_at_the_right_aggregator():
-    policy = crew(2, blocking=False)
+def grouped(policy: Crew, **turns: int) -> tuple[DefaultSplit, Task]:
+    """All agents are there and these are ready, with 1,000 values each: the default split, and their task."""
     for node in NODES:
-        policy.away.discard(node)
-    (default,) = policy.preset(1000)
+        policy.handle(Back(node), 0.0)
+    orders = [order for node, turn in turns.items() for order in policy.handle(Ready(node, 1000, turn), 0.0)]
+    (default,) = (order for order in orders if isinstance(order, DefaultSplit))
+    (start,) = (order for order in orders if isinstance(order, Start))
+    return default, start.task
+
+
+def test_a_task_takes_over_only_chunks_at_the_right_aggregator():
+    default, task = grouped(crew(2, blocking=False), h0=5, h4=9)
     scatter = Scatter("h0")
     sent = scatter.begin(5, default.blocks, default.chunk_values)
     assert [g for _, g in sent] == sorted(g for _, g in sent), "in increasing order"
     for owner, g in sent[:3]:
         scatter.sent(5, owner, g)
-    policy.queue = [("h0", 1000, 5), ("h4", 1000, 9)]
-    (start,) = policy._group()
-    start.task.check()
-    skipped = scatter.settle(start.task)
-    kept = {(start.task.trees[k].root, start.task.trees[k].first // 64 + c) for k, c in skipped}
+    task.check()
+    skipped = scatter.settle(task)
+    kept = {(task.trees[k].root, task.trees[k].first // 64 + c) for k, c in skipped}
     assert kept <= set(sent[:3]) and not scatter.wants(5)
-    assert sum(tree.count for tree in start.task.trees) == 1000
+    assert sum(tree.count for tree in task.trees) == 1000
 
 
 def test_chunks_sent_over_broken_connections_are_sent_again():
     """The chunk may never have come: the owner's process has started again, and waits for it."""
-    policy = crew(2, blocking=False)
-    policy.away.clear()
-    (default,) = policy.preset(1000)
+    default, task = grouped(crew(2, blocking=False), h0=5, h4=9)
     old, new = object(), object()
     now: dict[str, object] = dict.fromkeys(NODES, old)
-    policy.queue = [("h0", 1000, 5), ("h4", 1000, 9)]
-    (start,) = policy._group()
 
     def settled(now: dict[str, object]) -> set[str]:
         scatter: Scatter[bytes] = Scatter("h0")
         for owner, g in scatter.begin(5, default.blocks, default.chunk_values):
             scatter.sent(5, owner, g, old)
-        return {start.task.trees[k].root for k, _ in scatter.settle(start.task, now)}
+        return {task.trees[k].root for k, _ in scatter.settle(task, now)}
 
     there = settled(now)
     assert len(there) > 1
@@ -119,11 +124,29 @@ def test_chunks_sent_over_broken_connections_are_sent_again():
     assert settled({**now, gone: new}) == there - {gone}
 
 
+def first_chunk_of(owner: str, task: Task) -> int:
+    return next(tree.first for tree in task.trees if tree.root == owner) // task.chunk_values
+
+
+def test_a_task_adds_chunks_of_its_own_turn_only():
+    _, task = grouped(crew(2, blocking=False), h0=5, h4=9)
+    chunk = first_chunk_of("h4", task)
+    scatter: Scatter[str] = Scatter("h4")
+    for turn in (4, 5):
+        scatter.came("h0", turn, chunk, f"turn {turn}", ())
+    assert [values for *_, values in scatter.collect(task)] == ["turn 5"]
+    for turn in (3, 5, 7):
+        found = scatter.came("h0", turn, chunk, "late", [task])
+        assert (found is not None) == (turn == 5), "it belongs to no other turn's task"
+
+
 def test_early_chunks_are_not_kept_for_ever():
-    scatter: Scatter[bytes] = Scatter("h0")
+    _, task = grouped(crew(2, blocking=False), h0=5, h4=9)
+    scatter: Scatter[bytes] = Scatter("h4")
     for turn in range(10 * OVER):
-        scatter.came("h1", turn, 0, b"", ())
-    assert len(scatter._held["h1"]) == TURNS
+        scatter.came("h0", turn, first_chunk_of("h4", task), b"", ())
+    kept = [turn for turn in range(10 * OVER) if scatter.collect(replace(task, turns=(turn, 9)))]
+    assert len(kept) == TURNS
 
 
 def test_only_crew_scatters_early():

@@ -88,3 +88,14 @@ def test_the_delay_is_never_longer_than_a_fragments_turn():
         pace.stepped(0.1)
         pace.took(60.0)
     assert pace.delay() == 9
+
+
+def test_the_delay_lasts_for_the_longest_of_the_last_rounds():
+    pace = Pace(2, EVERY)
+    for seconds in (1.0, 3.0, 1.0):
+        pace.stepped(0.1)
+        pace.took(seconds)
+    assert 30 <= pace.delay() <= 34
+    for _ in range(3):
+        pace.took(1.0)
+    assert 10 <= pace.delay() <= 12, "the long round is none of the last four"

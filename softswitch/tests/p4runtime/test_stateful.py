@@ -545,6 +545,24 @@ def test_idle_timeouts(idle: Switch) -> None:
         assert s.code(update(DELETE, table_entry=gone)) == OK
 
 
+def test_each_entry_has_its_own_time(idle: Switch) -> None:
+    """Also behind entries that wait longer, and whatever the order in which they came."""
+    s = idle
+    hour = 3600 * 1000
+    waits = dict(enumerate([hour, 20, 30, hour, 25, 40, hour, 15, 35], 10))
+    entries = [s.entry("exact_table", key, s.call("set", 9), idle_timeout_ns=ms * MS) for key, ms in waits.items()]
+    assert s.codes(*(update(INSERT, table_entry=e) for e in entries)) == [OK] * len(entries)
+    short = {key for key, ms in waits.items() if ms < hour}
+    seen: set[int] = set()
+    for _ in range(200):  # Short ones come again and again.
+        found = [one.match[0].exact.value for one in notification(s).table_entry if one.table_id == entries[0].table_id]
+        seen |= {int.from_bytes(value, "big") for value in found}
+        if seen >= short:
+            break
+    assert seen & set(waits) == short
+    assert s.codes(*(update(DELETE, table_entry=e) for e in entries)) == [OK] * len(entries)
+
+
 def test_hits_put_it_off(idle: Switch) -> None:
     s = idle
     kept, other = (s.entry("exact_table", key, s.call("set", 9), idle_timeout_ns=1500 * MS) for key in (1, 2))
