@@ -10,7 +10,9 @@ from __future__ import annotations
 import atexit
 import gc
 import multiprocessing
+import os
 import sys
+import tempfile
 import types
 import warnings
 from collections import deque
@@ -18,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import groupby
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 import pytest
 
@@ -120,6 +123,18 @@ class Told:
             self.connection.send(("warning", said))
 
 
+def own_output(capture: Any) -> None:
+    """Give this process files of its own for what tests print. Modules may hold those that are there (a handler of
+    logging does): so these stay open, and are other files from now on.
+    """
+    capture.resume_global_capture()
+    for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
+        if stream.fileno() != descriptor:  # It is captured.
+            with tempfile.TemporaryFile() as own:
+                os.dup2(own.fileno(), stream.fileno())
+    capture.suspend_global_capture()
+
+
 def work(session: pytest.Session, connection: Connection) -> None:
     """Run tests by their numbers from the connection, until none come."""
     atexit._clear()
@@ -127,9 +142,7 @@ def work(session: pytest.Session, connection: Connection) -> None:
     plugins = session.config.pluginmanager
     for name in ("terminalreporter", "lfplugin", "nfplugin", "junitxml"):
         plugins.unregister(name=name)
-    capture = plugins.getplugin("capturemanager")
-    capture.stop_global_capturing()  # Its files are shared with the other processes.
-    capture.start_global_capturing()
+    own_output(plugins.getplugin("capturemanager"))
     plugins.register(Told(session.config, connection))
 
     def numbers() -> Iterator[int]:
@@ -148,5 +161,4 @@ def work(session: pytest.Session, connection: Connection) -> None:
         item, after = session.items[number], session.items[following] if following is not None else None
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
         number = following
-    capture.stop_global_capturing()
     atexit._run_exitfuncs()

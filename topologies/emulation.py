@@ -59,7 +59,7 @@ class Emulation:
         self.kind = choice.choose(switch)
         self.switch_addresses: dict[str, SwitchAddress] = {}
         self._seed, self._threads = seed, threads
-        self._lifetime: Lifetime | None = None
+        self.lifetime: Lifetime | None = None
         self._switches: Switches | None = None
         self._net: Mininet | None = None
         self._children: list[subprocess.Popen[Any]] = []
@@ -81,9 +81,9 @@ class Emulation:
         """
         _check_machine()
         setLogLevel("warning")
-        self._lifetime = Lifetime()
+        self.lifetime = Lifetime()
         try:
-            self._build(self._lifetime)
+            self._build(self.lifetime)
         except BaseException:
             self.stop()
             raise
@@ -116,7 +116,7 @@ class Emulation:
 
     def stop(self) -> None:
         """Remove the network, in any state; a second call does nothing. Raise EmulationError if something is left."""
-        lifetime, self._lifetime = self._lifetime, None
+        lifetime, self.lifetime = self.lifetime, None
         if lifetime is None:
             return
         clean = lifetime.end()
@@ -287,9 +287,9 @@ class Emulation:
             time.sleep(0.02)
 
     def _running(self) -> Lifetime:
-        if self._lifetime is None:
+        if self.lifetime is None:
             raise EmulationError("the emulation is not running")
-        return self._lifetime
+        return self.lifetime
 
 
 def _host_end(topology: Topology, lifetime: Lifetime, u: str, v: str) -> str | None:

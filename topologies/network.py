@@ -152,7 +152,7 @@ def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool, offloads: b
         for server in topology.servers:
             _add_host(network, topology, lifetime, server, ShapedIntf if offloads else PlainIntf)
             _set_mtu(network, topology, lifetime, server, mtu)
-        _add_fabric(network, topology, lifetime, veth_fabric)
+        add_fabric(network, topology, lifetime, veth_fabric)
     except EmulationError:
         raise
     except Exception as error:  # Mininet raises bare Exception.
@@ -276,7 +276,7 @@ def _set_mtu(network: Mininet, topology: Topology, lifetime: Lifetime, server: s
         _run(network[access(topology, server, near)[0]], f"ip link set {ends[server, near]} mtu {mtu}")
 
 
-def _add_fabric(network: Mininet, topology: Topology, lifetime: Lifetime, veth: bool) -> None:
+def add_fabric(network: Mininet, topology: Topology, lifetime: Lifetime, veth: bool) -> None:
     pairs = [
         (u, near, v)
         for u in topology.devices

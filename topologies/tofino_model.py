@@ -106,7 +106,7 @@ class Wiring:
             raise ModelError(f"there is a namespace {self.prefix}{there[0]} already: --remove takes all of them away")
         try:
             for command in self.commands():
-                _run(command)
+                run(command)
         except ModelError:
             self.remove()
             raise
@@ -123,7 +123,7 @@ class Wiring:
         """Remove the namespaces, and with them the links."""
         for node in self.topology.nodes:
             if self._exists(node):
-                _run(f"ip netns del {self.prefix}{node}")
+                run(f"ip netns del {self.prefix}{node}")
 
     def commands(self) -> Iterator[str]:
         """Yield the commands that make the wiring, in order."""
@@ -223,7 +223,7 @@ def _write(file: Path, content: object) -> None:
     file.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _run(command: str) -> None:
+def run(command: str) -> None:
     try:
         done = subprocess.run(command.split(), capture_output=True, text=True, timeout=30, check=False)
     except FileNotFoundError as error:

@@ -21,10 +21,10 @@ LOOPBACK = "lo"
 
 def addresses() -> dict[str, str]:
     """Return a mapping from address to interface for all interfaces that are up, including the loopback."""
-    return dict(_addresses())
+    return dict(own_addresses())
 
 
-def _addresses() -> list[tuple[str, str]]:
+def own_addresses() -> list[tuple[str, str]]:
     """Return every (address, interface) of interfaces that are up."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         room = 64
@@ -54,7 +54,7 @@ def check_interface(name: str) -> str:
         raise AgentError(f"there is no interface {name!r} here (there are: {', '.join(there) or 'none'})")
     if not _flags(name) & _IFF_UP:
         return f"the interface {name} is down (ip link set {name} up)"
-    if name not in (held for _, held in _addresses()):
+    if name not in (held for _, held in own_addresses()):
         return f"the interface {name} has no IPv4 address"
     return ""
 
@@ -109,7 +109,7 @@ def _flags(name: str) -> int:
 
 def holding(address: str) -> list[str]:
     """Return the interfaces that hold an address, in the order of their names; the loopback where no other one does."""
-    names = {name for held, name in _addresses() if held == address}
+    names = {name for held, name in own_addresses() if held == address}
     return sorted(names - {LOOPBACK} or names, key=_natural)
 
 

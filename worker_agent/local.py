@@ -144,7 +144,7 @@ class LocalAgent:
         """Submit an operation, as Engine.allreduce_async does."""
         how = collective(op).encoded(bits, seed)
         host = operand(array, how, dtype)
-        view = _bytes_of(array)
+        view = bytes_of(array)
         work = Work(host.elements, len(view))
         with self._lock:
             if self._lost:
@@ -248,7 +248,7 @@ class LocalAgent:
         work.finish(error)
 
 
-def _bytes_of(array: Any) -> memoryview:
+def bytes_of(array: Any) -> memoryview:
     """Return the memory of a contiguous numpy array or torch CPU tensor, writable."""
     if not isinstance(array, np.ndarray):
         import torch

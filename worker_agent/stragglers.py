@@ -41,7 +41,7 @@ class Turns:
     def __init__(self, buckets: int, most_behind: int) -> None:
         self.buckets, self._most_behind = buckets, most_behind
         self.own = self.next = 0
-        self._carried: dict[int, tuple[Any, int]] = {}
+        self.carried: dict[int, tuple[Any, int]] = {}
 
     @property
     def is_behind(self) -> bool:
@@ -55,10 +55,10 @@ class Turns:
         """
         bucket, behind = self.own % self.buckets, self.is_behind
         self.own += 1
-        value, weight = self._carried.pop(bucket, (None, 0))
+        value, weight = self.carried.pop(bucket, (None, 0))
         value, weight = gradient if value is None else value + gradient, weight + 1
         if behind:
-            self._carried[bucket] = value, weight
+            self.carried[bucket] = value, weight
             return None
         self.next = self.own
         return value, weight
@@ -72,7 +72,7 @@ class Turns:
         """Return the stand-in's contribution to sum `next`: the carried gradients (None where there are none) and their
         weight.
         """
-        value, weight = self._carried.pop(self.next % self.buckets, (None, 0))
+        value, weight = self.carried.pop(self.next % self.buckets, (None, 0))
         self.next += 1
         return value, weight
 

@@ -45,10 +45,10 @@ ENGINES = (*ENGINE, "-D_GNU_SOURCE", "-fvisibility=hidden", "-fwhole-program")
 """Compiler flags of the agents' engines, which consist of many files: these see each other's functions, and callers of
 the library see only the functions that are marked INART_PUBLIC."""
 # Features in /proc/cpuinfo that each level of x86-64 adds to the one below it (System V ABI).
-_V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"])
-_V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
+V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"])
+V4 = V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
 LEVELS: dict[str, tuple[tuple[str, frozenset[str]], ...]] = {
-    "x86_64": (("x86-64-v4", _V4), ("x86-64-v3", _V3), ("x86-64", frozenset())),
+    "x86_64": (("x86-64-v4", V4), ("x86-64-v3", V3), ("x86-64", frozenset())),
 }
 """Levels of each processor for which a wheel has libraries, the best first: the compiler's -march, and the CPU features
 that the level needs."""
@@ -74,7 +74,7 @@ def cache_directory() -> Path:
     return path
 
 
-def _cpu_features() -> str:
+def cpu_features() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("flags", "Features")):
@@ -130,7 +130,7 @@ def _digest(sources: Sources, include: Sequence[Path]) -> Any:
     return digest
 
 
-def _prebuilt_name(sources: Sources, include: Sequence[Path], options: Sequence[str], level: str) -> str:
+def prebuilt_name(sources: Sources, include: Sequence[Path], options: Sequence[str], level: str) -> str:
     digest = _digest(sources, include)
     digest.update("\0".join([*options, level]).encode())
     return f"{_files(sources)[0].stem}-{level}-{digest.hexdigest()[:24]}.so"
@@ -152,16 +152,16 @@ def prebuild(
         wanted = [option for option in options if option != NATIVE]
         if level != "generic":
             wanted.append(f"-march={level}")
-        made.append(output / _prebuilt_name(sources, include, options, level))
+        made.append(output / prebuilt_name(sources, include, options, level))
         _compile([compiler, *wanted], sources, include, made[-1])
     return made
 
 
 def _prebuilt(sources: Sources, include: Sequence[Path], options: Sequence[str]) -> Path | None:
     """Return the best prebuilt library beside the first source that this machine runs, or None."""
-    features = frozenset(_cpu_features().split())
+    features = frozenset(cpu_features().split())
     for level, needs in _levels(options):
-        path = _files(sources)[0].parent / _prebuilt_name(sources, include, options, level)
+        path = _files(sources)[0].parent / prebuilt_name(sources, include, options, level)
         if needs <= features and path.exists():
             return path
     return None
@@ -181,7 +181,7 @@ def build(sources: Sources, *, include: Sequence[Path] = (), options: Sequence[s
     options = (*options, *more)
     digest = _digest(sources, include)
     version = _run([compiler, "--version"])
-    digest.update("\0".join([version, *options, platform.machine(), _cpu_features()]).encode())
+    digest.update("\0".join([version, *options, platform.machine(), cpu_features()]).encode())
     target = cache_directory() / f"{_files(sources)[0].stem}-{digest.hexdigest()[:24]}.so"
     if target.exists():
         return target

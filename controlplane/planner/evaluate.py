@@ -225,7 +225,7 @@ def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluatio
         plan.check(topology)
     found = _last.of(plan, topology)
     if found is None:
-        found = _evaluated(plan, topology)
+        found = evaluated_anew(plan, topology)
         _last.known = plan, topology, found
     return found
 
@@ -252,7 +252,7 @@ class _Last:
 _last = _Last()
 
 
-def _evaluated(plan: Plan, topology: Topology) -> Evaluation:
+def evaluated_anew(plan: Plan, topology: Topology) -> Evaluation:
     links, switches, roots = unit_loads(plan, topology.results_on_links)
     workers = set(plan.job.workers)
     kinds = {"switch": "switch", "server": "host"}

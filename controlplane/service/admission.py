@@ -74,7 +74,7 @@ class AdmissionControl:
     def __init__(
         self, state: NetworkState, *, steady: float = STEADY, most: int = MOST, log: Callable[[str], None]
     ) -> None:
-        self.state, self._steady, self._most, self._log = state, steady, most, log
+        self.state, self._steady, self.most, self._log = state, steady, most, log
         self.steps = 0
 
     def admit(
@@ -206,7 +206,7 @@ class AdmissionControl:
             or not unbroken(job.plan, state)
         ]
         far = unsettled(rates, {name: plan.rate_mbps for name, plan in fair.items()}, broken, self._steady)
-        change = far[: max(self._most, len(broken))]
+        change = far[: max(self.most, len(broken))]
         steps, self.steps = self.steps, 0
         if len(change) == len(running):
             return fair, fresh

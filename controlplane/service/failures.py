@@ -153,10 +153,10 @@ class Watch:
             topology = self.network.topology
             hops = [hop for version in versions for hop in hops_of(version.plan, version.deployment, topology)]
             switches = {entry[0] for hop in hops for entry in (*hop.into, hop.out)}
-            counted = self._count(switches)
+            counted = self.counted_packets(switches)
             if followed is None:
                 began, first = time.monotonic(), counted
-                counted = self._count(switches)
+                counted = self.counted_packets(switches)
                 ended = time.monotonic()
                 self._followed[job.name] = Followed(versions, [(began, first), (ended, counted)], ended - began, now)
                 continue
@@ -196,7 +196,7 @@ class Watch:
                 missing = [root for root in job.plan.job.parameter_servers if root not in members]
                 self.network.failover.take_back(job, back, "the job waits", instead_of=missing)
 
-    def _count(self, switches: Iterable[str]) -> dict[Entry, int]:
+    def counted_packets(self, switches: Iterable[str]) -> dict[Entry, int]:
         """Return what these switches' entries have counted; entries of a switch that does not answer are missing."""
         return packets(self._read(switches))
 

@@ -59,7 +59,7 @@ class Keeper:
         while not self._closed.is_set():
             try:
                 if self._healthy() and filled:
-                    self._catch_up()
+                    self.catch_up()
                     self._say("connected")
                     pause = 0.1
                     self._wake.wait(HEARTBEAT_SECONDS)
@@ -116,7 +116,7 @@ class Keeper:
                 self.held.lock.release()
         self.wake()
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """Write the rules that could not be written while the switch was not ready."""
         # In this order: rules that an order has set are seen together with it.
         if self.as_it_shall_be or self.ordered or not self.held.lock.acquire(blocking=False):
@@ -178,6 +178,11 @@ class Keeper:
                 self.target.close()
             finally:
                 self.held.lock.release()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it watches no more."""
+        return not self._thread.is_alive()
 
     def close(self) -> None:
         """Stop watching, and wait for the thread's end."""

@@ -122,11 +122,11 @@ def check_listening(arguments: argparse.Namespace, address: str) -> Door:
     more = [(second, replace(server, authority=None))] if second is not None and server is not None else []
     own = server.certificate if server is not None else None
     revoked = Revoked(own.with_name(REVOKED_FILE)) if own is not None else None
-    issuer = _issuer(arguments.authority, arguments.certificate_days) if arguments.authority is not None else None
+    issuer = issuer_of(arguments.authority, arguments.certificate_days) if arguments.authority is not None else None
     return Door(Access(tokens, certificates=certificates, revoked=revoked, issuer=issuer), server, tuple(more))
 
 
-def _issuer(folder: Path, days: float) -> Callable[[Caller], tuple[bytes, bytes]]:
+def issuer_of(folder: Path, days: float) -> Callable[[Caller], tuple[bytes, bytes]]:
     """Return a function that makes certificates. Raise ValueError where the folder has no authority with its key."""
     from controlplane.common.authority import Authority, CertificatesError  # here: not all machines have its library
 

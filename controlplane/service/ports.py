@@ -38,6 +38,10 @@ class PortWatch:
     def close(self) -> None:
         self._thread.close()
 
+    def ended(self, timeout: float) -> bool:
+        """Return whether it ends by itself within so many seconds."""
+        return self._thread.ended(timeout)
+
     def _look(self) -> None:
         self.look()
         if len(self._silent) == len(self.network.switches.keepers):

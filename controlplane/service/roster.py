@@ -83,7 +83,7 @@ class Roster:
         if not configs:
             raise ValueError("a job without agents")
         self._labels = labels
-        self._patience = rules.patience
+        self.patience = rules.patience
         self._log = log
         self._connections = itertools.count(1)
         self._waits = hanging.Waits()
@@ -194,7 +194,7 @@ class Roster:
         """
         with self._lock:
             joining = wants_to_join(request, peer, next(self._connections))
-            deadline = time.monotonic() + self._patience
+            deadline = time.monotonic() + self.patience
             while self.state.phase != Phase.CLOSED and membership.occupied(self.state, joining):
                 if time.monotonic() > deadline:
                     break

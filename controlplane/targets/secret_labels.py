@@ -42,13 +42,13 @@ class SecretLabels:
         """Return the label on the wire for this number."""
         if number == 0:
             return 0
-        return self._forward(number) or self._forward(0)
+        return self.forward(number) or self.forward(0)
 
     def number(self, label: int) -> int:
         """Return the number that this label stands for."""
         if label == 0:
             return 0
-        return self._back(label) or self._back(0)
+        return self.back(label) or self.back(0)
 
     def labels(self, numbers: Iterable[int]) -> tuple[int, ...]:
         """Return the label of each number, in order."""
@@ -80,13 +80,13 @@ class SecretLabels:
             others_labels=self.labels(tree.others_labels),
         )
 
-    def _forward(self, number: int) -> int:
+    def forward(self, number: int) -> int:
         left, right = number >> HALF, number & MASK
         for table in self._rounds:
             left, right = right, left ^ table[right]
         return left << HALF | right
 
-    def _back(self, label: int) -> int:
+    def back(self, label: int) -> int:
         left, right = label >> HALF, label & MASK
         for table in reversed(self._rounds):
             left, right = right ^ table[left], left

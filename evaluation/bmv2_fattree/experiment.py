@@ -140,7 +140,7 @@ def measure(everything: Setting, plans: dict[str, Plan]) -> StrategyResult:
     outcomes: list[Outcome] = []
     seconds: dict[str, float] = {}
     ingress = 0
-    for models in _with_one_plan(plans):
+    for models in with_one_plan(plans):
         with (
             everything.fabric.serve(plans[models[0]]) as service,
             JobAgents(everything.zygote, service.address, service.plan.job, seed=settings.seed) as agents,
@@ -181,7 +181,7 @@ def measure(everything: Setting, plans: dict[str, Plan]) -> StrategyResult:
     return result
 
 
-def _with_one_plan(plans: dict[str, Plan]) -> list[list[str]]:
+def with_one_plan(plans: dict[str, Plan]) -> list[list[str]]:
     """Return the models in groups that have the same trees, so that agents join once for each group."""
     groups: list[list[str]] = []
     for model, plan in plans.items():

@@ -182,7 +182,7 @@ class Training:
         self.values = setup.chunks * CHUNK
         self.names = [str(k) for k in range(self.n)]
         self.policy = _policy(setup, self.overlay, self.names, self._lacks)
-        effects = Effects(self._tell, self._leaves, self._train, self._controller_is_back)
+        effects = Effects(self._tell, self._leaves, self.train, self._controller_is_back)
         self.faults = Faults(self.sim, self.overlay, effects)
         self.queue: list[int] = []  # workers that are ready and in no group
         self.untold: list[int] = []  # ready workers of which the controller does not know
@@ -219,7 +219,7 @@ class Training:
         for order in orders:
             match order:
                 case Start(task):
-                    self._start(task)
+                    self.start(task)
                 case Mend(task):
                     self._mend(self.tasks[task.number], task)
                 case Abort(number):
@@ -233,7 +233,7 @@ class Training:
                     alone += 1
                     self.queue.remove(int(node))
                     self.result.waits.append(self.sim.now - self.since[int(node)])
-                    self._train(int(node))
+                    self.train(int(node))
         self.result.abandoned += alone // self.setup.p
 
     def _lacks(self, number: int, tree: int, member: str) -> bool:
@@ -252,21 +252,21 @@ class Training:
         for fault in self.setup.faults:
             self.faults.plan(fault)
         for worker in range(self.n):
-            self._train(worker)
+            self.train(worker)
         self.sim.run(seconds)
         return self.result
 
-    def _train(self, worker: int) -> None:
-        self.sim.after(self.compute(worker), lambda: self._ready(worker))
+    def train(self, worker: int) -> None:
+        self.sim.after(self.compute(worker), lambda: self.ready(worker))
 
-    def _ready(self, worker: int) -> None:
+    def ready(self, worker: int) -> None:
         self.result.trained[worker] += 1
         self.since[worker] = self.sim.now
         if self.faults.gone[worker]:
             self.faults.lost.add(worker)
             return
         if self.faults.alone[worker]:
-            self._train(worker)  # It trains on its own until it can ask for a group again.
+            self.train(worker)  # It trains on its own until it can ask for a group again.
             return
         if not self.setup.blocking:
             blocks = np.flatnonzero(self.default > 0)
@@ -292,7 +292,7 @@ class Training:
             return True
         return False
 
-    def _start(self, task: Task) -> None:
+    def start(self, task: Task) -> None:
         together = task.participants if self.setup.scheme == "A2A" else task.trees[0].contributors
         members = [int(node) for node in together]
         for member in members:
@@ -395,7 +395,7 @@ class Training:
 
     def _done(self, member: int, number: int) -> None:
         self._carry_out(self.policy.handle(Finished(str(member), number), self.sim.now))
-        self._train(member)
+        self.train(member)
 
     # --- all-to-all ---
 
@@ -469,7 +469,7 @@ class Training:
             if self.faults.gone[member]:
                 self.faults.lost.add(member)
             else:
-                self._train(member)
+                self.train(member)
 
 
 def _policy(setup: Setup, overlay: Overlay, names: Sequence[str], lacks: Callable[[int, int, str], bool]) -> Crew:

@@ -27,7 +27,7 @@ def frames_per_second(device: Device, frames: Sequence[bytes], seconds: float) -
     process = ctypes.cast(native.library().ss_process, ctypes.c_void_p)
     answered = ctypes.c_uint64()
     done = library().run(
-        process, ctypes.c_void_p(device._native), b"".join(frames), len(frames), len(frames[0]),
+        process, ctypes.c_void_p(device.native), b"".join(frames), len(frames), len(frames[0]),
         ctypes.c_uint64(int(seconds * 1e9)), ctypes.byref(answered),
     )  # fmt: skip
     return done / seconds, done - answered.value

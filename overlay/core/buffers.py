@@ -31,7 +31,7 @@ class Buffers:
 
     def __init__(self) -> None:
         self._kept: dict[int, deque[Values]] = {}  # by size, the array that was taken longest ago first
-        self._bytes = 0
+        self.bytes_kept = 0
         self._large: Values | None = None
 
     def take(self, values: int) -> Values:
@@ -50,10 +50,10 @@ class Buffers:
             if free:
                 return each[:]
         each = np.empty(values, np.float32)
-        while self._bytes + each.nbytes > MOST_BYTES:
+        while self.bytes_kept + each.nbytes > MOST_BYTES:
             self._drop_of(max(self._kept, key=lambda size: size * len(self._kept[size])))
         self._kept.setdefault(values, deque()).append(each)
-        self._bytes += each.nbytes
+        self.bytes_kept += each.nbytes
         return each[:]
 
     def _take_large(self, values: int) -> Values:
@@ -63,6 +63,6 @@ class Buffers:
         return large[:values]
 
     def _drop_of(self, values: int) -> None:
-        self._bytes -= self._kept[values].popleft().nbytes
+        self.bytes_kept -= self._kept[values].popleft().nbytes
         if not self._kept[values]:
             del self._kept[values]

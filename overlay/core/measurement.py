@@ -30,7 +30,7 @@ class ThroughputEstimator:
     def __init__(self, chunks: int = PROBE_CHUNKS) -> None:
         self._most = chunks
         self._last = -math.inf
-        self._chunks: deque[tuple[float, float]] = deque()  # size and seconds of each chunk
+        self.chunks: deque[tuple[float, float]] = deque()  # size and seconds of each chunk
         self._size = self._seconds = 0.0  # sums over the chunks
 
     def arrived(self, stamp: float, now: float, size: float, *, counts: bool = True) -> float | None:
@@ -47,12 +47,12 @@ class ThroughputEstimator:
         seconds, self._last = max(0.0, now - max(stamp, self._last)), now
         if not counts:
             return None
-        self._chunks.append((size, seconds))
+        self.chunks.append((size, seconds))
         self._size, self._seconds = self._size + size, self._seconds + seconds
-        while len(self._chunks) > self._most and self._seconds - self._chunks[0][1] >= PAUSE_SECONDS:
-            size, seconds = self._chunks.popleft()
+        while len(self.chunks) > self._most and self._seconds - self.chunks[0][1] >= PAUSE_SECONDS:
+            size, seconds = self.chunks.popleft()
             self._size, self._seconds = self._size - size, self._seconds - seconds
-        return self._size / self._seconds if len(self._chunks) >= self._most and self._seconds > 0 else None
+        return self._size / self._seconds if len(self.chunks) >= self._most and self._seconds > 0 else None
 
 
 class ClockOffset:

@@ -133,7 +133,7 @@ class Agent:
             lost=self._lost,
         )  # fmt: skip
         self._multicast = ReliableMulticast(
-            node, self.listen[0], self.loop, received=lambda packet: self._dispatcher.packet_received(packet),
+            node, self.listen[0], self.loop, received=lambda packet: self.dispatcher.packet_received(packet),
             control=self.neighbours.control, counters=counters, log=log,
         )  # fmt: skip
         self._eager_scatter = EagerScatter(node, self.neighbours, counters)
@@ -154,7 +154,7 @@ class Agent:
             node, coordinators, self.site, self.neighbours, listens=lambda: self.listen, security=self._security,
             log=log,
         )  # fmt: skip
-        self._dispatcher = Dispatcher(parts, self.tasks, self.site, counters=counters, log=log)
+        self.dispatcher = Dispatcher(parts, self.tasks, self.site, counters=counters, log=log)
 
     # --- for trainers ---
 
@@ -262,7 +262,7 @@ class Agent:
         host, port = self.listen
 
         def accept() -> Front:
-            return Front(lambda: self.neighbours.accept(self._dispatcher), self._deputies.serve)
+            return Front(lambda: self.neighbours.accept(self.dispatcher), self._deputies.serve)
 
         server = None
         if self.advertise != NOWHERE:
@@ -330,7 +330,7 @@ class Agent:
         elif kind == "mend":
             execution = self.tasks.mend(Task.from_json(message["task"]))
             if execution is not None:
-                self._dispatcher.mended(execution)
+                self.dispatcher.mended(execution)
         elif kind == "done":
             self.tasks.done(message["task"])
         elif kind == "abort":
@@ -363,14 +363,14 @@ class Agent:
 
     def _begun(self, execution: Execution | None) -> None:
         if execution is not None:
-            self._dispatcher.begun(execution)
+            self.dispatcher.begun(execution)
 
     def _set_members(self, message: dict[str, Any]) -> None:
         """Take the members' names and addresses, and the form of messages, from a coordinator that has begun to act."""
         if message["epoch"] != self.neighbours.epoch:  # the coordinator is another one than before, or the first one
             self.tasks.new_epoch()
             self._pending_messages.forget_before(message["epoch"])
-        self._dispatcher.probe_values, self.submissions.may_go_alone = message["probe_values"], message["alone"]
+        self.dispatcher.probe_values, self.submissions.may_go_alone = message["probe_values"], message["alone"]
         copying = message.get("multicast")
         if copying is None:
             self._multicast.configure(None)

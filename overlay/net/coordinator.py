@@ -361,10 +361,10 @@ class Coordinator:
             members={name: member.address for name, member in self.members.items()},
             probe_values=self.probe_values,
             alone=getattr(self.policy, "alone", False),
-            multicast=self._multicast_format(),
+            multicast=self.multicast_format(),
         )
 
-    def _multicast_format(self) -> dict[str, int | str] | None:
+    def multicast_format(self) -> dict[str, int | str] | None:
         if self._replication is None:
             return None
         carrier = self._replication.carrier

@@ -48,7 +48,7 @@ class Dispatcher:
     def mended(self, execution: Execution) -> None:
         """Give the execution of a task that has new trees the messages that have arrived for them already."""
         for header, values in self._pending_messages.take(self._neighbours.epoch, execution.task.number):
-            self._deliver(execution, header, values)
+            self.deliver(execution, header, values)
 
     # --- over TCP ---
 
@@ -93,13 +93,13 @@ class Dispatcher:
             return
         execution = self._tasks.running.get(header.task) if current else None
         if execution is not None:
-            self._deliver(execution, header, values)
+            self.deliver(execution, header, values)
         elif self._tasks.may_come(header.epoch, header.task):
             self._pending_messages.hold(header, values)
         else:
             self._counters["old task"] += 1
 
-    def _deliver(self, execution: Execution, header: Header, values: Values) -> None:
+    def deliver(self, execution: Execution, header: Header, values: Values) -> None:
         """Hand a message to the execution of its task, or pass it on to the next agent of its path."""
         if header.kind == Kind.DISCARD:
             self._tasks.discard(execution.task.number, "another agent has given it up", pass_on=False)

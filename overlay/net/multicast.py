@@ -287,13 +287,13 @@ class Assembly:
     """
 
     def __init__(self, carrier: Carrier, chunk_values: int) -> None:
-        self._carrier, self._packets_per_chunk = carrier, carrier.packets(chunk_values)
+        self._carrier, self.packets_per_chunk = carrier, carrier.packets(chunk_values)
         self._chunks: dict[int, tuple[Values, set[int]]] = {}
         self.heard = 0.0
 
     def place(self, sequence: int) -> tuple[int, int]:
         """Return (chunk, packet within it) of the packet with this sequence."""
-        return divmod(sequence, self._packets_per_chunk)
+        return divmod(sequence, self.packets_per_chunk)
 
     def add(self, chunk: int, part: int, values: Values, buffer: Callable[[], Values]) -> Values | None:
         """Add a packet to its chunk. Return the chunk's values when they are complete, else None.

@@ -48,7 +48,7 @@ class Replication:
         self.topology, self.limits, self.job_id = topology, limits, job_id
         self.carrier = Carrier(job_id, limits.values_per_packet)
         self._connect, self._log = connect, log
-        self._switches: Switches | None = None
+        self.running: Switches | None = None
         self._next = first_label(job_id)
         self._installed: dict[int, Mapping[str, RuleSet]] = {}  # task -> switch -> entries
         self._over: set[int] = set()  # tasks whose entries the next write removes
@@ -57,15 +57,15 @@ class Replication:
     @property
     def switches(self) -> Switches:
         """The switches, connected and filled. Raises FabricError."""
-        if self._switches is None:
+        if self.running is None:
             targets = self._connect()
             base = {name: RuleSet(name, (), (), entries) for name, entries in routes(self.topology).items()}
             jobs = found(targets)
             jobs.pop(self.job_id, None)  # entries that an earlier coordinator left
-            self._switches = Switches(targets, base, jobs, self._log)
-            self._switches.fill()
-            self._switches.watch()
-        return self._switches
+            self.running = Switches(targets, base, jobs, self._log)
+            self.running.fill()
+            self.running.watch()
+        return self.running
 
     def install(self, task: Task) -> Task:
         """Install the task's multicasts. Return the task with their labels when they are on all switches. Raise
@@ -107,9 +107,9 @@ class Replication:
         """Disconnect from the switches. Entries stay until another coordinator replaces them; no agent uses their
         labels.
         """
-        if self._switches is not None:
-            self._switches.close()
-            self._switches = None
+        if self.running is not None:
+            self.running.close()
+            self.running = None
 
     def _kept(self) -> dict[int, Mapping[str, RuleSet]]:
         """Return the entries of each task that is not over, without the branches that have been pruned."""

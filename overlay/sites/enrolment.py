@@ -97,11 +97,11 @@ class Enrolment:
         """Return whether the folder has a certificate that was bought with this token and has not expired."""
         try:
             bought = (self.folder / OF_TOKEN).read_text().strip()
-            return bought == self._token.number and self._file("key").is_file() and self._seconds_left() > 0
+            return bought == self._token.number and self._file("key").is_file() and self.seconds_left() > 0
         except (OSError, ValueError, LookupError):
             return False
 
-    def _seconds_left(self) -> float:
+    def seconds_left(self) -> float:
         end = not_after(self._file("certificate").read_text())
         return (end - datetime.now(UTC)).total_seconds()
 
@@ -134,7 +134,7 @@ class Enrolment:
                 wait = min(AGAIN_SECONDS, max(wait, LEAST_SECONDS))
 
     def _half(self) -> float:
-        return max(LEAST_SECONDS, self._seconds_left() / 2)
+        return max(LEAST_SECONDS, self.seconds_left() / 2)
 
     def _tls(self) -> Tls:
         return Tls(self._file("certificate"), self._file("key"), self._file("authority"))

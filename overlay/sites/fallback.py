@@ -171,7 +171,7 @@ class Ballot:
         attempt.result = result
         if not attempt.say():
             return False
-        return self._all_have(attempt, hashlib.sha256(result.tobytes()).digest(), end)
+        return self.all_have(attempt, hashlib.sha256(result.tobytes()).digest(), end)
 
     def ask(self, attempt: Attempt) -> bool:
         """Return how an attempt has ended in which this site has said that it has a result; end it now where it has not
@@ -207,7 +207,7 @@ class Ballot:
         attempt.why = attempt.why or "another site could not do it"
         return decided == YES
 
-    def _all_have(self, attempt: Attempt, digest: bytes, end: float) -> bool:
+    def all_have(self, attempt: Attempt, digest: bytes, end: float) -> bool:
         keys = [f"{attempt.round}/{attempt.number}/have/{name}" for name in self.names]
         self.store.set(keys[self.names.index(self.site)], digest.hex())
         while (decided := self._read(self._key(attempt, "end"))) is None:

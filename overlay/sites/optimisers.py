@@ -185,7 +185,7 @@ class StreamingDiLoCo:
         several = dist.is_available() and dist.is_initialized() and not (group is not None and group.one_process)
         self._world = dist.get_world_size() if several else 1
         _check_processes(group, self._world)
-        self.fragments = [Fragment(*part) for part in _divide(model, fragments)]
+        self.fragments = [Fragment(*part) for part in divided(model, fragments)]
         self.steps = self.round = 0
         self._shared_round = 0  # the state that all sites share is before this round; the model may be some behind
         self.samples = 0.0  # all so far; a fragment's weight is the difference since it was sent last
@@ -472,7 +472,7 @@ def _check_processes(group: SiteGroup | None, known: int) -> None:
         raise OverlayError("this process is the only one of its site: it needs a group, of inart.sites.init()")
 
 
-def _divide(model: nn.Module, count: int) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+def divided(model: nn.Module, count: int) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
     """Return the parameters and the floating-point buffers of each fragment, in the model's order. Raise OverlayError
     where the model cannot be divided so.
     """

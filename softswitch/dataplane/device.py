@@ -54,7 +54,7 @@ class Device(Tables, Externs, Ports, Replication):
         self.idle: Callable[[str, list[Entry]], None] | None = None
 
     @property
-    def _native(self) -> int:
+    def native(self) -> int:
         """The native device.
 
         This raises ``SoftswitchError`` once its fabric is closed, or a staged device discarded.
@@ -77,7 +77,7 @@ class Device(Tables, Externs, Ports, Replication):
 
         ``discard`` frees a staged device that is not committed.
         """
-        handle = self._lib.ss_device_stage(self._native)
+        handle = self._lib.ss_device_stage(self.native)
         if not handle:
             raise SoftswitchError("out of memory")
         staged = Device(self._owner, handle, self.device_id, self.cpu_port)
@@ -96,14 +96,14 @@ class Device(Tables, Externs, Ports, Replication):
         From then on ``staged`` is another name for this device, until its program is replaced.
         """
         with self._load_lock:
-            handle = staged._native
+            handle = staged.native
             self._owner.staged.discard(handle)
             staged._address = self._address
             self.program, self._codecs = staged.program, staged._codecs
             self.profiles, self._value_sets = staged.profiles, staged._value_sets
             for profile in self.profiles.values():
                 profile.handle, profile.is_up = self._own_handle, self.port_is_up
-            self._lib.ss_device_adopt(self._native, handle)
+            self._lib.ss_device_adopt(self.native, handle)
             if self.profiles:
                 self._owner.watch_links()
             for profile in self.profiles.values():
@@ -111,13 +111,13 @@ class Device(Tables, Externs, Ports, Replication):
 
     def discard(self) -> None:
         """Free a staged device."""
-        handle = self._native
+        handle = self.native
         self._owner.staged.discard(handle)
         self._address = None
         self._lib.ss_device_discard(handle)
 
     def _start(self, program: Program) -> None:
-        self._check(self._lib.ss_device_load(self._native, program.address), "load")
+        self._check(self._lib.ss_device_load(self.native, program.address), "load")
         self.program = program
         self.profiles = {name: self._profile(program, name) for name in program.profiles}
         self._value_sets = dict.fromkeys(program.value_sets, ())
@@ -137,14 +137,14 @@ class Device(Tables, Externs, Ports, Replication):
     def unload(self) -> None:
         """Remove pipeline and state, as after power-up: frames are dropped until the next ``load``."""
         with self._load_lock:
-            self._check(self._lib.ss_device_load(self._native, None), "unload")
+            self._check(self._lib.ss_device_load(self.native, None), "unload")
             self.program = None
             self._codecs = {}
             self.profiles = {}
             self._value_sets = {}
 
     def _own_handle(self) -> int:
-        return self._native
+        return self.native
 
     def _profile(self, program: Program, name: str) -> ActionProfile:
         plan, info = program.code.profiles[name], program.profiles[name]
@@ -165,11 +165,11 @@ class Device(Tables, Externs, Ports, Replication):
 
         The changes must be made in the system thread that entered the context.
         """
-        self._lib.ss_device_freeze(self._native)
+        self._lib.ss_device_freeze(self.native)
         try:
             yield
         finally:
-            self._lib.ss_device_thaw(self._native)
+            self._lib.ss_device_thaw(self.native)
 
     def register_flip(self, name: str, index: int, bit: int) -> None:
         """Flip one bit (0: the lowest) of an element between two packets, as broken memory does."""
@@ -186,10 +186,10 @@ class Device(Tables, Externs, Ports, Replication):
         Each frame's record is given to ``traced`` when it is done; :mod:`.trace` reads it with the points. Loading
         another program ends the trace.
         """
-        generation = self._lib.ss_device_generation(self._native)
+        generation = self._lib.ss_device_generation(self.native)
         address, points = self._program().traced()
         ports = [-1 if port is None else port for port in (in_port, out_port)]
-        result = self._lib.ss_device_trace(self._native, address, generation, frames, *ports)
+        result = self._lib.ss_device_trace(self.native, address, generation, frames, *ports)
         if result == -errno.ESTALE:
             raise SoftswitchError(f"device {self.device_id}: the program was replaced meanwhile; try again")
         self._check(result, "trace")
@@ -198,7 +198,7 @@ class Device(Tables, Externs, Ports, Replication):
     @property
     def generation(self) -> int:
         """A number that differs for each loaded program."""
-        return self._lib.ss_device_generation(self._native)
+        return self._lib.ss_device_generation(self.native)
 
     # --------------------------------------------------------------------------------------------------------- frames
 
@@ -210,7 +210,7 @@ class Device(Tables, Externs, Ports, Replication):
     @capture.setter
     def capture(self, function: Callable[[int, bytes], None] | None) -> None:
         self._capture = function
-        self._lib.ss_device_capture(self._native, function is not None)
+        self._lib.ss_device_capture(self.native, function is not None)
 
     def packet_out(self, frame: bytes) -> None:
         """Process a frame as if it were received on the CPU port."""
@@ -221,13 +221,13 @@ class Device(Tables, Externs, Ports, Replication):
     def inject(self, port: int, frame: bytes) -> None:
         """Process a frame, soon after this call, as if it were received on ``port``."""
         self._check_frame(port, frame)
-        self._check(self._lib.ss_inject(self._native, port, frame, len(frame)), "inject")
+        self._check(self._lib.ss_inject(self.native, port, frame, len(frame)), "inject")
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         """Run one frame to completion, past all queues and links, and return the frames that left, as (port, frame)."""
         self._check_frame(port, frame)
         out = ctypes.c_void_p()
-        n = self._check(self._lib.ss_process(self._native, port, frame, len(frame), ctypes.byref(out)), "process")
+        n = self._check(self._lib.ss_process(self.native, port, frame, len(frame), ctypes.byref(out)), "process")
         try:
             frames: list[tuple[int, bytes]] = []
             at = out.value or 0
@@ -249,7 +249,7 @@ class Device(Tables, Externs, Ports, Replication):
         """Return the numbers of dropped frames by reason; ``ingress`` and ``egress`` are decisions of the program."""
         names = native.drop_names()
         out = (ctypes.c_uint64 * len(names))()
-        self._lib.ss_device_drops(self._native, out)
+        self._lib.ss_device_drops(self.native, out)
         return dict(zip(names, out, strict=True))
 
     def handle_event(self, kind: int, port: int, data: bytes, generation: int) -> None:
@@ -258,7 +258,7 @@ class Device(Tables, Externs, Ports, Replication):
             self._capture(port, data)
         elif kind == native.PCAP_ENDED:
             log.warning("device %d: recording port %d ended: its file cannot be written", self.device_id, port)
-        elif self._owner.closed or generation != self._lib.ss_device_generation(self._native):
+        elif self._owner.closed or generation != self._lib.ss_device_generation(self.native):
             return  # The event comes from a program that was replaced.
         elif kind == native.PACKET_IN and self.packet_in is not None:
             self.packet_in(data)

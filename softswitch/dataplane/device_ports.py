@@ -52,7 +52,7 @@ class Ports(State):
             log.warning("port %d: %s: it is lost when its interface is made again", port, error)
         # The index is read before the interface is opened, so that one that is made again meanwhile is noticed.
         index = interface_index(interface)
-        result = self._lib.ss_port_add(self._native, port, interface.encode(), offload)
+        result = self._lib.ss_port_add(self.native, port, interface.encode(), offload)
         if result == -errno.ENODEV:
             raise InvalidValue(f"no interface {interface!r} here")
         if result in (-errno.EPERM, -errno.EACCES):
@@ -67,11 +67,11 @@ class Ports(State):
         settings.
         """
         pointer = None if shape is None else ctypes.byref(shape)
-        self._check(self._lib.ss_port_shape(self._native, port, pointer), f"port {port}")
+        self._check(self._lib.ss_port_shape(self.native, port, pointer), f"port {port}")
 
     def link(self, port: int, peer: Ports, peer_port: int) -> None:
         """Make an in-memory link from a port of this device to a port of another, or of its own."""
-        result = self._lib.ss_link(self._native, port, peer._native, peer_port)
+        result = self._lib.ss_link(self.native, port, peer.native, peer_port)
         self._check(result, f"link {(self.device_id, port)} - {(peer.device_id, peer_port)}")
         self.attach(port, None)
         peer.attach(peer_port, None)
@@ -79,11 +79,11 @@ class Ports(State):
     def record(self, port: int, incoming: int, outgoing: int) -> None:
         """Write frames to two open files, which the device then owns; see :func:`.pcap.record`."""
         check_port(port)
-        self._check(self._lib.ss_port_pcap(self._native, port, incoming, outgoing), f"port {port}")
+        self._check(self._lib.ss_port_pcap(self.native, port, incoming, outgoing), f"port {port}")
 
     def remove_port(self, port: int) -> None:
         """Detach a port from its interface or link. Raise ``NotFound`` if it has neither."""
-        self._check(self._lib.ss_port_remove(self._native, port), f"port {port}")
+        self._check(self._lib.ss_port_remove(self.native, port), f"port {port}")
         self.detach(port)
         self._owner.unlink(self.device_id, port)
 
@@ -122,7 +122,7 @@ class Ports(State):
         now = interface_index(interface)
         if now in (index, -1):
             return
-        result = self._lib.ss_port_reopen(self._native, port)
+        result = self._lib.ss_port_reopen(self.native, port)
         if result == -errno.ENODEV:
             return  # It vanished right away; there will be an event for the next one.
         self._check(result, f"port {port}")
@@ -139,7 +139,7 @@ class Ports(State):
         out = (ctypes.c_uint64 * (10 + len(names)))()
         stats: dict[int, PortStats] = {}
         for port in range(MAX_PORTS):
-            if self._lib.ss_port_stats(self._native, port, out) == 0:
+            if self._lib.ss_port_stats(self.native, port, out) == 0:
                 drops = {name: n for name, n in zip(names, out[10:], strict=True) if n}
                 stats[port] = PortStats(out[0], out[1], out[2], out[3], drops, *out[4:10])
         return stats

@@ -42,7 +42,7 @@ class Externs(State):
             raise InvalidValue(f"the parameters of {calculation} have {bits} bits")
         reflect = int(parameters.reflect_data) | int(parameters.reflect_remainder) << 1
         number = program.code.crcs[calculation]
-        self._check(self._lib.ss_crc_set(self._native, number, *numbers, reflect), f"calculation {calculation}")
+        self._check(self._lib.ss_crc_set(self.native, number, *numbers, reflect), f"calculation {calculation}")
 
     # ------------------------------------------------------------------------------------------------------- counters
 
@@ -67,7 +67,7 @@ class Externs(State):
 
     def _read_counters(self, number: int, first: int, n: int) -> list[tuple[int, int]]:
         out = (ctypes.c_uint64 * (2 * n))()
-        self._check(self._lib.ss_counter_read(self._native, number, first, n, out), "counter")
+        self._check(self._lib.ss_counter_read(self.native, number, first, n, out), "counter")
         return list(zip(out[0::2], out[1::2], strict=True))
 
     def counter_write(self, name: str, index: int, packets: int, bytes_: int) -> None:
@@ -75,7 +75,7 @@ class Externs(State):
         number, info = self._counter(name)
         self._index(name, index, info.size)
         check_u64(packets, bytes_)
-        self._check(self._lib.ss_counter_write(self._native, number, index, packets, bytes_), f"counter {name}")
+        self._check(self._lib.ss_counter_write(self.native, number, index, packets, bytes_), f"counter {name}")
 
     # --------------------------------------------------------------------------------------------------------- meters
 
@@ -120,7 +120,7 @@ class Externs(State):
         if not (0 <= first <= info.size and 0 <= n <= info.size - first):
             raise NoSuchObject(f"{info.name}[{first}]: the index is not in 0..{info.size - 1}")
         pointer = None if config is None else ctypes.byref(config)
-        result = self._lib.ss_meter_access(self._native, number, first, n, old, pointer, clear, out)
+        result = self._lib.ss_meter_access(self.native, number, first, n, old, pointer, clear, out)
         self._check(result, f"meter {info.name}")
 
     def _meter(self, name: str) -> tuple[int, MeterInfo]:
@@ -162,7 +162,7 @@ class Externs(State):
                 if len(values) > MAX_VALUES:
                     raise CapacityExceeded(f"value set {name}: ranges that make more than {MAX_VALUES} values")
             number = program.code.value_sets[name]
-            result = self._lib.ss_value_set_write(self._native, number, b"".join(values), len(values))
+            result = self._lib.ss_value_set_write(self.native, number, b"".join(values), len(values))
             self._check(result, f"value set {name}")
         self._value_sets[name] = tuple(tuple(member) for member in members)
 
@@ -193,7 +193,7 @@ class Externs(State):
         size = place.element_bytes
         out = ctypes.create_string_buffer(n * size)
         at = first * place.row_bytes + place.offset
-        result = self._lib.ss_register_copy(self._native, place.group, at, place.row_bytes, size, n, out, 0)
+        result = self._lib.ss_register_copy(self.native, place.group, at, place.row_bytes, size, n, out, 0)
         self._check(result, f"register {name}")
         data, order = out.raw, byte_order(place.c_type)
         return [int.from_bytes(data[i * size : (i + 1) * size], order) for i in range(n)]
@@ -207,7 +207,7 @@ class Externs(State):
         place = self._program().code.registers[name]
         data = ctypes.create_string_buffer(value.to_bytes(place.element_bytes, byte_order(place.c_type)))
         at = index * place.row_bytes + place.offset
-        result = self._lib.ss_register_copy(self._native, place.group, at, 0, place.element_bytes, 1, data, 1)
+        result = self._lib.ss_register_copy(self.native, place.group, at, 0, place.element_bytes, 1, data, 1)
         self._check(result, f"register {name}")
 
     # -------------------------------------------------------------------------------------------------------- digests
@@ -218,7 +218,7 @@ class Externs(State):
         With the filter, a message that was given is not given again until ``digest_forget``. Turning either setting off
         forgets all messages of this kind.
         """
-        result = self._lib.ss_digest_enable(self._native, number, enabled, filter_duplicates)
+        result = self._lib.ss_digest_enable(self.native, number, enabled, filter_duplicates)
         self._check(result, f"digest {number}")
 
     def digest_forget(self, number: int, messages: Sequence[bytes]) -> None:
@@ -226,7 +226,7 @@ class Externs(State):
         if messages:
             size = len(messages[0])
             data = b"".join(messages)
-            self._check(self._lib.ss_digest_forget(self._native, number, data, size, len(messages)), f"digest {number}")
+            self._check(self._lib.ss_digest_forget(self.native, number, data, size, len(messages)), f"digest {number}")
 
 
 def byte_order(c_type: str) -> Literal["little", "big"]:

@@ -105,10 +105,10 @@ class Program:
         self.p4 = p4
         self.code = code
         self.digest = digest
-        self._library = ctypes.CDLL(path)
+        self.library = ctypes.CDLL(path)
         self._traced: tuple[ctypes.CDLL, int, tuple[Point, ...]] | None = None
         self._traced_lock = threading.Lock()
-        self.address = ctypes.addressof(ctypes.c_char.in_dll(self._library, "ss_program"))
+        self.address = ctypes.addressof(ctypes.c_char.in_dll(self.library, "ss_program"))
         self.actions: dict[str, ActionInfo] = {}
         for action in p4.actions.values():
             self.actions.setdefault(action.name, ActionInfo(action.name, action.params))

@@ -23,7 +23,7 @@ class Replication(State):
 
     def multicast_delete(self, group: int) -> None:
         """Remove a group. Raise ``NotFound`` if there is none."""
-        self._check(self._lib.ss_group_write(self._native, 0, group & 0xFFFF, b"", -1, 0), f"multicast group {group}")
+        self._check(self._lib.ss_group_write(self.native, 0, group & 0xFFFF, b"", -1, 0), f"multicast group {group}")
 
     def clone_set(self, session: int, replicas: Sequence[tuple[int, int]], truncate: int = 0) -> None:
         """Insert or replace clone session ``session`` (0..32767). Clones are cut to ``truncate`` bytes (0: they are
@@ -37,12 +37,12 @@ class Replication(State):
 
     def clone_delete(self, session: int) -> None:
         """Remove a session. Raise ``NotFound`` if there is none."""
-        self._check(self._lib.ss_group_write(self._native, 1, session & 0x7FFF, b"", -1, 0), f"clone session {session}")
+        self._check(self._lib.ss_group_write(self.native, 1, session & 0x7FFF, b"", -1, 0), f"clone session {session}")
 
     def _group_write(self, sessions: int, number: int, replicas: Sequence[tuple[int, int]], truncate: int) -> None:
         for port, rid in replicas:
             if not (0 <= port < MAX_PORTS and 0 <= rid < 1 << 16):
                 raise InvalidValue(f"no such replica: port {port}, replication id {rid}")
         data = struct.pack(f"<{2 * len(replicas)}H", *(number for replica in replicas for number in replica))
-        result = self._lib.ss_group_write(self._native, sessions, number, data, len(replicas), truncate)
+        result = self._lib.ss_group_write(self.native, sessions, number, data, len(replicas), truncate)
         self._check(result, "clone session" if sessions else "multicast group")

@@ -26,7 +26,7 @@ class State:
         self.profiles: dict[str, ActionProfile] = {}
 
     @property
-    def _native(self) -> int:
+    def native(self) -> int:
         """The native device; this raises an error once it is gone."""
         raise NotImplementedError
 

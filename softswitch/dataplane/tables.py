@@ -63,7 +63,7 @@ class Tables(State):
     def _add(self, codec: TableCodec, key: NativeKey, number: int, data: bytes, const: bool) -> int:
         handle = ctypes.c_uint64()
         result = self._lib.ss_table_insert(
-            self._native,
+            self.native,
             codec.plan.index,
             key.key,
             key.mask,
@@ -118,7 +118,15 @@ class Tables(State):
         key = codec.key(match, priority)
         with self._released(codec, match, priority), self._call(codec, action, params) as (number, data):
             result = self._lib.ss_table_modify(
-                self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority, number, data, len(data)
+                self.native,
+                codec.plan.index,
+                key.key,
+                key.mask,
+                key.ranges,
+                key.priority,
+                number,
+                data,
+                len(data),
             )
             self._check(result, f"entry of table {table}")
 
@@ -140,7 +148,7 @@ class Tables(State):
         key = codec.key(match, priority)
         with self._released(codec, match, priority):
             result = self._lib.ss_table_delete(
-                self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority
+                self.native, codec.plan.index, key.key, key.mask, key.ranges, key.priority
             )
             self._check(result, f"entry of table {table}")
 
@@ -155,7 +163,7 @@ class Tables(State):
         ``schema``.
         """
         end = ctypes.c_uint64(at)
-        done = self._lib.ss_write(self._native, schema, data, len(data), ctypes.byref(end), only_inserts)
+        done = self._lib.ss_write(self.native, schema, data, len(data), ctypes.byref(end), only_inserts)
         return done, end.value
 
     def set_idle_timeout(self, table: str, match: Sequence[Match], timeout_ns: int, priority: int = 0) -> None:
@@ -169,18 +177,18 @@ class Tables(State):
         check_u64(timeout_ns)
         key = codec.key(match, priority)
         result = self._lib.ss_table_idle(
-            self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority, timeout_ns
+            self.native, codec.plan.index, key.key, key.mask, key.ranges, key.priority, timeout_ns
         )
         self._check(result, f"entry of table {table}")
 
     def _record(self, codec: TableCodec, match: Sequence[Match] | None, priority: int) -> tuple[Entry, int, int]:
         out = ctypes.create_string_buffer(codec.record_bytes)
         if match is None:
-            result = self._lib.ss_table_get(self._native, codec.plan.index, None, None, None, 0, out)
+            result = self._lib.ss_table_get(self.native, codec.plan.index, None, None, None, 0, out)
         else:
             key = codec.key(match, priority)
             result = self._lib.ss_table_get(
-                self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority, out
+                self.native, codec.plan.index, key.key, key.mask, key.ranges, key.priority, out
             )
         self._check(result, f"entry of table {codec.info.name}")
         return codec.decode(out.raw)
@@ -193,7 +201,7 @@ class Tables(State):
         """Return all entries, oldest first."""
         codec = self._codec(table)
         out = ctypes.c_void_p()
-        n = self._check(self._lib.ss_table_dump(self._native, codec.plan.index, ctypes.byref(out)), f"table {table}")
+        n = self._check(self._lib.ss_table_dump(self.native, codec.plan.index, ctypes.byref(out)), f"table {table}")
         try:
             data = ctypes.string_at(out, n * codec.record_bytes) if n else b""
         finally:
@@ -210,7 +218,7 @@ class Tables(State):
         elif codec.info.default_const:
             raise InvalidValue(f"the default action of table {table} is const")
         number, data = codec.action(action, params)
-        result = self._lib.ss_table_set_default(self._native, codec.plan.index, number, data, len(data))
+        result = self._lib.ss_table_set_default(self.native, codec.plan.index, number, data, len(data))
         self._check(result, f"default action of table {table}")
 
     def get_default(self, table: str) -> tuple[str, tuple[int, ...]]:
@@ -235,7 +243,7 @@ class Tables(State):
         check_u64(packets, bytes_)
         key = codec.key(match, priority) if match is not None else None
         parts = (key.key, key.mask, key.ranges, key.priority) if key else (None, None, None, 0)
-        result = self._lib.ss_table_count(self._native, codec.plan.index, *parts, packets, bytes_)
+        result = self._lib.ss_table_count(self.native, codec.plan.index, *parts, packets, bytes_)
         self._check(result, f"entry of table {table}")
 
     def _counted(self, table: str) -> TableCodec:
@@ -281,7 +289,7 @@ class Tables(State):
         key = codec.key(match, priority)
         pointers = [None if p is None else ctypes.byref(p) for p in (old, config, out)]
         result = self._lib.ss_table_meter(
-            self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority,
+            self.native, codec.plan.index, key.key, key.mask, key.ranges, key.priority,
             pointers[0], pointers[1], clear, pointers[2],
         )  # fmt: skip
         self._check(result, f"entry of table {table}")

@@ -23,7 +23,7 @@ from google.rpc import status_pb2  # noqa: F401
 _DESCRIPTOR = re.compile(r"(?:^  serialized_pb=|AddSerializedFile\()(b'.*')", re.MULTILINE)
 
 
-def _load(package: str, name: str) -> ModuleType:
+def load(package: str, name: str) -> ModuleType:
     """Build a module, and put it into ``sys.modules``, where the package's gRPC stub imports it."""
     full_name = f"{package}.{name}"
     if full_name in sys.modules:
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from p4.config.v1 import p4info_pb2, p4types_pb2
     from p4.v1 import p4data_pb2, p4runtime_pb2, p4runtime_pb2_grpc
 else:
-    p4types_pb2 = _load("p4.config.v1", "p4types_pb2")
-    p4info_pb2 = _load("p4.config.v1", "p4info_pb2")
-    p4data_pb2 = _load("p4.v1", "p4data_pb2")
-    p4runtime_pb2 = _load("p4.v1", "p4runtime_pb2")
+    p4types_pb2 = load("p4.config.v1", "p4types_pb2")
+    p4info_pb2 = load("p4.config.v1", "p4info_pb2")
+    p4data_pb2 = load("p4.v1", "p4data_pb2")
+    p4runtime_pb2 = load("p4.v1", "p4runtime_pb2")
     from p4.v1 import p4runtime_pb2_grpc
 
 __all__ = ["p4data_pb2", "p4info_pb2", "p4runtime_pb2", "p4runtime_pb2_grpc", "p4types_pb2"]

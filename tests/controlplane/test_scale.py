@@ -209,7 +209,7 @@ def test_a_large_network_takes_little_work_once_time_is_over(capsys, monkeypatch
     tree, and the plan is evaluated once. Both are counted, as the machine's speed says nothing."""
     work = {"hops": 0, "evaluations": 0}
     monkeypatch.setattr(Network, "next_hops", counted(Network.next_hops, "hops", work))
-    monkeypatch.setattr(evaluation_of, "_evaluated", counted(evaluation_of._evaluated, "evaluations", work))
+    monkeypatch.setattr(evaluation_of, "evaluated_anew", counted(evaluation_of.evaluated_anew, "evaluations", work))
     monkeypatch.setattr("controlplane.cli.plan.single.searching", lambda arguments: 0.0)
     words = "--topology fattree:k=16,oversubscription=16 --job workers=1008,ps=16,seed=1 --time-limit 1 --json"
     assert main(words.split()) == 0

@@ -25,7 +25,7 @@ def test_every_label_stands_for_one_number_and_is_never_zero():
     labels = SecretLabels(KEY)
     draws = random.Random(1)
     numbers = [1, 2, HIGHEST, *(draws.randint(1, HIGHEST) for _ in range(20_000))]
-    of_zero = labels._back(0)  # This is the only number for which the Feistel network alone gives 0.
+    of_zero = labels.back(0)  # This is the only number for which the Feistel network alone gives 0.
     numbers.append(of_zero)
     seen = {labels.label(number) for number in numbers}
     assert len(seen) == len(set(numbers)) and all(0 < label <= HIGHEST for label in seen)

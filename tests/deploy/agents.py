@@ -64,11 +64,11 @@ class Agents:
             if kind == "prepare":
                 again = event.prepare.again
             if kind == "prepare" and node != self.silent:
-                self._report(node, pb.UpdateReport.PREPARED)
+                self.report(node, pb.UpdateReport.PREPARED)
             if kind == "switch_over" and (again or node != self.slow) and self.roles[node] == "worker":
-                self._report(node, pb.UpdateReport.DRAINED)
+                self.report(node, pb.UpdateReport.DRAINED)
 
-    def _report(self, node: str, stage: pb.UpdateReport.Stage) -> None:
+    def report(self, node: str, stage: pb.UpdateReport.Stage) -> None:
         # Any epoch but the prepared one is dropped, so take it from the roster as the agent would from its event.
         handover = self.roster.state.handover
         if handover is not None:

@@ -44,7 +44,7 @@ class FakeSwitch(p4runtime_pb2_grpc.P4RuntimeServicer):
         self.writes = 0
         self.pipelines = 0
         self._lock = threading.Lock()
-        self._primary: tuple[int, int] | None = None
+        self.primary: tuple[int, int] | None = None
         self._streams: list[tuple[tuple[int, int], queue.Queue]] = []
         self._server = grpc.server(ThreadPoolExecutor(16), options=(("grpc.so_reuseport", 0),))
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(self, self._server)
@@ -81,12 +81,12 @@ class FakeSwitch(p4runtime_pb2_grpc.P4RuntimeServicer):
                 election = (request.arbitration.election_id.high, request.arbitration.election_id.low)
                 with self._lock:
                     self._streams.append((election, answers))
-                    self._primary = max(election, self._primary or election)
+                    self.primary = max(election, self.primary or election)
                     for other, other_answers in self._streams:
                         answer = p4runtime_pb2.StreamMessageResponse()
                         answer.arbitration.device_id = self.device_id
-                        answer.arbitration.election_id.high, answer.arbitration.election_id.low = self._primary
-                        if other != self._primary:
+                        answer.arbitration.election_id.high, answer.arbitration.election_id.low = self.primary
+                        if other != self.primary:
                             answer.arbitration.status.code = code_pb2.ALREADY_EXISTS
                         other_answers.put(answer)
         except grpc.RpcError:
@@ -94,7 +94,7 @@ class FakeSwitch(p4runtime_pb2_grpc.P4RuntimeServicer):
         with self._lock:
             self._streams = [stream for stream in self._streams if stream[1] is not answers]
             elections = [election for election, _ in self._streams]
-            self._primary = max(elections) if elections else None
+            self.primary = max(elections) if elections else None
 
     def SetForwardingPipelineConfig(self, request, context):
         self._check(request, context)
@@ -180,7 +180,7 @@ class FakeSwitch(p4runtime_pb2_grpc.P4RuntimeServicer):
         yield answer
 
     def _check(self, request, context) -> None:
-        if (request.election_id.high, request.election_id.low) != self._primary:
+        if (request.election_id.high, request.election_id.low) != self.primary:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, "not primary")
 
 

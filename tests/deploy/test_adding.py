@@ -56,7 +56,9 @@ class One:
             kept = state.keeper(network.keeps, self.log.append)
             network.changed, network.unkept = kept.save, kept.problem
             self.controller = Controller(self.network, log=self.log.append)
-            self.controller.start(f"127.0.0.1:{port}")
+            bound = serving.listen(f"127.0.0.1:{port}")
+            self.server, _ = bound
+            self.controller.start(bound)
             stack.callback(self.controller.stop)
             self.close = stack.pop_all().close
 
@@ -86,7 +88,7 @@ class Pair:
                 does(*given, **named)
             first.leadership.end()
             self.ones.append(One(self.folder, "b", self.ports[1], self.targets))
-            first.controller._server.stop(None).wait()  # its connections end
+            first.server.stop(None).wait()  # its connections end
             raise Died
 
         setattr(owner, name, dies)

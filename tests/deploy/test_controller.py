@@ -197,7 +197,7 @@ def test_refusal_reaches_the_agent_and_ends_its_tries(job, until):
     membership, listener = job.join("w9")
     until(lambda: listener.refused, "the agent is refused")
     assert "w9 is not a node of any job (test: w1, w2, ps1)" in listener.refused
-    until(lambda: not membership._thread.is_alive(), "it stops trying")
+    until(lambda: membership.ended, "it stops trying")
 
 
 def test_an_agent_that_comes_while_its_controller_is_ending_looks_for_another_one(job, until, monkeypatch):

@@ -47,7 +47,7 @@ class Traffic:
         self.counts = {entry: 0 for hop in self.hops for entry in (*hop.into, hop.out)}
         self.network, self.clock, self.dead = network, clock, ""
         self.since: float | None = None
-        monkeypatch.setattr(network.watch, "_count", lambda switches: dict(self.counts))
+        monkeypatch.setattr(network.watch, "counted_packets", lambda switches: dict(self.counts))
         monkeypatch.setattr(self.job.roster, "stalled", lambda seconds: self.since)
 
     def go_on(self, seconds: float) -> None:

@@ -51,7 +51,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("load", [gencode.load, stubs._load], ids=["controlplane", "softswitch"])
+@pytest.mark.parametrize("load", [gencode.load, stubs.load], ids=["controlplane", "softswitch"])
 @pytest.mark.parametrize("generate", [old_protoc, new_protoc])
 def test_module_is_built_from_the_descriptor(load: Load, generate: Callable[[bytes], str], package: Path) -> None:
     (package / "sample_pb2.py").write_text(generate(descriptor(package.name)))
@@ -65,7 +65,7 @@ def test_module_is_built_from_the_descriptor(load: Load, generate: Callable[[byt
     assert load(package.name, "sample_pb2") is module
 
 
-@pytest.mark.parametrize("load", [gencode.load, stubs._load], ids=["controlplane", "softswitch"])
+@pytest.mark.parametrize("load", [gencode.load, stubs.load], ids=["controlplane", "softswitch"])
 def test_code_that_protoc_did_not_generate_is_refused(load: Load, package: Path) -> None:
     (package / "other_pb2.py").write_text("x = 1\n")
     importlib.invalidate_caches()

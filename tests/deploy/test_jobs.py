@@ -733,13 +733,13 @@ def test_job_of_the_command_line_is_there_from_the_start_and_kept(served):
 def test_port_is_bound_before_a_switch_is_touched(served, tmp_path, capsys):
     address, switches, *_, file = served
     plan = ["--topology", "testbed", "--job", "workers=2,ps=1", "--bmv2", "--switches", str(file), "--take-over"]
-    before = {name: (switch.snapshot(), switch.pipelines, switch._primary) for name, switch in switches.items()}
+    before = {name: (switch.snapshot(), switch.pipelines, switch.primary) for name, switch in switches.items()}
     assert deploy([*plan, "--serve", address]) == 1
     assert "is the port free" in capsys.readouterr().err
     (tmp_path / "epoch").write_text("a word")
     assert deploy([*plan, "--serve", "127.0.0.1:0", "--epoch-file", str(tmp_path / "epoch")]) == 1
     assert "does not hold an epoch" in capsys.readouterr().err
-    assert {n: (s.snapshot(), s.pipelines, s._primary) for n, s in switches.items()} == before
+    assert {n: (s.snapshot(), s.pipelines, s.primary) for n, s in switches.items()} == before
 
 
 def test_stored_jobs_round_trip_through_a_file(tmp_path, kind):
@@ -782,7 +782,7 @@ def test_adding_or_removing_a_job_changes_only_jobs_that_share_with_it(rig):
 
 
 def test_at_most_so_many_jobs_change_over_in_one_step(rig, until, monkeypatch):
-    monkeypatch.setattr(rig.network.admissions, "_most", 1)
+    monkeypatch.setattr(rig.network.admissions, "most", 1)
     jobs = [rig.network.launch(replace(ONE, name=name), "inart", together=True)[1] for name in ("a", "b", "c")]
 
     def spread() -> float:

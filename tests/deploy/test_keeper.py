@@ -70,7 +70,7 @@ def test_end_does_not_wait_for_a_switch_that_is_silent(kept, until, monkeypatch)
         until(faults.asked.is_set, "a heartbeat is under way")
         keeper.stop()
         keeper.cut()
-        until(lambda: not keeper._thread.is_alive(), "the keeper's thread ends")
+        until(lambda: keeper.ended, "the keeper's thread ends")
         assert keeper.state == "connected"
         assert not log
     finally:

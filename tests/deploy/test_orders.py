@@ -115,7 +115,7 @@ def test_a_keeper_does_not_complete_an_order_in_progress(rig, monkeypatch):
 
     def looked(switches, work):  # type: ignore[no-untyped-def]
         for keeper in rig.network.switches.keepers:
-            keeper._catch_up()
+            keeper.catch_up()
         return everywhere(switches, work)
 
     monkeypatch.setattr(fabric, "everywhere", looked)

@@ -8,6 +8,7 @@ import json
 import threading
 from itertools import combinations, product
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -95,7 +96,7 @@ def test_only_a_host_header_that_names_this_machine_is_answered(host, taken):
 
 
 def status(web: Web, host: str, path: str = "/api/snapshot") -> int:
-    port = web._server.server_port
+    port = urlsplit(web.url).port
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.putrequest("GET", path, skip_host=True)

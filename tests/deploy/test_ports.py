@@ -141,7 +141,7 @@ def test_switches_without_a_state_of_ports_are_asked_once(network, targets, log)
         target.ports = None
     watch = PortWatch(network, log.append)
     watch.start()
-    assert watch._thread.ended(30)
+    assert watch.ended(30)
 
 
 def test_switch_that_does_not_answer_is_no_port_that_is_down(network, targets, job, log):

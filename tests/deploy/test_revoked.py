@@ -21,7 +21,7 @@ from controlplane.common.rpc.renewal import Renewal
 from controlplane.common.rpc.tls import Tls, credentials
 from controlplane.planner.generators import leaf_spine
 from controlplane.service.controller import Controller
-from controlplane.service.listening import _issuer
+from controlplane.service.listening import issuer_of
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
@@ -154,4 +154,4 @@ def test_a_controller_without_the_authority_renews_none(rig):
 
 def test_what_is_no_authority_is_refused_at_the_start(tmp_path):
     with pytest.raises(ValueError, match="--authority is the folder of an authority with its key"):
-        _issuer(tmp_path, 7.0)
+        issuer_of(tmp_path, 7.0)

@@ -155,7 +155,7 @@ def test_the_refusal_of_a_nodes_second_process_says_how_to_take_over(roster):
 
 def test_a_second_process_gets_the_node_once_the_first_has_ended(roster):
     """After a crash the first connection may look alive for a while."""
-    roster._patience = 60.0
+    roster.patience = 60.0
     members = join_all(roster)
     with ThreadPoolExecutor(1) as pool:
         second = pool.submit(roster.join, request("w1", agent="second"))

@@ -17,6 +17,7 @@ from controlplane.service.core import standing
 from controlplane.service.core.standing import Do, Stand, decide
 from tests.deploy.memory_network import memory_network
 from tests.support.examples import examples
+from tests.support.waiting import wait_until
 
 NETWORK = leaf_spine(2, 2, 3, 300.0)
 JOB = Job("one", ("h1", "h2", "h4", "h5"), ("h3", "h6"), 1_000_000)
@@ -114,12 +115,12 @@ def test_an_entry_that_a_switch_has_lost_unnoticed_is_written_again(standing_job
     assert not standing_job.rig.as_wanted()
     standing_job.seconds(standing.READ_SECONDS + 2)
     keeper = next(one for one in standing_job.rig.network.switches.keepers if one.target is lost)
-    for _ in range(200):
-        if standing_job.rig.as_wanted():
-            break
+
+    def mended() -> bool:
         keeper.wake()
-        keeper._closed.wait(0.05)
-    assert standing_job.rig.as_wanted()
+        return standing_job.rig.as_wanted()
+
+    wait_until(mended, "its entries are there")
     assert any("the root lacks those of h4: its switches are read again" in line for line in standing_job.rig.log)
 
 
@@ -137,8 +138,4 @@ def test_a_job_that_stands_in_two_epochs_is_refused_with_the_reason(standing_job
     root = standing_job.job.plan.trees[standing_job.tree].root
     assert len(refused) == len(members)
     assert all(f"tree {standing_job.tree} (root {root}) has had no result" in reason for reason in refused)
-    for _ in range(200):
-        if not len(standing_job.rig.network.jobs):
-            break
-        standing_job.rig.network.switches.keepers[0]._closed.wait(0.05)
-    assert not len(standing_job.rig.network.jobs)
+    wait_until(lambda: not len(standing_job.rig.network.jobs), "the job is gone")

@@ -160,7 +160,7 @@ def test_old_entries_stay_until_every_worker_is_done_with_them(rig, until):
     with pytest.raises(UpdateError, match="another change of plan is under way"):
         rig.updater.update(state)
     rig.agents.slow = ""
-    rig.agents._report("W4", pb.UpdateReport.DRAINED)
+    rig.agents.report("W4", pb.UpdateReport.DRAINED)
     thread.join(20)
     assert result
     assert rig.hold(rig.updater.deployment)
@@ -263,7 +263,7 @@ def test_operations_are_repeated_where_the_plan_before_cannot_be_rerouted(rig, w
         rig.updater.repair(rig.topology.replace(remove_nodes=["V1"]))
     if when == "makes ready":
         rig.agents.silent = ""
-        rig.agents._report("W2", pb.UpdateReport.PREPARED)
+        rig.agents.report("W2", pb.UpdateReport.PREPARED)
     thread.join(20)
     assert not thread.is_alive(), "the change of plan does not wait for what cannot end"
     assert done[0].changed and rig.roster.epoch > done[0].epoch

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from controlplane.common import native_build
 from topologies import hosts
 from topologies.hosts import gradient
 from topologies.zygote import Channel
@@ -66,10 +67,13 @@ def _become(uid: int, cache: str) -> None:
     from worker_agent import native_worker
 
     os.chown(cache, uid, uid)
-    for library in (native_worker.library(), server.library()):
+    for load in (native_worker.library, server.library):
+        load()
+    mapped = {Path(line.split()[-1]) for line in Path("/proc/self/maps").read_text().splitlines()}
+    for library in mapped & set(native_build.cache_directory().iterdir()):
         # The user's processes share the cache: a library that another of them has loaded is replaced, not written into.
-        made = shutil.copy(library._name, f"{cache}/{os.getpid()}")
-        os.replace(made, Path(cache, Path(library._name).name))
+        made = shutil.copy(library, f"{cache}/{os.getpid()}")
+        os.replace(made, Path(cache, library.name))
     os.environ["INART_CACHE"] = cache
     os.setgroups([])
     os.setresgid(uid, uid, uid)

@@ -31,8 +31,8 @@ class Traces:
 
     @classmethod
     def of(cls, emulation: Emulation) -> "Traces":
-        assert emulation._lifetime is not None
-        lifetime = emulation._lifetime
+        assert emulation.lifetime is not None
+        lifetime = emulation.lifetime
         return cls(lifetime.token, lifetime.number, lifetime.directory)
 
     @classmethod
@@ -83,7 +83,7 @@ def test_failure_while_building_takes_everything_down(monkeypatch: pytest.Monkey
         assert found[0].any()
         raise EmulationError("broken on purpose")
 
-    monkeypatch.setattr(network, "_add_fabric", broken)
+    monkeypatch.setattr(network, "add_fabric", broken)
     with pytest.raises(EmulationError, match="on purpose"):
         emulation.start()
     assert not found[0].any()

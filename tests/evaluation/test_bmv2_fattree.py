@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from controlplane.planner.strategies import get_strategy
 from evaluation.bmv2_fattree import plots
-from evaluation.bmv2_fattree.experiment import _with_one_plan, rate_bytes
+from evaluation.bmv2_fattree.experiment import rate_bytes, with_one_plan
 from evaluation.bmv2_fattree.results import Checked, Load, Report, StrategyResult, Training
 from evaluation.bmv2_fattree.settings import MODEL_BYTES, Settings, parse
 from p4src.protocol import frame_bytes
@@ -189,7 +189,7 @@ def test_each_size_is_planned_as_a_job_of_its_own() -> None:
     small, large = chosen.plan("inart", "4K"), chosen.plan("inart")
     assert small.job.sizes == (4_000,) and large.job.sizes == (2_000_000,)
     fewer = replace(small, trees=small.trees[:1])
-    assert _with_one_plan({"4K": fewer, "1M": large, "2M": large}) == [["4K"], ["1M", "2M"]]
+    assert with_one_plan({"4K": fewer, "1M": large, "2M": large}) == [["4K"], ["1M", "2M"]]
 
 
 @pytest.mark.parametrize("k, workers, servers", [(4, 8, 2), (6, 50, 4)])

@@ -126,7 +126,7 @@ def on_softswitch(case: Case, counting: bool = True) -> Answers:
             answers = Answers({}, accepted=configure(controller, case.statements))
         finally:
             controller.close()
-        device = switch._device
+        device = switch.device
         assert device.program is not None
         program = device.program
 

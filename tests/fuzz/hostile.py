@@ -25,6 +25,7 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
 from softswitch import Fabric, SoftswitchError
 from softswitch.bmv2json.reader import read_program
@@ -174,7 +175,7 @@ def random_message(kind: type[Message], source: random.Random, ids: list[int], d
             if f.message_type is not None:
                 if f.message_type.GetOptions().map_entry or depth == 0:
                     continue
-                value: Any = random_message(f.message_type._concrete_class, source, ids, depth - 1)
+                value: Any = random_message(GetMessageClass(f.message_type), source, ids, depth - 1)
                 if f.is_repeated:
                     getattr(message, f.name).append(value)
                 else:

@@ -63,7 +63,7 @@ def counted() -> Iterator[None]:
 
 def count(loaded: Program) -> int:
     """Return how often a program loaded under :func:`counted` has done something undefined."""
-    return ctypes.c_uint64.in_dll(loaded._library, COUNTER).value
+    return ctypes.c_uint64.in_dll(loaded.library, COUNTER).value
 
 
 def parser_errors(loaded: Program) -> int:
@@ -71,4 +71,4 @@ def parser_errors(loaded: Program) -> int:
 
     The content of a header that it did not reach is undefined too.
     """
-    return ctypes.c_uint64.in_dll(loaded._library, ERRORS).value
+    return ctypes.c_uint64.in_dll(loaded.library, ERRORS).value

@@ -185,7 +185,7 @@ def on_wires(case: Case, expected: Frames, wires: Wires, threads: int) -> tuple[
             configure(controller, case.statements)
         finally:
             controller.close()
-        device, fabric = switch._device, switch._fabric
+        device, fabric = switch.device, switch.fabric
         found: Frames = {}
         ports = sorted({port for port, _ in case.frames} | set(expected))
         raw = {}

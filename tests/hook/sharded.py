@@ -282,7 +282,7 @@ def few_bits(rank: int, arguments: dict[str, Any], connection: Connection) -> di
             largest = {"sum": float((whole - found[0]).abs().max()), "mean": float((part - found[1]).abs().max())}
     state = InArtState(agent=arguments["agent"], timeout=30.0, bits=8)
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    reduce = fsdp._reduce_of(model[0], state)  # type: ignore[arg-type]
+    reduce = fsdp.reduce_of(model[0], state)  # type: ignore[arg-type]
     means = []
     for _ in range(2):
         means.append(given.clone())

@@ -181,9 +181,9 @@ def test_cuda_failure_is_an_error():
 
 def test_the_engine_accepts_numpy_arrays_too():
     """The wrapper of local agents needs the memory addresses of both kinds of array."""
-    from worker_agent.local import _bytes_of
+    from worker_agent.local import bytes_of
 
     tensor, array = torch.ones(3, dtype=torch.bfloat16), np.ones(3, np.float16)
-    assert len(_bytes_of(tensor)) == len(_bytes_of(array)) == 6
-    _bytes_of(tensor)[:] = bytes(6)
+    assert len(bytes_of(tensor)) == len(bytes_of(array)) == 6
+    bytes_of(tensor)[:] = bytes(6)
     assert not tensor.any()

@@ -17,7 +17,7 @@ def config(*links: str) -> AgentConfig:
 def here(monkeypatch):
     """Interfaces of this machine, with their addresses."""
     found = [("10.0.0.1", "lo"), ("10.0.0.1", "eth10"), ("10.0.0.1", "eth9"), ("192.0.2.1", "ctl0")]
-    monkeypatch.setattr(address, "_addresses", lambda: found)
+    monkeypatch.setattr(address, "own_addresses", lambda: found)
     return found
 
 

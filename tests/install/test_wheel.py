@@ -196,12 +196,12 @@ def test_a_library_for_a_better_processor_is_left_alone(tmp_path, monkeypatch) -
     source = tmp_path / "part.c"
     source.write_text(SOURCE % 1)
     monkeypatch.setattr(native_build.platform, "machine", lambda: "x86_64")
-    name = native_build._prebuilt_name
+    name = native_build.prebuilt_name
     for level, _ in native_build.LEVELS["x86_64"]:
         (tmp_path / name(source, [], native_build.ENGINE, level)).touch()
     chosen = {}
-    for features in ("sse2", " ".join(native_build._V3), " ".join(native_build._V4)):
-        monkeypatch.setattr(native_build, "_cpu_features", lambda features=features: f"flags : {features}")
+    for features in ("sse2", " ".join(native_build.V3), " ".join(native_build.V4)):
+        monkeypatch.setattr(native_build, "cpu_features", lambda features=features: f"flags : {features}")
         chosen[features] = native_build.build(source).name
     levels = [re.match("part-(x86-64(?:-v[34])?)-", path)[1] for path in chosen.values()]
     assert levels == ["x86-64", "x86-64-v3", "x86-64-v4"]

@@ -58,8 +58,8 @@ class TofinoSimulation(Simulation):
 
     kind: type[RoundSwitch] = RoundSwitch
 
-    def _switch(self, point: int) -> Switch:
-        plain = super()._switch(point)
+    def at_switch(self, point: int) -> Switch:
+        plain = super().at_switch(point)
 
         def put_round(port: int, frame: bytes) -> None:
             self.put("switch", point, port, frame)

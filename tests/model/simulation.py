@@ -86,14 +86,14 @@ class Simulation:
         self.workers = [Worker(w, self.epoch, chunks, slots) for w in range(len(tree.workers))]
         self.ring = [RootSlot()] * (2 * slots)
         self.root_epoch = self.epoch
-        self.switches = [self._switch(point) for point in range(len(tree.points))]
+        self.switches = [self.at_switch(point) for point in range(len(tree.points))]
         self.network: list[tuple[str, int, int, bytes]] = []
         self.seen: list[tuple[str, int, int, bytes]] = []
         self.data: dict[tuple[int, int, int], Values] = {}
         self.totals: dict[tuple[int, int], Values] = {}
         self.steps = 0
 
-    def _switch(self, point: int) -> Switch:
+    def at_switch(self, point: int) -> Switch:
         switch = Switch(self.values, self.slots)
         children: list[int] = []
         for worker, at in enumerate(self.tree.workers):

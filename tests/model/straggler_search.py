@@ -53,7 +53,7 @@ class Model:
                 rank.turns.own,
                 rank.turns.next,
                 rank.ended,
-                tuple(sorted((b, tuple(sorted(v.items())), w) for b, (v, w) in rank.turns._carried.items())),
+                tuple(sorted((b, tuple(sorted(v.items())), w) for b, (v, w) in rank.turns.carried.items())),
                 tuple((tuple(sorted(value.items())), weight, own) for value, weight, own in rank.given),
             )
             for rank in self.ranks
@@ -102,7 +102,7 @@ class Model:
                 raise Found(f"{len(rank.given)} contributions, the next sum is {rank.turns.next}")
             if any(value.total() != weight for value, weight, _ in rank.given):
                 raise Found("a weight is not the number of gradients")
-            carried = chain.from_iterable(value.elements() for value, _ in rank.turns._carried.values())
+            carried = chain.from_iterable(value.elements() for value, _ in rank.turns.carried.values())
             given = chain.from_iterable(value.elements() for value, _, _ in rank.given)
             if Counter(chain(given, carried)) != rank.computed:
                 raise Found("a gradient is lost, or in two sums")

@@ -44,6 +44,6 @@ def test_memory_is_used_again_and_bounded():
     assert buffers.take(LEAST_VALUES).ctypes.data == at
     most = MOST_BYTES // 4
     everything = [buffers.take(size) for size in (most // 2, most // 2, most // 2, most, 2 * most, most)]
-    assert buffers._bytes <= MOST_BYTES and len({each.ctypes.data for each in everything}) == 6
+    assert buffers.bytes_kept <= MOST_BYTES and len({each.ctypes.data for each in everything}) == 6
     at = everything.pop().ctypes.data
     assert buffers.take(most - 1).ctypes.data == at

@@ -48,7 +48,7 @@ def test_packets_in_any_order_and_twice_make_the_chunks(values: int, chunk: int,
             content = np.full(8, np.nan, np.float32)
             part = source[first + 8 * k : min(end, first + 8 * (k + 1))]
             content[: len(part)] = part
-            packets.append((number * assembly._packets_per_chunk + k, content))
+            packets.append((number * assembly.packets_per_chunk + k, content))
     packets += rng.sample(packets, rng.randint(0, len(packets)))
     rng.shuffle(packets)
     found: dict[int, np.ndarray] = {}
@@ -144,7 +144,7 @@ def test_only_agents_with_certificates_get_a_key() -> None:
     policy = make("selmcast-bsp-l3", ring(), 1000, p=3, chunk=100, seed=0)
     replication = Replication(emulated(ring(), 1.0), LIMITS, lambda: ())
     with Coordinator(policy, replication=replication) as plain:
-        carrier = plain._multicast_format()
+        carrier = plain.multicast_format()
         assert carrier is not None and not carrier["key"]
 
 

@@ -160,7 +160,7 @@ class TestCrew:
         policy = Crew(self.nodes, matrix(mesh(5)), 3, settings=CrewSettings(chunk_values=256))
         with running(policy) as (_, agents):
             for name in ("h3", "h4"):  # They receive and aggregate nothing: the task is in its middle.
-                agents[name]._dispatcher._deliver = lambda *message: None
+                agents[name].dispatcher.deliver = lambda *message: None
             given = {node: np.full(20_000, k, np.float32) for k, node in enumerate(self.nodes[:3])}
             futures = [agents[node].synchronise_async(given[node]) for node in given]
             until(lambda: agents["h3"].tasks.running and agents["h4"].tasks.running)
@@ -180,7 +180,7 @@ class TestCrew:
         for name in ("mended", "again", "undisturbed"):
             policy = Crew(self.nodes, matrix(graph), 3, settings=CrewSettings(chunk_values=10_000))
             if name == "again":
-                policy._with_others = lambda task, trees: None
+                policy.with_others = lambda task, trees: None
             run = Simulation(policy, overlay(graph), 1_000_000)
 
             def lose(run=run, policy=policy):

@@ -111,7 +111,7 @@ def test_remaining_receivers_of_a_multicast_get_all_of_its_packets(rng: random.R
     policy = make(system, ring(), 1000, p=4, chunk=100, seed=rng.randint(0, 99))
     switches = Switches(rng)
     replication = Replication(TOPOLOGY, LIMITS, lambda: ())
-    replication._switches = switches  # type: ignore[assignment]
+    replication.running = switches  # type: ignore[assignment]
     waiting: dict[int, set[str]] = {}
     free, now = set(policy.nodes), 0.0
 
@@ -174,7 +174,7 @@ def test_remaining_receivers_of_a_multicast_get_all_of_its_packets(rng: random.R
 def test_replication_that_does_not_fit_changes_nothing() -> None:
     policy = make("selmcast-l3", ring(), 1000, p=4, chunk=100, seed=1)
     replication = Replication(TOPOLOGY, replace(LIMITS, label_table_size=1), lambda: ())
-    switches = replication._switches = Switches(random.Random(1))  # type: ignore[assignment]
+    switches = replication.running = Switches(random.Random(1))  # type: ignore[assignment]
     for node in policy.nodes:
         policy.handle(Back(node), 0.0)
     (first,) = policy.handle(Ready("h0", 1000), 1.0)

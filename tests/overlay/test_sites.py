@@ -15,7 +15,7 @@ from controlplane.common.rpc.tls import credentials
 from overlay.core.site_network import SiteNetwork
 from overlay.net.tls import Security
 from overlay.sites.command import SiteSettings, make_coordinator
-from overlay.sites.optimisers import _divide
+from overlay.sites.optimisers import divided
 from tests.overlay.forked import PROCESSES
 from tests.overlay.site_training import flat, inner_step, make_model, train_all
 
@@ -65,7 +65,7 @@ class Reference:
     def __init__(self, *, fragments: int, delay: int, mixing: float, rate: float, momentum: float, bits: int) -> None:
         self.models = [make_model(0) for _ in range(SITES)]
         self.inner = [torch.optim.SGD(model.parameters(), lr=0.05) for model in self.models]
-        self.parts = [_divide(model, fragments) for model in self.models]
+        self.parts = [divided(model, fragments) for model in self.models]
         self.delay, self.mixing, self.bits = delay, mixing, bits
         self.outer, self.optimisers, self.lefts = [], [], []
         for parameters, buffers in self.parts[0]:

@@ -147,7 +147,7 @@ def test_a_site_is_lost_in_the_middle_of_a_round_and_the_others_do_it_again():
         groups = begun(coordinator, "abc")
         averaged(groups, 0)
         gone = groups.pop("c")
-        make_task = coordinator.policy._task
+        make_task = coordinator.policy.make_task
 
         def make_task_and_lose_c(participants, heads):
             """The sum is decided on, and nobody has been told yet: so nobody can have its result without c."""
@@ -156,7 +156,7 @@ def test_a_site_is_lost_in_the_middle_of_a_round_and_the_others_do_it_again():
                 gone.agent.close()
             return task
 
-        coordinator.policy._task = make_task_and_lose_c
+        coordinator.policy.make_task = make_task_and_lose_c
         with ThreadPoolExecutor(3) as pool:
             large = {name: np.full(3_000_000, ord(name), np.float32) for name in "abc"}
             futures = {
@@ -188,7 +188,7 @@ def test_missing_sites_are_reported():
         joined(coordinator, "a", timeout=1.0).agree(state(1), 0)
     with coordinating(2, probe_seconds=0) as (coordinator, _):
         groups = begun(coordinator, "ab")
-        coordinator.policy._allows = lambda sites: len(sites) > 1  # Another coordinator may have b.
+        coordinator.policy.allows = lambda sites: len(sites) > 1  # Another coordinator may have b.
         groups["a"].timeout = 1.0
         with pytest.raises(Late, match="b has submitted nothing"):
             groups["a"].average(np.zeros(VALUES, np.float32), round=0)

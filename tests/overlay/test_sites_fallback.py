@@ -221,7 +221,7 @@ def _no_register(ballot, attempt, what, wanted):
 @pytest.mark.parametrize(
     ("of", "part", "without"),
     [
-        (Ballot, "_all_promise", _eager_promise), (Ballot, "_all_have", _own_sum_is_enough),
+        (Ballot, "_all_promise", _eager_promise), (Ballot, "all_have", _own_sum_is_enough),
         (Ballot, "_decide", _no_register), (Attempt, "say", lambda attempt: True),
     ],
 )  # fmt: skip
@@ -295,7 +295,7 @@ def test_with_a_site_that_is_not_in_the_group_nobody_falls_back(rescues):
 
 
 def test_a_site_that_does_not_know_how_a_round_ended_asks_before_it_goes_on(rescues, monkeypatch):
-    real = Ballot._all_have
+    real = Ballot.all_have
 
     def cut_off(ballot, attempt, digest, end):
         if ballot is not rescues[2].ballot:
@@ -304,7 +304,7 @@ def test_a_site_that_does_not_know_how_a_round_ended_asks_before_it_goes_on(resc
         ballot.store.set(keys, digest.hex())
         raise RuntimeError("the store's host is cut off")
 
-    monkeypatch.setattr(Ballot, "_all_have", cut_off)
+    monkeypatch.setattr(Ballot, "all_have", cut_off)
     found = together(lambda rescue: averaged(rescue, 3), rescues)
     assert found[0] == found[1] == (found[0][0], (1.0, 2.0, 3.0)), "all have said that they have the sum"
     assert "its store does not answer" in found[2]

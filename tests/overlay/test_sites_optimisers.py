@@ -207,7 +207,8 @@ def test_the_delay_that_is_planned_follows_the_network(monkeypatch):
         return nn.Sequential(nn.Linear(12, 2000), nn.Tanh(), nn.Linear(2000, 3))
 
     monkeypatch.setattr("tests.overlay.test_sites_optimisers.make_model", big)
-    monkeypatch.setattr(Pace, "stepped", lambda self, seconds: self._steps.append(0.01))
+    stepped = Pace.stepped
+    monkeypatch.setattr(Pace, "stepped", lambda pace, seconds: stepped(pace, 0.01))
     network = SiteNetwork(8192)
     with make_coordinator("127.0.0.1", 0, SiteSettings(2, probe_seconds=0.0), network) as coordinator:
         trainers: list[Trainer] = []

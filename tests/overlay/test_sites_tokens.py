@@ -176,7 +176,7 @@ def test_without_a_certificate_nothing_is_heard_but_a_token(folder):
 def test_a_certificate_is_renewed_before_its_end_and_not_after_its_token_is_revoked(folder, tmp_path, monkeypatch):
     """A site whose certificate will not hold for long gets another one, and another; a revoked token lets it go at
     once."""
-    monkeypatch.setattr(Enrolment, "_seconds_left", lambda _: 1.0)
+    monkeypatch.setattr(Enrolment, "seconds_left", lambda _: 1.0)
     with taking_tokens(folder) as (coordinator, where, joining, lines):
         token = joining.make(None, HOUR, once=True)
         kept, said = tmp_path / "kept", []

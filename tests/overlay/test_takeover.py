@@ -33,8 +33,8 @@ class SlowCrew(Crew):
         np.fill_diagonal(bandwidth, np.inf)
         super().__init__(NODES, bandwidth, p, CrewSettings(chunk_values=16, budget=budget))
 
-    def _task(self, number, members, values):
-        task = super()._task(number, members, values)
+    def make_task(self, number, members, values):
+        task = super().make_task(number, members, values)
         return replace(task, window=1, trees=tuple(replace(tree, rate_mbps=0.01) for tree in task.trees))
 
 

@@ -70,8 +70,8 @@ class ChipSimulation(Simulation):
         self.artifact, self.values = artifact, artifact.manifest.values_per_packet
         super().__init__(tree, slots, chunks, harm, seed)
 
-    def _switch(self, point: int) -> Switch:
-        plain = super()._switch(point)
+    def at_switch(self, point: int) -> Switch:
+        plain = super().at_switch(point)
         made = ChipSwitch(self.values, self.slots, plain.labels, plain.groups, plain.routes)
         made.artifact = self.artifact
         return made

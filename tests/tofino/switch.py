@@ -136,7 +136,7 @@ class TofinoSwitch:
         table = self.schema.table(name)
         values: dict[int, object] = {field.id: value.to_bytes(4, "big") for field in table.data.values()}
         for index in range(table.size):
-            self.tables[table.name][self._key_of(table.name, index)] = (0, values)
+            self.tables[table.name][self.key_of(table.name, index)] = (0, values)
 
     def zeros(self, name: str) -> set[int]:
         """Return the cells of a register that were written and hold nothing but 0."""
@@ -147,7 +147,7 @@ class TofinoSwitch:
         """Plug in or pull the cable of a configured port."""
         up_field = self.schema.tables["$PORT"].data["$PORT_UP"].id
         with self._lock:
-            _, values = self.tables["$PORT"][self._key_of("$PORT", (self.devices or device_port)(connector, channel))]
+            _, values = self.tables["$PORT"][self.key_of("$PORT", (self.devices or device_port)(connector, channel))]
             values[up_field] = up
 
     def stop(self) -> None:
@@ -236,7 +236,7 @@ class TofinoSwitch:
             for update in request.updates:
                 self.updates += 1
                 try:
-                    self._apply(update)
+                    self.apply(update)
                     errors.append(pb.Error())
                 except UpdateError as error:
                     errors.append(pb.Error(canonical_code=error.code, message=str(error)))
@@ -336,7 +336,7 @@ class TofinoSwitch:
         context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
         context.abort(grpc.StatusCode.UNKNOWN, "Read Error Status")
 
-    def _apply(self, update: pb.Update) -> None:
+    def apply(self, update: pb.Update) -> None:
         if self.updates in self.faults.fail_updates:
             raise UpdateError(code_pb2.RESOURCE_EXHAUSTED, "No space left in the table")
         if self.updates in self.faults.forget_updates:
@@ -371,7 +371,7 @@ class TofinoSwitch:
         if table.name == "$pre.mgid":
             wanted = values[table.data["$MULTICAST_NODE_ID"].id]
             assert isinstance(wanted, tuple)
-            if not all(self._key_of("$pre.node", node) in self.tables["$pre.node"] for node in wanted):
+            if not all(self.key_of("$pre.node", node) in self.tables["$pre.node"] for node in wanted):
                 return  # The drivers do this: they answer OK and make no group.
         entries[key] = (message.data.action_id, values)
 
@@ -398,7 +398,7 @@ class TofinoSwitch:
                 if node in values[groups.data["$MULTICAST_NODE_ID"].id]:  # type: ignore[operator]
                     raise UpdateError(code_pb2.UNAVAILABLE, "node is in use")
 
-    def _key_of(self, name: str, number: int) -> bytes:
+    def key_of(self, name: str, number: int) -> bytes:
         (field_,) = self.schema.tables[name].keys.values()
         key = pb.TableKey()
         key.fields.add(field_id=field_.id).exact.value = number.to_bytes(field_.octets, "big")

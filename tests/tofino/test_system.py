@@ -142,8 +142,8 @@ def test_all_reduce_over_bri_real_agents_and_the_programs_model(wiring, start, t
 @needs_root
 @pytest.mark.namespaces
 def test_wiring_that_fails_in_the_middle_leaves_nothing(wiring, monkeypatch):
-    real = tofino_model._run
-    monkeypatch.setattr(tofino_model, "_run", lambda command: real(command.replace("mirred", "no-such-action")))
+    real = tofino_model.run
+    monkeypatch.setattr(tofino_model, "run", lambda command: real(command.replace("mirred", "no-such-action")))
     with pytest.raises(ModelError, match="no-such-action"):
         wiring.make()
     assert not list(Path("/run/netns").glob(f"{wiring.prefix}*"))

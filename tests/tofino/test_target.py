@@ -149,7 +149,7 @@ def preset(switch: TofinoSwitch, connector: int, speed: str = "BF_SPEED_100G", f
     entry.key.fields.add(field_id=1).exact.value = device_port(connector, 0).to_bytes(4, "big")
     entry.data.fields.add(field_id=1, str_val=speed)
     entry.data.fields.add(field_id=2, str_val=fec)
-    switch._apply(update)
+    switch.apply(update)
 
 
 def test_ports_are_those_of_the_front_panel(make_target, switches, rules):
@@ -186,8 +186,8 @@ def test_port_that_does_not_suit_is_refused_and_left_alone(make_target, switches
 
 def test_groups_and_ports_of_others_stay(make_target, switches, rules):
     switch = switches["V1"]
-    switch.tables["$pre.node"][switch._key_of("$pre.node", 77)] = (0, {1: b"\0\1", 2: (), 3: (130,)})
-    switch.tables["$pre.mgid"][switch._key_of("$pre.mgid", 900)] = (0, {1: (77,), 2: (False,), 3: (0,)})
+    switch.tables["$pre.node"][switch.key_of("$pre.node", 77)] = (0, {1: b"\0\1", 2: (), 3: (130,)})
+    switch.tables["$pre.mgid"][switch.key_of("$pre.mgid", 900)] = (0, {1: (77,), 2: (False,), 3: (0,)})
     preset(switch, 20)
     before = switch.snapshot()
     t = make_target(switch)

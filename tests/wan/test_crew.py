@@ -481,23 +481,23 @@ class Watched(Training):
         super().__init__(*arguments)
         self.computing: set[int] = set()
 
-    def _train(self, worker: int) -> None:
+    def train(self, worker: int) -> None:
         assert worker not in self.computing
         self.computing.add(worker)
-        super()._train(worker)
+        super().train(worker)
 
-    def _ready(self, worker: int) -> None:
+    def ready(self, worker: int) -> None:
         self.computing.remove(worker)
-        super()._ready(worker)
+        super().ready(worker)
 
-    def _start(self, task: Task) -> None:
+    def start(self, task: Task) -> None:
         members = [int(node) for node in task.participants]
         assert len(set(members)) == len(members) == self.setup.p
         assert not self.faults.down[members, members].any()  # By IV-B a lost worker is in no new group,
         assert not self.faults.alone[members].any()  # nor is one that cannot talk to the controller,
         assert not self.faults.away  # and no group forms while there is no controller.
         self.settled()
-        super()._start(task)
+        super().start(task)
 
     def settled(self) -> None:
         busy = [i for task in self.tasks.values() for i in task.workers]

@@ -203,7 +203,7 @@ def test_probes_that_are_too_small_teach_nothing() -> None:
     graph = random_network(5, np.random.default_rng(1))
     run = Training(Setup(roots=1, probe_size=2.0, parameters=4), graph)
     run.run(50.0)
-    assert run.policy.decisions == 1 and all(not estimator._chunks for estimator in run.throughputs.values())
+    assert run.policy.decisions == 1 and all(not estimator.chunks for estimator in run.throughputs.values())
 
 
 @pytest.mark.parametrize("lazy", [True, False])

@@ -63,7 +63,7 @@ def inart_fsdp(model: nn.Module, state: InArtState) -> int:
                 )
 
     for module in modules:
-        module.set_all_reduce_hook(_reduce_of(module, state))
+        module.set_all_reduce_hook(reduce_of(module, state))
     return len(modules)
 
 
@@ -90,7 +90,7 @@ def gather_ahead(model: nn.Module, modules: int = 1) -> int:
     return len(sharded)
 
 
-def _reduce_of(module: FSDPModule, state: InArtState) -> Callable[[torch.Tensor], None]:
+def reduce_of(module: FSDPModule, state: InArtState) -> Callable[[torch.Tensor], None]:
     """Return the hook of one module; the residuals of its part belong to the module."""
 
     def reduce(part: torch.Tensor) -> None:

@@ -150,6 +150,11 @@ class Membership:
         """Join. The listener gets events from now on."""
         self._thread.start()
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has stopped trying; once it has been started."""
+        return not self._thread.is_alive()
+
     def _run(self) -> None:
         pause = FIRST_PAUSE_SECONDS
         while not self._closed.is_set():

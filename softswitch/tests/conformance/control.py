@@ -54,7 +54,7 @@ class Controller:
     def close(self) -> None:
         self._client.close()
 
-    def _write(self, kind: int, **entity: Any) -> None:
+    def write(self, kind: int, **entity: Any) -> None:
         self._client.write(update(kind, **entity))
 
     def _read(self, **entity: Any) -> p4runtime_pb2.Entity:
@@ -72,7 +72,7 @@ class Controller:
             self._choose(table, statement.call, entry.action)
         else:
             self._call({ref.id for ref in table.action_refs}, statement.call, entry.action.action)
-        self._write(INSERT, table_entry=entry)
+        self.write(INSERT, table_entry=entry)
 
     def _entry(
         self, table: p4info_pb2.Table, keys: Iterable[tuple[str, str]], priority: int | None
@@ -107,7 +107,7 @@ class Controller:
         table = named(self.info.tables, statement.table, "table")
         entry = p4runtime_pb2.TableEntry(table_id=table.preamble.id, is_default_action=True)
         self._call({ref.id for ref in table.action_refs}, statement.call, entry.action.action)
-        self._write(MODIFY, table_entry=entry)
+        self.write(MODIFY, table_entry=entry)
 
     @staticmethod
     def _field(table: p4info_pb2.Table, name: str) -> p4info_pb2.MatchField:
@@ -166,7 +166,7 @@ class Controller:
             entry = p4runtime_pb2.PacketReplicationEngineEntry()
             entry.clone_session_entry.session_id = number(arguments[0])
             entry.clone_session_entry.replicas.add(egress_port=number(arguments[1]), instance=0)
-            self._write(INSERT, packet_replication_engine_entry=entry)
+            self.write(INSERT, packet_replication_engine_entry=entry)
         elif statement.name == "mc_mgrp_create":
             self._groups[number(arguments[0])] = []
         elif statement.name == "mc_node_create":
@@ -198,14 +198,14 @@ class Controller:
         entry = p4runtime_pb2.MeterEntry(meter_id=named(self.info.meters, name, "meter").preamble.id)
         entry.index.index = number(index)
         entry.config.CopyFrom(_meter_config(rates))
-        self._write(MODIFY, meter_entry=entry)
+        self.write(MODIFY, meter_entry=entry)
 
     def _direct_meter(self, name: str, rates: tuple[str, ...], keys: tuple[str, ...]) -> None:
         table = named(self.info.tables, name, "table")
         pairs = (key.rpartition(":") for key in keys)
         entry = p4runtime_pb2.DirectMeterEntry(config=_meter_config(rates))
         entry.table_entry.CopyFrom(self._entry(table, [(key, value) for key, _, value in pairs], None))
-        self._write(MODIFY, direct_meter_entry=entry)
+        self.write(MODIFY, direct_meter_entry=entry)
 
     def _profile(self, name: str) -> p4info_pb2.ActionProfile:
         return named(self.info.action_profiles, name, "action profile")
@@ -231,21 +231,21 @@ class Controller:
     def _upsert(self, **entity: Any) -> None:
         """Insert the entity; modify it when it already exists."""
         try:
-            self._write(INSERT, **entity)
+            self.write(INSERT, **entity)
         except grpc.RpcError as error:
             # Any other status than that of a failed batch is an error of another kind.
             if error.code() != grpc.StatusCode.UNKNOWN:
                 raise
-            self._write(MODIFY, **entity)
+            self.write(MODIFY, **entity)
 
     def _delete(self, what: str, name: str, target: str) -> None:
         profile = self._profile(name).preamble.id
         if what == "member":
             member = p4runtime_pb2.ActionProfileMember(action_profile_id=profile, member_id=number(target))
-            self._write(DELETE, action_profile_member=member)
+            self.write(DELETE, action_profile_member=member)
         elif what == "group":
             group = p4runtime_pb2.ActionProfileGroup(action_profile_id=profile, group_id=number(target))
-            self._write(DELETE, action_profile_group=group)
+            self.write(DELETE, action_profile_group=group)
         else:
             raise StfError(f"delete {what}: there are member and group")
 
@@ -256,7 +256,7 @@ class Controller:
             added = entry.members.add()
             for field, text in zip(value_set.match, member.split(","), strict=True):
                 self._match(field, None if text == "*" else text, added)
-        self._write(MODIFY, value_set_entry=entry)
+        self.write(MODIFY, value_set_entry=entry)
 
     def _associate(self, group: int, node: int) -> None:
         replicas = self._groups[group]
@@ -266,7 +266,7 @@ class Controller:
         entry.multicast_group_entry.multicast_group_id = group
         for port, instance in replicas:
             entry.multicast_group_entry.replicas.add(egress_port=port, instance=instance)
-        self._write(INSERT if first else MODIFY, packet_replication_engine_entry=entry)
+        self.write(INSERT if first else MODIFY, packet_replication_engine_entry=entry)
 
     def _register_entry(self, name: str, index: int) -> p4runtime_pb2.RegisterEntry:
         entry = p4runtime_pb2.RegisterEntry(register_id=named(self.info.registers, name, "register").preamble.id)
@@ -282,7 +282,7 @@ class Controller:
     def _register_write(self, name: str, index: int, value: int) -> None:
         entry = self._register_entry(name, index)
         entry.data.bitstring = as_bytes(value)
-        self._write(MODIFY, register_entry=entry)
+        self.write(MODIFY, register_entry=entry)
 
     def _counter(self, name: str, index: int) -> p4runtime_pb2.CounterData:
         counter = named(self.info.counters, name, "counter")

@@ -65,18 +65,18 @@ class Softswitch(Switch):
         Program.load(config)
         self._frames: Frames = {}
         self._directory = tempfile.TemporaryDirectory(prefix="conformance-")
-        self._fabric = Fabric(threads, seed=1)
-        self._device = self._fabric.add_device(DEVICE_ID)
-        self._server = P4RuntimeServer([self._device])
+        self.fabric = Fabric(threads, seed=1)
+        self.device = self.fabric.add_device(DEVICE_ID)
+        self._server = P4RuntimeServer([self.device])
         self.address = self._server.listen(f"unix:{self._directory.name}/grpc")
         self._server.start()
 
     def load(self, config: bytes) -> bool:
-        self._device.load(Program.load(config))
+        self.device.load(Program.load(config))
         return True
 
     def send(self, port: int, frame: bytes) -> None:
-        for out, data in self._device.process(port, frame):
+        for out, data in self.device.process(port, frame):
             self._frames.setdefault(out, []).append(data)
 
     def settle(self, expected: int = 0) -> None:
@@ -87,7 +87,7 @@ class Softswitch(Switch):
 
     def close(self) -> None:
         self._server.stop(grace=0)
-        self._fabric.close()
+        self.fabric.close()
         self._directory.cleanup()
 
 

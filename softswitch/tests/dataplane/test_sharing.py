@@ -164,7 +164,7 @@ def test_at_once_each_packet_is_one_step(at_once: ctypes.CDLL) -> None:
         def run(index: int, into: ctypes.Array[ctypes.c_uint32]) -> None:
             data = frame(ADD, index, [1] * VALUES)
             process = ctypes.cast(native.library().ss_process, ctypes.c_void_p)
-            alike.append(at_once.run(process, ctypes.c_void_p(device._native), data, len(data), n, VALUES, into))
+            alike.append(at_once.run(process, ctypes.c_void_p(device.native), data, len(data), n, VALUES, into))
 
         threads = [threading.Thread(target=run, args=each) for each in zip(indices, answers, strict=True)]
         for thread in threads:

@@ -25,7 +25,10 @@ from softswitch.tests.p4runtime.fake import PROGRAM_JSON, FakeDevice, FakeProgra
 class FakeFabric:
     """Fake devices with ports, and a record of the calls."""
 
+    last: FakeFabric
+
     def __init__(self, threads: int = 1, seed: int = 0) -> None:
+        FakeFabric.last = self
         self.devices: dict[int, Any] = {}
         self.links: list[tuple] = []
         self.shapes: dict[tuple[int, int], dict] = {}
@@ -81,11 +84,8 @@ class Running:
         assert fabric.control is not None
         self.path = fabric.control
         self.control = control.ControlServer(self.path, self.switches)
+        self.fabric = FakeFabric.last
         self.switches.start()
-
-    @property
-    def fabric(self) -> FakeFabric:
-        return self.switches._fabric  # type: ignore[return-value]
 
     def client(self, **more: Any) -> Client:
         return Client(self.switches.addresses[0], **more)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -69,7 +70,7 @@ def messages(draw: st.DrawFn, kind: type[Message], depth: int = 6) -> Any:
             if field.message_type is not None:
                 if depth == 0:
                     continue
-                value = draw(messages(field.message_type._concrete_class, depth - 1))
+                value = draw(messages(GetMessageClass(field.message_type), depth - 1))
                 if field.is_repeated:
                     getattr(message, field.name).append(value)
                 else:
@@ -97,7 +98,7 @@ def entities(draw: st.DrawFn) -> p4rt.Entity:
     if draw(st.integers(0, 9)) == 0:
         return draw(messages(p4rt.Entity))
     name = draw(SUPPORTED)
-    kind = p4rt.Entity.DESCRIPTOR.fields_by_name[name].message_type._concrete_class
+    kind = GetMessageClass(p4rt.Entity.DESCRIPTOR.fields_by_name[name].message_type)
     return p4rt.Entity(**{name: draw(messages(kind))})
 
 

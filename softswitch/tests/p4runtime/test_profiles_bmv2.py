@@ -118,7 +118,7 @@ class Steps:
 def accepted(controller: Controller, kind: int, entity: p4rt.Entity) -> bool:
     which = entity.WhichOneof("entity")
     try:
-        controller._write(kind, **{which: getattr(entity, which)})
+        controller.write(kind, **{which: getattr(entity, which)})
     except grpc.RpcError:
         return False
     return True

@@ -110,7 +110,7 @@ class SiteRounds:
         sending: Sending = AS_PLANNED,
     ) -> None:
         self._planner, self.sites, self.sending = planner, sites, sending
-        self._broken, self._allows, self._did, self._overdue = broken, allows, did, overdue
+        self._broken, self.allows, self._did, self._overdue = broken, allows, did, overdue
         self._names: list[str] = []
         self.round = 0
         self.active: set[str] = set()
@@ -225,7 +225,7 @@ class SiteRounds:
             if now < run.half:
                 continue
             gone = run.task.nodes.intersection(silent)
-            if gone and self._allows(set(run.task.participants) - gone):
+            if gone and self.allows(set(run.task.participants) - gone):
                 self.active -= gone  # they have to take the others' state before they are waited for again
                 orders.append(self._give_up(number, f"{', '.join(sorted(gone))} said nothing for too long"))
             elif not gone and not run.slow:
@@ -325,7 +325,7 @@ class SiteRounds:
                 break
             if self.held and not self._waiting.passed(HALF, heads, self._awaited, now):
                 break
-            if not self._allows(heads.keys()) or waits_for_others(heads, self.active):
+            if not self.allows(heads.keys()) or waits_for_others(heads, self.active):
                 break
             ends = self._waiting.deadline(heads, self._awaited)
             orders += self._next({node: head.ready for node, head in heads.items()}, ends, now)
@@ -370,14 +370,14 @@ class SiteRounds:
             return [Reject(participants, wrong)]
         self.numbers += 1
         try:
-            task = self._task(participants, heads)
+            task = self.make_task(participants, heads)
         except Exception as error:  # of any kind, as a plan that fails must not end the job
             return [Reject(participants, f"no task can be made: {type(error).__name__}: {error}")]
         half = now + HALF * (ends - now)
         self.running[task.number] = Running(task, set(task.participants), half, self._planner.version)
         return [Start(task)]
 
-    def _task(self, participants: tuple[str, ...], heads: dict[str, Ready]) -> Task:
+    def make_task(self, participants: tuple[str, ...], heads: dict[str, Ready]) -> Task:
         return make_task(self._planner, self.numbers, participants, heads, self.sending)
 
 

@@ -194,7 +194,7 @@ class Crew:
         if not found:
             return []
         trees = [k for _, k in sorted(found)]
-        mended = None if stuck or self.settings.scheme == "A2A" else self._with_others(task, trees)
+        mended = None if stuck or self.settings.scheme == "A2A" else self.with_others(task, trees)
         if mended is None:
             del self.running[task.number]
             return [Abort(task.number, reason, again=True)]
@@ -202,7 +202,7 @@ class Crew:
         self.replaced += len(trees)
         return [Mend(mended)]
 
-    def _with_others(self, task: Task, trees: Sequence[int]) -> Task | None:
+    def with_others(self, task: Task, trees: Sequence[int]) -> Task | None:
         """Return the task with other aggregators for these blocks: of the agents that all members reach, the one with
         the least load by Eq. (3). Return None where there is none.
         """
@@ -270,7 +270,7 @@ class Crew:
             self.queue = [entry for entry in self.queue if entry not in group]
             members = [node for node, *_ in group]
             try:
-                task = self._task(self.numbers + 1, members, values)
+                task = self.make_task(self.numbers + 1, members, values)
                 if not self.settings.blocking:
                     task = replace(task, turns=tuple(turn for *_, turn in group))
             except WanError as error:
@@ -322,7 +322,7 @@ class Crew:
             return self.links.split(members, able, pipelined=True).weights
         return algorithm.optimal_split(belief, members, able).weights
 
-    def _task(self, number: int, members: Sequence[str], values: int) -> Task:
+    def make_task(self, number: int, members: Sequence[str], values: int) -> Task:
         if self.settings.scheme == "A2A":
             trees = []
             for sender in members:
