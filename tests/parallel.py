@@ -24,6 +24,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import forked
+
 FORK = multiprocessing.get_context("fork")
 
 
@@ -38,6 +40,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None  # pytest's own loop runs the tests, or says what could not be imported.
     numbers = range(len(session.items))
     files = deque(deque(file) for _, file in groupby(numbers, key=lambda number: session.items[number].path))
+    forked.preload()
     gc.collect()
     gc.freeze()  # What is there now stays: no process has to look through it.
     workers = {worker.connection: worker for worker in (Worker(session) for _ in range(min(jobs, len(files))))}
@@ -123,16 +126,15 @@ class Told:
             self.connection.send(("warning", said))
 
 
-def own_output(capture: Any) -> None:
+def own_output() -> None:
     """Give this process files of its own for what tests print. Modules may hold those that are there (a handler of
     logging does): so these stay open, and are other files from now on.
     """
-    capture.resume_global_capture()
     for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
         if stream.fileno() != descriptor:  # It is captured.
             with tempfile.TemporaryFile() as own:
                 os.dup2(own.fileno(), stream.fileno())
-    capture.suspend_global_capture()
+                os.dup2(own.fileno(), descriptor)
 
 
 def work(session: pytest.Session, connection: Connection) -> None:
@@ -142,7 +144,12 @@ def work(session: pytest.Session, connection: Connection) -> None:
     plugins = session.config.pluginmanager
     for name in ("terminalreporter", "lfplugin", "nfplugin", "junitxml"):
         plugins.unregister(name=name)
-    own_output(plugins.getplugin("capturemanager"))
+    capture: Any = plugins.getplugin("capturemanager")
+    capture.resume_global_capture()
+    own_output()
+    if forked.MODULES:
+        forked.fork_server()
+    capture.suspend_global_capture()
     plugins.register(Told(session.config, connection))
 
     def numbers() -> Iterator[int]:

@@ -4,7 +4,6 @@ noticed.
 
 from __future__ import annotations
 
-import multiprocessing
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from evaluation.bmv2_fattree.results import Checked, Training
+from tests.support.forked import forks_with
 from topologies.ports import free_port
 from worker_agent import fixedpoint
 
@@ -173,10 +173,7 @@ def _rank(rank: int, port: int, kind: str, connection: Any) -> None:
     connection.send(train(None, environment=environment, options=options, rounded=kind == "rounded"))  # type: ignore[arg-type]
 
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["evaluation.bmv2_fattree.training", "examples.train_digits", "sklearn.datasets",
-                              "torch._dynamo", __name__])  # fmt: skip
-"""DistributedDataParallel imports torch._dynamo when it is used: seconds of CPU in each rank."""
+FORKS = forks_with("evaluation.bmv2_fattree.training", "examples.train_digits", "sklearn.datasets", __name__)
 
 
 def trained(kind: str) -> dict[str, Any]:

@@ -1,25 +1,22 @@
-"""Starts trainers as processes, forked from one that has imported torch, because each import takes seconds of CPU."""
+"""Starts trainers as processes."""
 
 from __future__ import annotations
-
-import multiprocessing
 
 import pytest
 
 from tests.hook import ranks
+from tests.support.forked import forks_with
 
 SECONDS = 240
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.hook.ranks", "torch._dynamo"])
-"""DistributedDataParallel imports the latter when it is used: in each rank, if it is not there."""
+PROCESSES = forks_with("tests.hook.ranks")
 
 
 class Rank:
     """A process that runs ranks.main, and the messages that it sends."""
 
     def __init__(self, scenario: str, **arguments) -> None:
-        self.connection, theirs = processes.Pipe()
-        self.process = processes.Process(target=ranks.main, args=(scenario, theirs, arguments), daemon=True)
+        self.connection, theirs = PROCESSES.Pipe()
+        self.process = PROCESSES.Process(target=ranks.main, args=(scenario, theirs, arguments), daemon=True)
         self.process.start()
         theirs.close()
 

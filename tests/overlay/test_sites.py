@@ -16,10 +16,11 @@ from overlay.core.site_network import SiteNetwork
 from overlay.net.tls import Security
 from overlay.sites.command import SiteSettings, make_coordinator
 from overlay.sites.optimisers import divided
-from tests.overlay.forked import PROCESSES
 from tests.overlay.site_training import flat, inner_step, make_model, train_all
+from tests.support.forked import forks_with
 
 SECONDS = 120.0
+PROCESSES = forks_with("tests.overlay.site_training")
 SITES = 3
 EVERY, ROUNDS = 4, 4
 

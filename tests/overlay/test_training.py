@@ -16,10 +16,12 @@ from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
 from overlay import Coordinator
 from overlay.net.hook import average
-from tests.overlay.forked import PROCESSES
 from tests.overlay.test_agents import SECONDS, running
 from tests.overlay.training import train
 from tests.support.examples import nightly
+from tests.support.forked import forks_with
+
+PROCESSES = forks_with("tests.overlay.training")
 
 
 @pytest.mark.parametrize("strategy", ["wan", nightly("netstorm")])
