@@ -24,8 +24,6 @@ from typing import Any
 
 import pytest
 
-from tests.support import forked
-
 FORK = multiprocessing.get_context("fork")
 
 
@@ -40,7 +38,6 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None  # pytest's own loop runs the tests, or says what could not be imported.
     numbers = range(len(session.items))
     files = deque(deque(file) for _, file in groupby(numbers, key=lambda number: session.items[number].path))
-    forked.preload()
     gc.collect()
     gc.freeze()  # What is there now stays: no process has to look through it.
     workers = {worker.connection: worker for worker in (Worker(session) for _ in range(min(jobs, len(files))))}
@@ -147,8 +144,6 @@ def work(session: pytest.Session, connection: Connection) -> None:
     capture: Any = plugins.getplugin("capturemanager")
     capture.resume_global_capture()
     own_output()
-    if forked.MODULES:
-        forked.fork_server()
     capture.suspend_global_capture()
     plugins.register(Told(session.config, connection))
 
