@@ -18,7 +18,9 @@ values of the trainer's tensor that a round has to remember. Further memory goes
 """
 
 TRIED = 4
-"""Number of arrays that are examined for a free one, beginning with those that were taken longest ago."""
+"""Number of arrays that are examined for a free one: this many that were taken last, which the processor's caches may
+still have, then this many that were taken longest ago, which are free most likely.
+"""
 
 _FREE, _FREE_LARGE = 2, 3
 """The count that `sys.getrefcount` returns for an array of which nobody holds a view: a local variable and the counting
@@ -43,11 +45,12 @@ class Buffers:
         if 4 * values > MOST_BYTES // 2:
             return self._take_large(values)
         kept = self._kept.get(values, deque())
-        for _ in range(min(TRIED, len(kept))):
-            each = kept.popleft()
-            free = sys.getrefcount(each) == _FREE
-            kept.append(each)
-            if free:
+        tried = min(TRIED, len(kept))
+        for k in (*range(-1, -tried - 1, -1), *range(tried)):
+            if sys.getrefcount(kept[k]) == _FREE:
+                each = kept[k]
+                del kept[k]
+                kept.append(each)
                 return each[:]
         each = np.empty(values, np.float32)
         while self.bytes_kept + each.nbytes > MOST_BYTES:

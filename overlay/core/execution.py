@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +28,7 @@ from overlay.core.trainer_tensor import TrainerTensor
 from overlay.core.tree_state import PartialSum, TreeState, combine_of
 
 
-@dataclass(frozen=True)
-class SendRequest:
+class SendRequest(NamedTuple):
     """A chunk to send along `edge`; where `edge` is None it leaves once, and switches copy it to all receivers."""
 
     kind: Kind
@@ -322,6 +322,8 @@ class Execution:
                 return
             start, end = self.task.chunk(index, chunk)
             known.add(self._tensor.source[start:end], tree.own_bit, self._combine)
+            if tree.is_receiver:
+                self._tensor.keep(start, end)
         self._send_up(index, chunk, known.taken())
 
     def _send_up(self, index: int, chunk: int, values: Values, *, divided: bool = False) -> None:

@@ -58,10 +58,14 @@ class ThroughputEstimator:
 class ClockOffset:
     """Estimates the difference between the coordinator's clock and this agent's as NTP does: the answer to a question
     counts as written in the middle of the exchange. The error is at most half of the exchange's duration.
+
+    Attributes:
+        seconds: to add to this agent's clock to get the coordinator's time; None before the first exchange.
     """
 
     def __init__(self) -> None:
         self._exchanges: deque[tuple[float, float]] = deque(maxlen=EXCHANGES)
+        self.seconds: float | None = None
 
     def answered(self, asked: float, there: float, now: float) -> None:
         """Take note of the coordinator's answer to a question.
@@ -72,8 +76,4 @@ class ClockOffset:
             now: when the answer arrived, by this agent's clock.
         """
         self._exchanges.append((now - asked, there - (asked + now) / 2))
-
-    @property
-    def seconds(self) -> float | None:
-        """Seconds to add to this agent's clock to get the coordinator's time; None before the first exchange."""
-        return min(self._exchanges)[1] if self._exchanges else None
+        self.seconds = min(self._exchanges)[1]

@@ -12,8 +12,8 @@ which the message is going now: an agent that is not the last one passes the mes
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +47,10 @@ class Kind(IntEnum):
     PIECE = 10  # a part of a state, as bytes; `chunk` is its position, `contributors` the number of pieces
 
 
-@dataclass(frozen=True)
-class Header:
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+class Header(NamedTuple):
     """A message without its values.
 
     Attributes:
@@ -74,11 +76,11 @@ class Header:
 
     def onward(self) -> Header:
         """Return the header for the next agent of the path."""
-        return replace(self, hop=self.hop + 1)
+        return self._replace(hop=self.hop + 1)
 
     def stamped(self, stamp: float) -> Header:
         """Return the same header with this stamp, in seconds."""
-        return replace(self, stamp=stamp)
+        return self._replace(stamp=stamp)
 
     def pack(self) -> bytes:
         """Return the HEADER_BYTES bytes that go over the connection."""
@@ -112,6 +114,6 @@ def unpack(data: bytes | bytearray | memoryview) -> Header:
             f"it speaks version {version} of the overlay's protocol, and this agent version {VERSION}: "
             "install the same release on both"
         )
-    if kind not in Kind.__members__.values() or values > MOST_VALUES or not 0 < hops <= _PATH or hop >= hops:
+    if kind not in _KINDS or values > MOST_VALUES or not 0 < hops <= _PATH or hop >= hops:
         raise MessageError(f"a header out of range: kind {kind}, {values} values, hop {hop} of {hops}")
-    return Header(Kind(kind), epoch, task, tuple(path[:hops]), hop, tree, chunk, values, contributors, stamp)
+    return Header(_KINDS[kind], epoch, task, tuple(path[:hops]), hop, tree, chunk, values, contributors, stamp)

@@ -28,6 +28,7 @@ class TrainerTensor:
         self.source: Values | None = None
         self._overwritten: set[tuple[int, int]] = set()  # parts (start, end), whose submitted values are in `_kept`
         self._kept: Values | None = None  # as large as the tensor
+        self._receiving: dict[int, Values] = {}  # by its start, the part into which a result may be received
 
     def submit(self, values: Values, *, copied: bool) -> None:
         """Take the trainer's values; with `copied`, keep a copy of them to send from."""
@@ -43,16 +44,16 @@ class TrainerTensor:
         """
         if self.values is None:
             return None
-        self._keep(start, end)
-        return self.values[start:end]
+        self.keep(start, end)
+        part = self._receiving[start] = self.values[start:end]
+        return part
 
     def write(self, start: int, end: int, result: Values) -> None:
         """Replace this part of the tensor by a result, unless the result was received into it (`buffer`)."""
         assert self.values is not None, "results are written after the trainer has submitted its values"
-        part = self.values[start:end]
-        if part.ctypes.data != result.ctypes.data:
-            self._keep(start, end)
-            part[:] = result
+        if self._receiving.pop(start, None) is not result:
+            self.keep(start, end)
+            self.values[start:end] = result
 
     def add(self, start: int, end: int, values: Values) -> None:
         """Add the values to this part of the tensor."""
@@ -85,8 +86,10 @@ class TrainerTensor:
         self.values = self.source = None
         self._forget_kept()
 
-    def _keep(self, start: int, end: int) -> None:
-        """Keep the submitted values of a part that a result is going to replace, where there is no other copy."""
+    def keep(self, start: int, end: int) -> None:
+        """Keep the submitted values of a part that a result is going to replace, where there is no other copy. That
+        costs least when something has just read them.
+        """
         if self._restorable and self.values is not None and self.source is self.values:
             if (start, end) in self._overwritten:
                 return
@@ -97,4 +100,5 @@ class TrainerTensor:
 
     def _forget_kept(self) -> None:
         self._overwritten.clear()
+        self._receiving.clear()
         self._kept = None

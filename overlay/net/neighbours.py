@@ -12,7 +12,8 @@ from overlay.core.errors import MessageError, OverlayError, PeerLost
 from overlay.core.message import Header, Kind, Values
 from overlay.core.tcp import Connections
 from overlay.net.connector import Connector
-from overlay.net.transport import CONNECT_SECONDS, Inbound, Peer, Receiver, kept_open
+from overlay.net.inbound import Inbound, Receiver
+from overlay.net.transport import CONNECT_SECONDS, Peer, kept_open
 
 REVERSE_SECONDS = 0.2
 """Seconds after which a hidden agent opens a connection again over which another agent sends to it."""
@@ -57,6 +58,7 @@ class Neighbours:
         self.members: dict[str, tuple[str, int]] = {}
         self._names: list[str] = []
         self._numbers: dict[str, int] = {}
+        self._paths: dict[tuple[str, ...], tuple[int, ...]] = {}
         self.peers: dict[str, Peer] = {}
         self.inbound: WeakSet[Inbound] = WeakSet()
         self._reopening: dict[str, asyncio.TimerHandle] = {}
@@ -87,6 +89,7 @@ class Neighbours:
         self.epoch, self.members = epoch, dict(members)
         self._names = list(everyone)
         self._numbers = {name: k for k, name in enumerate(self._names)}
+        self._paths.clear()
         self._reopen_nothing()
         self._keep_open()
         self._reverse()
@@ -97,7 +100,10 @@ class Neighbours:
 
     def path(self, *names: str) -> tuple[int, ...]:
         """Return the numbers of these agents."""
-        return tuple(self._numbers[name] for name in names)
+        path = self._paths.get(names)
+        if path is None:
+            path = self._paths[names] = tuple(self._numbers[name] for name in names)
+        return path
 
     # --- connections that others open ---
 

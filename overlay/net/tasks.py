@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -270,6 +271,16 @@ class Tasks:
 
     def _send_request(self, execution: Execution, request: SendRequest) -> None:
         """Send a chunk along the path that is free for it, or to the switches that copy it."""
+        if request.edge is None:
+            try:
+                self._multicast.send(execution, request, self._neighbours.epoch)
+            except OverlayError as error:
+                self._tell(type="failed", task=execution.task.number, reason=str(error))
+            return
+        if not execution.task.detours:
+            if not execution.closed:
+                self._send(execution, request, request.edge, partial(execution.sent, request), lambda: None)
+            return
 
         def send_over(path: Edge, left: Callable[[], None]) -> None:
             def taken() -> None:
@@ -281,13 +292,7 @@ class Tasks:
             else:
                 self._send(execution, request, path, taken, left)
 
-        if request.edge is not None:
-            self.paths.send(execution.task, request.edge, send_over)
-            return
-        try:
-            self._multicast.send(execution, request, self._neighbours.epoch)
-        except OverlayError as error:
-            self._tell(type="failed", task=execution.task.number, reason=str(error))
+        self.paths.send(execution.task, request.edge, send_over)
 
     def _send(
         self, execution: Execution, request: SendRequest, edge: Edge,

@@ -267,7 +267,7 @@ class Simulation:
             tree = task.trees[request.tree]
 
             def arrived(receiver: str) -> None:
-                self._arrive(task, replace(request, edge=Edge(tree.root, receiver)))
+                self._arrive(task, request._replace(edge=Edge(tree.root, receiver)))
 
             def left() -> None:
                 if execution is not None:

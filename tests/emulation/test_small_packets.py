@@ -18,7 +18,7 @@ VALUES = 100_000
 
 
 def test_a_link_that_drops_large_packets_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlay.net.transport.UNANSWERED_SECONDS", 1.0)
+    monkeypatch.setattr("overlay.net.outbound.UNANSWERED_SECONDS", 1.0)
     monkeypatch.setattr("overlay.net.survey.ANSWER_SECONDS", 2.0)
     log: list[str] = []
     network = SiteNetwork(1 << 14)

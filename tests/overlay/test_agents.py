@@ -22,7 +22,7 @@ from evaluation.wan.networks import whole_job
 from overlay import Agent, Coordinator, OverlayError, PeerLost
 from overlay.core.message import Header, Kind
 from overlay.core.tcp import Connections
-from overlay.net.transport import Inbound
+from overlay.net.inbound import Inbound
 from tests.overlay.networks import random_task
 from tests.support.waiting import wait_until as until
 from topologies.ports import free_port

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from overlay.core.errors import MessageError
 from overlay.core.message import Header, Kind, Values
-from overlay.net.transport import AT_ONCE_BYTES, Inbound, Receiver
+from overlay.net.inbound import AT_ONCE_BYTES, Inbound, Receiver
 from tests.support.examples import examples
 
 MOST = AT_ONCE_BYTES  # values, so four times as many bytes

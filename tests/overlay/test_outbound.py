@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import pytest
 
+from controlplane.cli.certificates import Wanted, make
+from controlplane.common.rpc.tls import credentials
 from controlplane.planner.plan.task import Edge, SumTree, Task
 from controlplane.planner.strategies.wan.policy import Rounds
+from overlay import Agent, Coordinator
 from overlay.core.message import Header, Kind, Values
 from overlay.net.dispatcher import Dispatcher
-from tests.overlay.test_agents import running
+from overlay.net.tls import Security
 
 NODES = ("leaf", "site", "root")
 CHUNK, CHUNKS = 1 << 18, 24
@@ -29,7 +33,10 @@ class Relayed(Rounds):
         return Task(number, values, (tree,), chunk_values=CHUNK)
 
 
-def test_a_trainer_that_goes_on_changes_nothing_that_waits_for_a_slow_neighbour(monkeypatch):
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_trainer_that_goes_on_changes_nothing_that_waits_for_a_slow_neighbour(secure, tmp_path, monkeypatch):
+    if secure:
+        make(tmp_path, Wanted(nodes=NODES))
     go, buffer_for = threading.Event(), Dispatcher.buffer_for
 
     def slow(self: Dispatcher, header: Header) -> Values:
@@ -38,7 +45,15 @@ def test_a_trainer_that_goes_on_changes_nothing_that_waits_for_a_slow_neighbour(
         return buffer_for(self, header)
 
     monkeypatch.setattr(Dispatcher, "buffer_for", slow)
-    with running(Relayed()) as (_, agents):
+
+    def security(folder: str) -> Security | None:
+        return Security.of(credentials(tmp_path / folder)) if secure else None
+
+    def agent(name: str) -> Agent:
+        return Agent(coordinator.address, name, listen=("127.0.0.1", 0), security=security(f"nodes/{name}"))
+
+    with Coordinator(Relayed(), security=security("controller")) as coordinator:
+        agents = {name: agent(name) for name in NODES}
         own = {name: np.arange(CHUNK * CHUNKS, dtype=np.float32) % 4093 + k for k, name in enumerate(NODES)}
         wanted = (own["site"] + own["root"]) * np.float32(0.5)
         ends = {name: agents[name].synchronise_async(own[name]) for name in NODES}
@@ -50,3 +65,5 @@ def test_a_trainer_that_goes_on_changes_nothing_that_waits_for_a_slow_neighbour(
             go.set()
         ends["leaf"].result(60)
         np.testing.assert_array_equal(own["leaf"], wanted)
+        for each in agents.values():
+            each.close()

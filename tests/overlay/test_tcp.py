@@ -213,7 +213,7 @@ def test_messages_go_over_the_connection_that_does_not_stand() -> None:
 def test_where_packets_are_lost_a_peer_gets_more_connections(
     monkeypatch: pytest.MonkeyPatch, again: int, expected: int
 ) -> None:
-    monkeypatch.setattr("overlay.net.transport.seen", lambda connection: Seen(10_000, again, 0.06, 6.0))
+    monkeypatch.setattr("overlay.net.outbound.seen", lambda connection: Seen(10_000, again, 0.06, 6.0))
     lost: list[str] = []
 
     async def run() -> int:
