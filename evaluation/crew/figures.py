@@ -192,11 +192,9 @@ def fig6(trials: int) -> list[Row]:
     """Return rows with the times of a reduce.
 
     `reduce_s` is the time from the forming of a group to its end, in seconds. `wait_s` is the time from a worker's
-    being ready to the forming of its group, the most that scatter can gain by not blocking. `idle` is a scatter that
-    uses only bandwidth that no group wants.
+    being ready to the forming of its group, the most that scatter can gain by not blocking.
     """
     scatter = {"blocking": Setup(), "non-blocking": Setup(blocking=False)}
-    scatter["non-blocking, idle"] = Setup(blocking=False, idle_only=True)
     rows = []
     settings = list(product(WORKLOADS, (4, 6, 8, 10, 12), scatter.items()))
     calls = [partial(simulate, replace(setup, p=p), workload) for workload, p, (_, setup) in settings]

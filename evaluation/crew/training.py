@@ -35,7 +35,6 @@ from evaluation.crew.faults import CONTROLLER, Effects, Fault, Faults
 
 MODEL_MBIT = 180 * 8.0
 SCHEDULES = ("FS", "FL", "TL", "C1", "C2")
-LAST = 2  # priority after all classes of C1 and C2
 CHUNK = 10**8
 """Number of parts in which the policy counts the model's values, so that blocks that do not end with chunks are exact.
 """
@@ -51,8 +50,6 @@ class Setup:
         schedule: FS (fair), FL (FCFS by flow), TL (FCFS by task), C1 (multicast before scatter) or C2 (scatter
             first).
         blocking: scatter starts only when the group is known.
-        idle_only: scatter that does not block takes no bandwidth from flows of formed groups until its own is
-            formed (our variant; in the paper it queues like all others).
         avoid: groups are split without the connections that are known to be broken (section III: "recomputes the
             execution scheme"), so that only later failures need a replacement.
         estimate: the bandwidths that the controller assumes.
@@ -65,7 +62,6 @@ class Setup:
     network_aware: bool = True
     schedule: str = "FL"
     blocking: bool = True
-    idle_only: bool = False
     model_mbit: float = MODEL_MBIT
     chunks: int = 10_000
     faults: tuple[Fault, ...] = ()
@@ -85,8 +81,6 @@ class Setup:
             raise ValueError(
                 "scatter that does not block is CREW's, without task priorities, faults of workers, and time budgets"
             )
-        if self.idle_only and self.blocking:
-            raise ValueError("idle_only is for scatter that does not block")
         if (self.faults or self.budget < float("inf")) and self.scheme == "A2A":
             raise ValueError("failover is CREW's (and OPR's)")
         if not self.budget > 0:
@@ -274,7 +268,7 @@ class Training:
                 self.default[blocks],
                 worker * self.n + blocks,
                 np.full(len(blocks), self.dummy),
-                priority=self.setup.priority(0, False) + LAST * self.setup.idle_only,
+                priority=self.setup.priority(0, False),
             )
             self.early[worker] = (flows, blocks.tolist())
         self.queue.append(worker)
@@ -361,9 +355,6 @@ class Training:
         for member in task.members:
             flows, sending = self.early.pop(member)
             left = self.sim.remaining_many(flows)
-            if self.setup.idle_only:
-                for flow in flows:
-                    self.sim.set_priority(flow, self.setup.priority(0, False))
             sent = np.array(self.default)
             sent[sending] -= np.maximum(left, 0)
             todo = np.maximum(kept - sent, 0) + (now - kept)

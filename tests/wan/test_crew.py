@@ -284,7 +284,7 @@ def test_scatter_that_does_not_block_starts_before_the_group_is_known() -> None:
     assert run.result.rounds[:2].sum() >= 2
 
 
-def test_early_scatter_as_printed_delays_others_and_on_idle_bandwidth_does_not() -> None:
+def test_early_scatter_delays_others() -> None:
     """Scatter of a second group shares links with the first group's multicast. Workers 0 and 1 scatter from 0 to 1 s,
     then worker 2 sends them its block until 2 s. Worker 2 has been ready itself since 0.5 s and scatters to them over
     the same links, which takes half a second more.
@@ -293,7 +293,6 @@ def test_early_scatter_as_printed_delays_others_and_on_idle_bandwidth_does_not()
     for setup, end in (
         (Setup(p=2), 2.0),
         (Setup(p=2, blocking=False), 2.5),
-        (Setup(p=2, blocking=False, idle_only=True), 2.0),
     ):
         pauses = {worker: iter([first, 1e9]) for worker, first in enumerate([0.0, 0.0, 0.5, 1e9])}
         run = Training(replace(setup, model_mbit=40), matrix, lambda worker, pauses=pauses: next(pauses[worker]))  # type: ignore[misc]
@@ -460,7 +459,6 @@ def test_wrong_setups_are_refused() -> None:
         ({"scheme": "OPR", "blocking": False}, "scatter"),
         ({"blocking": False, "faults": (Fault(0, 1),)}, "scatter"),
         ({"blocking": False, "budget": 1.0}, "scatter"),
-        ({"idle_only": True}, "scatter"),
         ({"scheme": "A2A", "budget": 1.0}, "failover"),
         ({"budget": 0.0}, "budget"),
         ({"faults": (Fault(CONTROLLER, 0),)}, "worker first"),
@@ -544,7 +542,7 @@ def trainings(draw: st.DrawFn) -> Watched:
     matrix = np.full((n, n), 50.0) if ties else rng.integers(1, 100, (n, n)).astype(float)
     steps = [0.1] * n if ties else rng.uniform(0.05, 0.5, n).tolist()
     setup = Setup(scheme, p, draw(st.booleans()), schedule, blocking, model_mbit=float(draw(st.integers(1, 60))),
-                  idle_only=not blocking and draw(st.booleans()), chunks=100, faults=tuple(faults),
+                  chunks=100, faults=tuple(faults),
                   avoid=draw(st.booleans()), budget=budget)  # fmt: skip
     return Watched(setup, matrix, steps.__getitem__)
 
