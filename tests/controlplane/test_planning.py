@@ -140,7 +140,7 @@ def test_compare_limits_each(capsys):
     assert lines[2].startswith("lbmm ") and "time was over" not in lines[2]
 
 
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(), st.sampled_from(["v1model", "tna"]), st.floats(1, 1000))
 def test_windows_agree_with_the_slots_of_the_rules(instance, target, faster):
     topology, job = instance

@@ -21,7 +21,7 @@ from controlplane.planner.strategies.fabric.column_generation import generate
 from controlplane.planner.strategies.fabric.paper import l_inart
 from controlplane.planner.topology import Topology, TopologyError
 from tests.controlplane.instances import instances, troubled_instances
-from tests.support.examples import examples
+from tests.support.examples import examples, nightly
 
 FIG1 = Job("fig1", ("W1", "W2", "W3", "W4", "W5", "W6"), ("S1", "S2"), 1000)
 REFUSALS = (Infeasible, Unreachable, TopologyError, JobError)
@@ -166,7 +166,7 @@ def test_oversubscribed_fabric_uses_hierarchy():
     assert any(relay.next != tree.root for tree in plan.trees for relay in tree.relays)
 
 
-@pytest.mark.parametrize("divisor", [4, 8])
+@pytest.mark.parametrize("divisor", [4, nightly(8)])
 def test_where_links_bind_the_plan_meets_the_bound_over_all_trees(divisor):
     topology = fattree(4, oversubscription=divisor)
     job = place_job(topology, 12, 2, seed=0)

@@ -76,8 +76,10 @@ def test_operations_are_repeated_when_no_switch_can_take_over(monkeypatch: pytes
 def test_operations_are_repeated_when_their_path_fails_during_a_change_of_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Operations of the plan before end while the job changes over to one for half of the rate; a switch dies that they
-    need, and cannot be led around."""
+    """Operations of the plan before end while the job migrates to one for half of the rate; a switch dies that they
+    need, and cannot be led around. One worker submits its part of the operation after that, so that the operation
+    cannot have ended before.
+    """
 
     def full(*_: object) -> Repair:
         raise CannotRepair("no switch has room to add")
@@ -93,12 +95,15 @@ def test_operations_are_repeated_when_their_path_fails_during_a_change_of_plan(
         plan = job.updater.update(state, dry_run=True).plan
         monkeypatch.setattr(versions, "repair", full)
         before = rig.verdicts().get("absorbed", 0)
-        rig.submit(8 * SIZE)
+        *early, late = rig.job.workers
+        for node in early:
+            rig.workers[node].send({"size": 8 * SIZE})
         poll(lambda: rig.verdicts().get("absorbed", 0) > before, "the operation has begun", 60.0)
         with ThreadPoolExecutor(1) as pool:
             changed = pool.submit(job.updater.update, state, plan=plan)
             poll(lambda: getattr(job.roster.state.handover, "switched", 0) > 0, "the change of plan drains", 60.0)
             dead(rig, victim)
+            rig.workers[late].send({"size": 8 * SIZE})
             rig.collect().check()
             assert changed.result(60.0).changed
         rig.allreduce(SIZE // 4).check()

@@ -92,7 +92,7 @@ def test_failure_while_building_takes_everything_down(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("sign", "moment"),
     [
-        (signal.SIGKILL, "first interface"),
+        nightly(signal.SIGKILL, "first interface"),
         (signal.SIGKILL, "switches"),
         (signal.SIGKILL, "all"),
         nightly(signal.SIGINT, "first interface"),

@@ -10,6 +10,7 @@ import pytest
 from tests.hook.conftest import Network
 from tests.hook.processes import Rank
 from tests.hook.test_training import start_agents
+from tests.support.examples import nightly
 from worker_agent.torch import presence
 
 
@@ -25,8 +26,8 @@ def _start(scenario: str, network: Network, folder: Path, **arguments) -> list[R
     ("how", "values", "said"),
     [
         ("leaves", 5000, "rank 1 has left the process group, and this operation waits for it"),
-        ("leaves", 200_000, "rank 1 has left the process group, and this operation waits for it"),
-        ("aborts", 5000, "the process group was aborted"),
+        nightly("leaves", 200_000, "rank 1 has left the process group, and this operation waits for it"),
+        nightly("aborts", 5000, "the process group was aborted"),
         ("aborts", 200_000, "the process group was aborted"),
     ],
 )

@@ -85,7 +85,8 @@ static void unused_time_is_lost(void) {
     engine_enter(&x->engine);
     double tokens = t->tokens + (double)t->stats.chunks_sent;
     engine_leave(&x->engine);
-    double since = t->packets_per_second * (double)(inart_now() - start) / INART_NS; /* tokens since the operation came */
+    double since =
+        t->packets_per_second * (double)(inart_now() - start) / INART_NS; /* tokens since the operation came */
     EXPECT(tokens < t->tokens_wake + 0.5 + since);
     inart_worker_stop(w);
     inart_worker_destroy(w);
