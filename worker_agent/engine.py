@@ -4,8 +4,8 @@
     work = engine.allreduce_async(tensor, op="mean")     # in place
     work.wait()
 
-All workers of a job must submit the same operations in the same order. The protocol is in section 3 of
-docs/architecture.md, the handling of loss in native/worker/worker.c, the numbers and their error bound in
+All workers of a job must submit the same operations in the same order. The protocol is in
+docs/protocol.md, the handling of loss in native/worker/worker.c, the numbers and their error bound in
 fixedpoint.py.
 """
 

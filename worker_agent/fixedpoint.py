@@ -7,7 +7,7 @@ any of them needs; e is the smallest integer with |x| < 2^e):
     sum = (q_1 + ... + q_W) * 2^(e - F)                      exact in integers: |q_1 + ... + q_W| <= 2^30
 
 Each q is off by at most 1/2, so before the last rounding (to float32, or to the tensor's own dtype) the sum is off by
-at most W/2 * 2^(e - F). Section 3 of docs/architecture.md describes the protocol.
+at most W/2 * 2^(e - F). "Numbers" in docs/protocol.md describes the protocol.
 
 A chunk has fewer bits, F' = mixed_bits(W), where any worker has a NaN or an infinity in its group of 8 chunks. Beside
 the finite values its words count the workers that contribute +Inf and those that contribute -Inf (NaN counts as both):

@@ -1,5 +1,5 @@
-/* Fixed point with one exponent a chunk (docs/architecture.md section 3, "Numbers"; worker_agent/fixedpoint.py is the
- * reference in numpy, which must give the same bits).
+/* Fixed point with one exponent a chunk (docs/protocol.md, "Numbers"; worker_agent/fixedpoint.py is the reference in
+ * numpy, which must give the same bits).
  *
  * Values on the wire are big-endian; `wire` pointers are 4-byte aligned.
  */
