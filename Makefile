@@ -4,7 +4,7 @@ PY := .venv/bin/python
 PYTHON ?= python3
 RESULTS ?= results
 # Test files at a time on two processors: most tests that take long wait for processes, sockets and timers.
-JOBS ?= 4
+JOBS ?= 5
 # tests/conftest.py has the order: long files first.
 BY_FILE := -p tests.parallel --jobs $(JOBS)
 
@@ -21,7 +21,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\nvariables (with their defaults):\n'
 	@printf '  PYTHON=python3    of make setup: what makes .venv\n'
-	@printf '  JOBS=4            test files that make test runs at a time\n'
+	@printf '  JOBS=5            test files that make test runs at a time\n'
 	@printf '  RESULTS=results   folder of what make bmv2-fattree and make wan write\n'
 	@printf '\nvariables of make bmv2-fattree (with their defaults):\n'
 	@printf '  K=4               a fat-tree of K ports a switch: K^3/4 hosts, 5K^2/4 switches\n'
