@@ -32,6 +32,7 @@ from controlplane.planner.plan.task import CHUNK_VALUES, WINDOW_CHUNKS, Sending
 from controlplane.planner.strategies import STRATEGIES, Infeasible
 from controlplane.planner.strategies.wan.policy import FollowNetwork, Policy
 from controlplane.planner.topology import Topology, TopologyError
+from overlay.core.addresses import address
 from overlay.core.errors import OverlayError
 from overlay.core.systems import COPIED_HEADROOM, SELECTABLE, between_sites, make, planned
 from overlay.core.tcp import MOST_CONNECTIONS, Connections
@@ -41,16 +42,6 @@ from overlay.net.tls import Security
 
 if TYPE_CHECKING:
     from overlay.net.replication import Replication
-
-
-def address(text: str) -> tuple[str, int]:
-    """Return the address in HOST:PORT, or in [HOST]:PORT for IPv6, for argparse."""
-    host, _, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
-    return host, int(port)
 
 
 def amount(text: str) -> int:

@@ -39,8 +39,9 @@ NUMBER = re.compile(r'\{"number": (\d+),')
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that has happened. Entries have consecutive numbers; `time` is in seconds since 1970, and `level` one
-    of `Level`'s names."""
+    """An entry of the record, about something that has happened. Entries have consecutive numbers; `time` is in seconds
+    since 1970, and `level` one of `Level`'s names.
+    """
 
     number: int
     time: float

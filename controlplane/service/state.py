@@ -44,7 +44,7 @@ class StateError(Exception):
 
 @dataclass(frozen=True)
 class Stored:
-    """One job as it is installed. `job` is all of it, where the plan is for a part."""
+    """A job as it is installed. `job` is the whole job where the plan is for a part of it."""
 
     job_id: int
     plan: Plan

@@ -55,7 +55,7 @@ class Operation(Enum):
 
 @dataclass(frozen=True)
 class Change:
-    """One step from the entries that a switch holds to those that it shall hold."""
+    """A step that brings the entries of a switch nearer to those that it shall hold."""
 
     operation: Operation
     item: Item

@@ -153,9 +153,8 @@ class Peer:
         return min(free, key=Outbound.under_way) if len(free) > 1 else next(iter(free), None)
 
     def _give(self, line: Outbound, header: Header, values: Values) -> None:
-        self.bytes_sent += (
-            HEADER_BYTES + values.nbytes
-        )  # counted before the receiver can have it, and read the counters
+        # They are counted before the receiver can have the message, and read the counters.
+        self.bytes_sent += HEADER_BYTES + values.nbytes
         line.send(header.stamped(self._clock()), values)
 
     def detach(self, task: int, tensor: Values) -> None:

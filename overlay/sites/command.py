@@ -35,6 +35,7 @@ from controlplane.common.rpc.tls import Tls, add_tls_arguments, is_local, tls_fr
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.plan.task import Sending
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
+from overlay.core.addresses import address, parse_addresses
 from overlay.core.errors import OverlayError
 from overlay.core.site_network import SiteNetwork
 from overlay.core.site_quorum import SiteQuorum
@@ -51,8 +52,6 @@ from overlay.sites.group import (
     SITE,
     TOKEN,
     init,
-    parse_address,
-    parse_addresses,
 )
 from overlay.sites.packing import BITS
 
@@ -63,14 +62,6 @@ ASK_SECONDS = 10.0
 ASK_AGAIN_SECONDS = 0.5
 WAIT_SECONDS = 60.0
 """Seconds that `inart site run` waits for a coordinator: sites and coordinators may be started in any order."""
-
-
-def address(text: str) -> tuple[str, int]:
-    """Return the address in HOST:PORT, for argparse."""
-    try:
-        return parse_address(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def advertised(text: str) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from controlplane.common.rpc.tls import credentials as credentials_in
+from overlay.core.addresses import parse_address, parse_addresses
 from overlay.core.errors import Behind, Late, OverlayError, PeerLost
 from overlay.net.agent import NOWHERE, Agent
 from overlay.net.site_services import Bytes, State, digest_of
@@ -84,20 +85,6 @@ class Averaged:
     left: Floats | None
     seconds: float
     fell_back: bool = False
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Return the address in HOST:PORT, or in [HOST]:PORT for IPv6. Raise ValueError for another text."""
-    host, _, port = text.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{text!r} is not HOST:PORT")
-    return host, int(port)
-
-
-def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
-    """Return the addresses in HOST:PORT, or several with commas. Raise ValueError for another text."""
-    return tuple(parse_address(each.strip()) for each in text.split(","))
 
 
 def init(

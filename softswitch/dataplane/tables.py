@@ -62,21 +62,14 @@ class Tables(State):
 
     def _add(self, codec: TableCodec, key: NativeKey, number: int, data: bytes, const: bool) -> int:
         handle = ctypes.c_uint64()
-        result = self._lib.ss_table_insert(
-            self.native,
-            codec.plan.index,
-            key.key,
-            key.mask,
-            key.ranges,
-            key.priority,
-            number,
-            data,
-            len(data),
-            const,
-            ctypes.byref(handle),
-        )
+        entry = self._native_entry(codec, key, number, data)
+        result = self._lib.ss_table_insert(*entry, const, ctypes.byref(handle))
         self._check(result, f"entry of table {codec.info.name}")
         return handle.value
+
+    def _native_entry(self, codec: TableCodec, key: NativeKey, number: int, data: bytes) -> tuple[object, ...]:
+        """Return an entry as the runtime's functions take it: the table, the key, and the action's number and data."""
+        return self.native, codec.plan.index, key.key, key.mask, key.ranges, key.priority, number, data, len(data)
 
     @contextmanager
     def _call(
@@ -117,17 +110,7 @@ class Tables(State):
         codec = self._mutable(table)
         key = codec.key(match, priority)
         with self._released(codec, match, priority), self._call(codec, action, params) as (number, data):
-            result = self._lib.ss_table_modify(
-                self.native,
-                codec.plan.index,
-                key.key,
-                key.mask,
-                key.ranges,
-                key.priority,
-                number,
-                data,
-                len(data),
-            )
+            result = self._lib.ss_table_modify(*self._native_entry(codec, key, number, data))
             self._check(result, f"entry of table {table}")
 
     @contextmanager

@@ -52,7 +52,7 @@ class Flow(NamedTuple):
 
 @dataclass(frozen=True)
 class Tree:
-    """One aggregation tree over all workers, for the fraction `share` of the model.
+    """An aggregation tree over all workers, which carries the fraction `share` of the model.
 
     Attributes:
         root: The parameter server (or overlay node) that has the sum in the end.

@@ -28,7 +28,7 @@ token bucket over that rate. Links of a network have none; the emulation's do (t
 
 @dataclass
 class _Chunk:
-    """One chunk of a tree under way.
+    """A chunk that is on its way through a tree.
 
     Attributes:
         tree: The tree.

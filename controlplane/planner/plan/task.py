@@ -49,7 +49,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class SumTree:
-    """One tree of a task: the values [first, first + count) of the tensor are added at `root` and go back to the
+    """A tree of a task: the values [first, first + count) of the tensor are added at `root` and go back to the
     receivers.
 
     Attributes:

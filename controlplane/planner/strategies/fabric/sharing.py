@@ -62,7 +62,7 @@ class Demand:
 
 
 class _Part(Master):
-    """One job's columns, which are part of the program of all jobs."""
+    """The columns that one job has in the linear program of all jobs."""
 
     def __init__(self, shared: _Shared, demand: Demand, pricing: Pricing) -> None:
         super().__init__(shared.network, demand.job, shared.scale, demand.split)
