@@ -23,7 +23,6 @@ from overlay.core.buffers import Buffers
 from overlay.core.copy_sender import CopySender
 from overlay.core.leaf_sender import Leaf, LeafSender
 from overlay.core.message import Kind, Values
-from overlay.core.momentum import Velocity
 from overlay.core.trainer_tensor import TrainerTensor
 from overlay.core.tree_state import PartialSum, TreeState, combine_of
 
@@ -68,8 +67,6 @@ class Execution:
         task: the task.
         node: name of this agent.
         environment: sends, tells the time and hears of the end.
-        velocity: values over the whole tensor that this agent kept as a root of the last task with momentum
-            (momentum.py).
         skip: (tree, chunk) of each chunk that this agent sent eagerly, before the task was announced (scatter.py).
 
     Attributes:
@@ -83,12 +80,10 @@ class Execution:
         node: str,
         environment: Environment,
         *,
-        velocity: Values | None = None,
         skip: Collection[tuple[int, int]] = (),
     ) -> None:
         self.task, self.node, self._skip = task, node, skip
         self._environment, self._send, self._clock = environment, environment.send, environment.clock
-        self.velocity = Velocity(task, node, velocity)
         self._copies = CopySender(environment.progress)
         self._leaves = LeafSender(environment.clock, environment.later)
         self._tensor = TrainerTensor(environment.buffers.take, restorable=task.op != "copy")
@@ -115,11 +110,6 @@ class Execution:
         self._early_results.clear()
         if not any(tree.is_receiver for tree in self.trees):
             self._end()
-        for index, each in enumerate(self.task.trees):
-            if each.state is not None and each.state.sender == self.node:
-                for chunk in range(self.trees[index].chunks):
-                    velocity = self.velocity.of_chunk(index, chunk)
-                    self._send(SendRequest(Kind.STATE, index, chunk, 0, each.state, velocity))
         for index, tree in enumerate(self.trees):
             if tree.own_bit and self.task.op == "copy" and not self.task.trees[index].routes:
                 for edge in tree.down:
@@ -172,15 +162,6 @@ class Execution:
             self._take(index, chunk, values)
         if tree.is_leaf:
             self._send_leaf(index)
-
-    def velocity_arrived(self, index: int, chunk: int, velocity: Values) -> None:
-        """Take the velocity of a chunk from the agent that was the root in the last task with momentum."""
-        if self.closed or not self.velocity.expects(index, chunk):
-            self.counters["duplicate"] += 1
-            return
-        total = self.velocity.arrived(index, chunk, velocity)
-        if total is not None:
-            self._send_up(index, chunk, total, divided=True)
 
     def sent(self, request: SendRequest) -> None:
         """Take note that a connection has taken the chunk."""
@@ -255,7 +236,6 @@ class Execution:
         """Send and take nothing from now on."""
         self.closed = True
         self._tensor.clear()
-        self.velocity.clear()
 
     # --- questions ---
 
@@ -326,20 +306,15 @@ class Execution:
                 self._tensor.keep(start, end)
         self._send_up(index, chunk, known.taken())
 
-    def _send_up(self, index: int, chunk: int, values: Values, *, divided: bool = False) -> None:
-        """Send a sum to the parent; at the root, make it the result. `divided`: the values are the mean already."""
+    def _send_up(self, index: int, chunk: int, values: Values) -> None:
+        """Send a sum to the parent; at the root, make it the result."""
         tree = self.trees[index]
         if tree.up is not None:
             self._send(SendRequest(Kind.UP, index, chunk, tree.expected, tree.up, values))
             return
         count = len(self.task.trees[index].contributors)
-        if self.task.op == "mean" and count > 1 and not divided:
+        if self.task.op == "mean" and count > 1:
             np.multiply(values, np.float32(1 / count), out=values)
-        if self.task.momentum:
-            moved = self.velocity.applied(index, chunk, values)
-            if moved is None:
-                return
-            values = moved
         self.result(index, chunk, values)
 
     def _send_leaf(self, index: int) -> None:
@@ -347,7 +322,7 @@ class Execution:
         tree, source = self.trees[index], self._tensor.source
         if source is None:
             return
-        rate = self.task.trees[index].rate_of(self.node) if tree.own_bit else 0.0
+        rate = self.task.trees[index].rate_mbps if tree.own_bit else 0.0
         window = self.task.window if tree.is_receiver and self.task.window else tree.chunks
 
         def seconds(chunk: int) -> float:

@@ -23,7 +23,7 @@ from overlay.core.errors import MessageError
 
 Values = NDArray[np.float32]
 MAGIC = b"INOV"
-VERSION = 5
+VERSION = 6
 MOST_VALUES = 1 << 24
 _PATH = MOST_VIA + 2
 _FORMAT = struct.Struct(f"<4sBBHQIIIQdBB{_PATH}H")
@@ -36,7 +36,6 @@ class Kind(IntEnum):
     HELLO = 0  # first message on a connection; path[0] is the agent that opened it
     UP = 1  # a partial sum, on its way to the root
     DOWN = 2  # a result, on its way from the root
-    STATE = 3  # the velocity that the last root of a task with momentum kept, for the next root
     EAGER = 5  # a chunk of a submission whose task is not known yet; the field `task` has its turn: core/scatter.py
     DISCARD = 4  # no values: the sender has given the task up, and its receivers are to do so, too
     SENT = 6  # no values: the root has sent all of a tree that switches copy; a receiver answers with MISSING

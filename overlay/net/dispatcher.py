@@ -119,8 +119,6 @@ class Dispatcher:
             self._counters["no such chunk"] += 1
         elif header.kind == Kind.UP:
             execution.partial(header.tree, header.chunk, header.contributors, values)
-        elif header.kind == Kind.STATE:
-            execution.velocity_arrived(header.tree, header.chunk, values)
         else:
             self._multicast.arrived_over_tcp(header.task, header.tree, header.chunk)
             execution.result(header.tree, header.chunk, values)

@@ -58,7 +58,6 @@ class Tasks:
         running: the executions, by the task's number; a complete one stays until the coordinator has heard of all
             agents that theirs are complete, too.
         idle: set while no task runs.
-        velocity: values that the agent keeps as a root of tasks with momentum.
     """
 
     def __init__(
@@ -80,7 +79,6 @@ class Tasks:
         self.running: dict[int, Execution] = {}
         self.idle = threading.Event()
         self.idle.set()
-        self.velocity: Values | None = None
         self._newest = 0  # the highest number of a task that the coordinator has announced
         self._told = Told()
         self._losses: list[tuple[str, str]] = []  # (neighbour, reason) since a coordinator acted last
@@ -138,9 +136,7 @@ class Tasks:
             progress=lambda receiver, left: self._tell(type="progress", task=number, receiver=receiver, left=left),
             buffers=self._buffers,
         )
-        kept = self.velocity if self.velocity is not None and self.velocity.size == task.values else None
-        sent_eagerly = self._eager_scatter.settle(task)
-        execution = Execution(task, self._node, environment, velocity=kept, skip=sent_eagerly)
+        execution = Execution(task, self._node, environment, skip=self._eager_scatter.settle(task))
         self.running[number] = execution
         if task.budget:
             self._loop.call_later(task.budget, self._budget_spent, execution)
@@ -329,9 +325,7 @@ class Tasks:
         return (self._node, *(tree.root for tree in task.trees if self._node in tree.receivers))
 
     def _forget(self, number: int, *, commit: bool = False) -> None:
-        """Forget a task that is over. With `commit` it was done, so a root keeps its new velocity; else it was given
-        up.
-        """
+        """Forget a task that is over. With `commit` it was done, else it was given up."""
         execution = self.running.pop(number, None)
         self._let_go.discard(number)
         self._pending_messages.take(self._neighbours.epoch, number)
@@ -342,10 +336,6 @@ class Tasks:
             self._counters.update(execution.counters)
             self._neighbours.adapt(execution.task)
             self._multicast.forget(execution.task)
-            if execution.velocity.after is not None and commit:
-                self.velocity = execution.velocity.after
-            elif commit and any(t.state is not None and t.state.sender == self._node for t in execution.task.trees):
-                self.velocity = None  # the next root has it
             execution.close()
         if not self.running:
             self.idle.set()

@@ -320,9 +320,7 @@ class Simulation:
         if there.closed or not there.has_chunk(request.tree, request.chunk, 1):
             return
         values = request.values.copy()
-        if request.kind == Kind.STATE:
-            there.velocity_arrived(request.tree, request.chunk, values)
-        elif request.kind == Kind.UP:
+        if request.kind == Kind.UP:
             there.partial(request.tree, request.chunk, request.contributors, values)
         else:
             there.result(request.tree, request.chunk, request.values)
@@ -334,9 +332,8 @@ def _small(task: Task) -> Task:
     for index, tree in enumerate(task.trees):
         chunks = task.chunks(index)
         begin = 0 if task.op == "mix" else first
-        rates = tuple(rate / task.chunk_values for rate in tree.rates_mbps)
         rate = tree.rate_mbps / task.chunk_values
-        trees.append(replace(tree, first=begin, count=chunks, rate_mbps=rate, rates_mbps=rates))
+        trees.append(replace(tree, first=begin, count=chunks, rate_mbps=rate))
         first += chunks
     return replace(task, trees=tuple(trees), values=max(t.first + t.count for t in trees), chunk_values=1)
 

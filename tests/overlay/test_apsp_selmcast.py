@@ -33,7 +33,7 @@ from controlplane.planner.strategies.wan.selmcast.policy import (
 )
 from controlplane.planner.wan_networks import by_distance, overlay
 from overlay.sim.simulation import Simulation, seconds_of
-from tests.overlay.test_agents import SECONDS, running, until
+from tests.overlay.test_agents import SECONDS, running
 from tests.overlay.test_policies import mesh, named
 
 
@@ -56,39 +56,31 @@ def a_round(policy, values: int, number: int = 1):
 
 
 class TestApsp:
-    def test_the_server_moves_with_its_state_when_links_change(self):
+    def test_the_server_moves_when_links_change(self):
         graph = line(100.0, 10.0)  # h0 - h1 - h2
-        policy = Apsp(graph, settings=ApspSettings(delay="fluid", momentum=0.9, change=0.1), root="h1")
-        first = a_round(policy, 1000)
-        assert first.trees[0].root == "h1" and first.trees[0].state is None and first.momentum == 0.9
+        policy = Apsp(graph, settings=ApspSettings(delay="fluid", change=0.1), root="h1")
+        assert a_round(policy, 1000).trees[0].root == "h1"
         for u, v, mbps in (("h1", "h2", 1000.0), ("h0", "h1", 1.0)):
             policy.handle(Changed(u, v, mbps), 2.0)
             policy.handle(Changed(v, u, mbps), 2.0)
         policy.fixed = "h2"
-        second = a_round(policy, 1000, 2)
-        tree = second.trees[0]
-        assert tree.root == "h2" and tree.state is not None
-        assert (tree.state.sender, tree.state.receiver) == ("h1", "h2")
-        third = a_round(policy, 1000, 3)
-        assert third.trees[0].state is None and policy.decisions == 2
+        assert a_round(policy, 1000, 2).trees[0].root == "h2"
+        a_round(policy, 1000, 3)
+        assert policy.decisions == 2
 
-    def test_flows_are_routed_as_the_algorithm_says_and_keep_to_its_bandwidths(self):
+    def test_flows_are_routed_as_the_algorithm_says(self):
         graph = named(by_distance("internet2"))
-        policy = Apsp(graph, settings=ApspSettings(seed=3, paced=True, headroom=0.0))
+        policy = Apsp(graph, settings=ApspSettings(seed=3))
         found = apsp.place(graph, 1.0, seed=3, most_paths=60)
         tree = a_round(policy, 100_000).trees[0]
         assert tree.root == found.root
         assert {edge.sender: (edge.sender, *edge.via, edge.receiver) for edge in tree.up} == found.paths
-        assert {n: tree.rate_of(n) for n in found.bandwidth} == pytest.approx(found.bandwidth)
 
-    def test_small_changes_change_nothing_and_a_lost_server_has_no_state(self):
-        policy = Apsp(line(100.0, 10.0), settings=ApspSettings(momentum=0.5))
+    def test_small_changes_change_nothing(self):
+        policy = Apsp(line(100.0, 10.0))
         before = a_round(policy, 10).trees[0].root
         policy.handle(Changed("h0", "h1", 105.0), 0.0)
-        a_round(policy, 10, 2)
-        assert policy.decisions == 1 and policy.holder == before
-        policy.handle(Lost(before), 0.0)
-        assert policy.holder is None
+        assert a_round(policy, 10, 2).trees[0].root == before and policy.decisions == 1
 
     def test_a_new_place_is_faster_than_the_old_one_where_links_change(self):
         seconds = {}
@@ -104,44 +96,21 @@ class TestApsp:
             seconds[change] = run.sim.now
         assert seconds[0.1] < seconds[None]
 
-    def test_on_sockets_momentum_moves_with_the_server(self):
-        """All workers get the result that one server with momentum would have given them all along."""
-        graph = named(nx.relabel_nodes(mesh(4), {}))
-        policy = Apsp(graph, settings=ApspSettings(momentum=0.5, chunk_values=300))
-        velocity, rng, roots = np.zeros(5000), np.random.default_rng(1), set()
+    def test_on_sockets_rounds_follow_the_server(self):
+        policy = Apsp(named(nx.relabel_nodes(mesh(4), {})), settings=ApspSettings(chunk_values=300))
+        rng, roots = np.random.default_rng(1), set()
         with running(policy) as (coordinator, agents):
-            for round_, root in enumerate(("h0", "h0", "h2", "h1", "h1", "h2")):
+            for round_, root in enumerate(("h0", "h0", "h2", "h1")):
                 policy.fixed = root
                 coordinator.tell(Changed("h0", "h1", 100.0 * 2**round_))  # This makes it decide anew.
                 given = {node: rng.integers(-99, 99, 5000).astype(np.float32) for node in agents}
-                velocity = 0.5 * velocity + np.mean(list(given.values()), axis=0)
+                mean = np.mean(list(given.values()), axis=0)
                 for future in [agents[node].synchronise_async(given[node]) for node in agents]:
                     future.result(SECONDS)
                 roots.add(policy.placement.root)
                 for values in given.values():
-                    np.testing.assert_array_equal(values, velocity.astype(np.float32))
-            until(lambda: sum(agent.tasks.velocity is not None for agent in agents.values()) == 1)
+                    np.testing.assert_array_equal(values, mean.astype(np.float32))
         assert roots == {"h0", "h1", "h2"}
-
-    def test_a_round_that_fails_does_not_touch_the_state(self):
-        policy = Apsp(line(100.0), settings=ApspSettings(momentum=0.5, change=None), root="h0")
-        with running(policy) as (coordinator, agents):
-            ones = {node: np.ones(10, np.float32) for node in agents}
-            for future in [agents[node].synchronise_async(ones[node]) for node in agents]:
-                future.result(SECONDS)
-            until(lambda: agents["h0"].tasks.velocity is not None)
-            bring = [agents[n].synchronise_async(np.ones(10, np.float32)) for n in ("h0", "h1")]
-            for future in bring:
-                future.result(SECONDS)
-            until(lambda: float(agents["h0"].tasks.velocity[0]) == 1.5)
-            policy.task, own = (lambda number, values, now: never(own(number, values, now))), policy.task
-            waiting = [agents[n].synchronise_async(np.ones(10, np.float32)) for n in ("h0", "h1")]
-            until(lambda: agents["h0"].tasks.running)
-            coordinator.tell(Lost("h0", "h1"))
-            for future in waiting:
-                with pytest.raises(Exception, match="cannot reach each other"):
-                    future.result(SECONDS)
-            assert float(agents["h0"].tasks.velocity[0]) == 1.5
 
 
 def never(task):

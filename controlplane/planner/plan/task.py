@@ -61,9 +61,6 @@ class SumTree:
         contributors: Agents whose values are added.
         receivers: Agents that get the result.
         rate_mbps: Most Mbit/s that each contributor sends into the tree; 0 for no limit.
-        rates_mbps: The same by contributor, where they differ.
-        state: Where the task has momentum and the root has changed, the edge by which the new root gets what the last
-            one kept for these values.
         routes: Where switches copy the result (L3), the routes over the network's nodes from the root, which sends it
             once, to each receiver; they are a tree.
         label: The label under which switches copy; 0 where the network has not been told yet.
@@ -77,8 +74,6 @@ class SumTree:
     contributors: tuple[str, ...]
     receivers: tuple[str, ...]
     rate_mbps: float = 0.0
-    rates_mbps: tuple[float, ...] = ()
-    state: Edge | None = None
     routes: tuple[tuple[str, ...], ...] = ()
     label: int = 0
 
@@ -90,13 +85,8 @@ class SumTree:
     @cached_property
     def nodes(self) -> frozenset[str]:
         """All agents that the tree needs, those that only forward included."""
-        edges = (*self.up, *self.down, *self._moves)
-        ends = [n for edge in edges for n in edge.path]
+        ends = [n for edge in (*self.up, *self.down) for n in edge.path]
         return frozenset((self.root, *self.contributors, *self.receivers, *ends))
-
-    @property
-    def _moves(self) -> tuple[Edge, ...]:
-        return () if self.state is None else (self.state,)
 
     def without(self, nodes: Collection[str]) -> SumTree:
         """Return the tree of a multicast (nothing is added on the way) without these receivers."""
@@ -106,10 +96,6 @@ class SumTree:
             receivers=tuple(node for node in self.receivers if node not in nodes),
             routes=tuple(route for route in self.routes if route[-1] not in nodes),
         )
-
-    def rate_of(self, node: str) -> float:
-        """Return the most Mbit/s that this contributor sends; 0 for no limit."""
-        return self.rates_mbps[self.contributors.index(node)] if self.rates_mbps else self.rate_mbps
 
     def bits(self, node: str) -> int:
         """Return the contributors (a bit each, by position) whose sum `node` sends up, or the root has in the end."""
@@ -144,13 +130,9 @@ class SumTree:
             raise TaskError(
                 f"{name}: it has {len(self.contributors)} contributors, at most {MOST_CONTRIBUTORS} are possible"
             )
-        if self.rates_mbps and len(self.rates_mbps) != len(self.contributors):
-            raise TaskError(f"{name}: it has {len(self.rates_mbps)} rates for {len(self.contributors)} contributors")
         if self.routes:
             self._check_routes(name)
-        if self.state is not None and self.state.receiver != self.root:
-            raise TaskError(f"{name}: the last root's state goes to {self.state.receiver}, not to the root {self.root}")
-        for edge in (*self.up, *self.down, *self._moves):
+        for edge in (*self.up, *self.down):
             path = edge.path
             if len(set(path)) != len(path) or len(edge.via) > MOST_VIA:
                 raise TaskError(f"{name}: {' -> '.join(path)} is no path, or longer than {MOST_VIA + 1} hops")
@@ -211,8 +193,6 @@ class Task:
         busy_bound: See `detours`.
         detour_length: See `detours`.
         lazy: Where all detours are busy, too, a chunk waits until a way has room; if not set, it takes the direct way.
-        momentum: Roots keep v = momentum v + sum or mean, and v is the result (a server's optimiser, which an APSP
-            server takes along when it moves).
         budget: Seconds after which a participant that lacks results discards the task; 0 for never.
         turns: For each participant, which of its submissions this is, where they have begun to send before the task
             (CREW's scatter that does not block); trees then begin at whole chunks.
@@ -233,7 +213,6 @@ class Task:
     busy_bound: int = 2
     detour_length: int = 1
     lazy: bool = True
-    momentum: float = 0.0
     budget: float = 0.0
     turns: tuple[int, ...] = ()
     weights: tuple[float, ...] = ()
@@ -327,8 +306,6 @@ class Task:
         bounds = [number for tree in self.trees for number in (tree.first, tree.count)]
         if self.op == "words" and any(n % 2 for n in (self.values, self.chunk_values, *bounds)):
             raise TaskError(f"task {self.number}: words of 64 bits are two values each, and a chunk would cut one")
-        if self.momentum and self.op not in ("sum", "mean"):
-            raise TaskError(f"task {self.number}: momentum goes with sums and means, not with {self.op}")
         if self.op != "mix":
             ranges = sorted((tree.first, tree.count) for tree in self.trees if tree.count)
             end = 0
@@ -358,8 +335,6 @@ class Task:
                         "down": _edges(tree["down"]),
                         "contributors": tuple(tree["contributors"]),
                         "receivers": tuple(tree["receivers"]),
-                        "rates_mbps": tuple(tree.get("rates_mbps", ())),
-                        "state": _edges([tree["state"]])[0] if tree.get("state") else None,
                         "routes": tuple(tuple(route) for route in tree.get("routes", ())),
                     }
                 )
