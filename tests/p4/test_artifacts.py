@@ -85,6 +85,53 @@ def test_the_manifest_matches_the_sources(values: int) -> None:
     assert artifact.manifest.multicast_groups == defaults.multicast_groups
 
 
+@pytest.mark.parametrize(
+    ("source", "other"),
+    [
+        ("a = 1;   // one\n\n\t// two\nb = 2;\n", "a = 1;\nb = 2;\n"),
+        ("a/* one\n two */b  = 1; /* \" */\n", "a b = 1;"),
+        ("#define F(i) \\\n    a; \\\n    b;\n", "#define F(i) a; b; // both"),
+        ("a; // a line that goes on \\\n b;\nc;", "a;\nc;"),
+    ],
+)
+def test_comments_and_blanks_are_no_source(source: str, other: str) -> None:
+    assert artifacts.without_comments(source) == artifacts.without_comments(other)
+
+
+@pytest.mark.parametrize(
+    ("source", "other"),
+    [
+        ("a b", "ab"),
+        ("a/**/b", "ab"),
+        ("#define F(i) i", "#define F (i) i"),
+        ('#include "//a.p4"', '#include "//b.p4"'),
+        ('@name("a  b")', '@name("a b")'),
+        ('@name("a\\" // b")', '@name("a\\" // c")'),
+        ("#define F(i) a; \\\n// nothing more\nb;", "#define F(i) a; \\\nb;"),
+        ("#define A\nB", "#define A B"),
+        ("a /* b", "a /* c"),
+    ],
+)
+def test_what_is_compiled_otherwise_is_another_source(source: str, other: str) -> None:
+    assert artifacts.without_comments(source) != artifacts.without_comments(other)
+
+
+def test_a_comment_asks_only_v1model_to_be_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bmv2's JSON has the lines of the source and some of its comments; what Tofino's compiler writes has neither."""
+    targets = ("v1model", "tna", "t2na")
+    before = [artifacts.source_digest(target) for target in targets]
+    sources = tmp_path / "p4src"
+    shutil.copytree(artifacts.DIRECTORY, sources, ignore=shutil.ignore_patterns("artifacts"))
+    monkeypatch.setattr(artifacts, "DIRECTORY", sources)
+    assert [artifacts.source_digest(target) for target in targets] == before
+    for name in ("bmv2/slots.p4", "tofino/slots.p4", "tofino/entries/decide.p4", "include/repeat.p4"):
+        (sources / name).write_text("// A comment.\n\n" + (sources / name).read_text())
+    commented = [artifacts.source_digest(target) for target in targets]
+    assert [new == old for new, old in zip(commented, before, strict=True)] == [False, True, True]
+    (sources / "tofino" / "slots.p4").write_text("const bit<8> MORE = 1;\n")
+    assert artifacts.source_digest("tna") != before[1]
+
+
 @pytest.mark.parametrize("values", KEPT)
 def test_the_manifest_matches_the_program(values: int) -> None:
     """Slots, tables and values of the manifest are those of the compiled JSON itself."""
