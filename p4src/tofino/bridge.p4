@@ -1,12 +1,13 @@
-// What is neither ours nor IPv4 to a host, so that the switch can share an ordinary network: ARP, IPv6, LLDP, frames with a
-// VLAN tag, other multicast. By Ethernet addresses, as a bridge that does not look at VLANs does; tags stay as they are.
+// Bridging of frames that are neither aggregation packets nor IPv4 to a host (ARP, IPv6, LLDP, frames with a VLAN tag,
+// other multicast), so that the switch can share an ordinary network. Only Ethernet addresses count, as in a bridge
+// that does not look at VLANs; VLAN tags stay as they are.
 //
 //   (ingress port, destination MAC)  --first that matches--> bridge(port)     unchanged, to one port (the CPU's too)
 //                                    |                       flood(group)     unchanged, to every port of a group
 //                                    --none---------------> dropped
 //
-// A flood must not come back: a group of those ports of a tree that are not the one of arrival. The control plane sees to it.
-// Bridged frames have no verdict. Nothing is learnt; without entries all of them are dropped.
+// A flood must not come back: its group has the ports of a spanning tree, but not the one of arrival, which the control
+// plane ensures. Bridged frames have no verdict. The switch learns no addresses; without entries it drops these frames.
 #ifndef INART_BRIDGE_P4
 #define INART_BRIDGE_P4
 

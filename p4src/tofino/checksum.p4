@@ -1,6 +1,7 @@
-// The IPv4 header checksum of ordinary traffic: verified in the parser, computed anew in the deparser.
+// The ingress deparser, which computes the IPv4 header checksum of ordinary traffic anew (hdr.ipv4); the parser has
+// verified the one of arrival. Aggregation packets keep their IPv4 header as it is (hdr.outer); their hosts check it.
 //
-// Limit: headers without options; others do not leave the switch (route.p4).
+// Limit: headers without options; packets with options do not leave the switch (route.p4).
 #ifndef INART_CHECKSUM_P4
 #define INART_CHECKSUM_P4
 

@@ -1,9 +1,10 @@
-// The verdict counters: what the switch did with each aggregation packet, one counter (packets, bytes) per verdict.
+// The verdict counters say what the switch did with each aggregation packet: one counter (packets, bytes) per verdict.
 //
 //   forwarded | replicated | absorbed | completed | duplicate | stale | flushed | refused | malformed | unknown
 //
-// Each packet that arrives on a port is counted exactly once, when it arrives. A sum that comes round for its second half
-// is not counted again; one that finds its slot taken over is dropped and counted by overtaken_counter.
+// Each aggregation packet, malformed ones included, is counted exactly once, when it arrives on a port. A packet that
+// goes round by the loopback port is not counted again: its verdict was known when it first arrived. If another chunk
+// has taken over its slot meanwhile, the packet is dropped and counted by overtaken_counter.
 // Counters per flow are in label.p4.
 #ifndef INART_COUNTERS_P4
 #define INART_COUNTERS_P4
@@ -41,7 +42,7 @@ control Verdicts(in metadata_t meta) {
         const default_action = NoAction();
         const entries = {
             (STEP_FIRST, _): count();
-            (_, DO_NOTHING): count();   // malformed
+            (_, DO_NOTHING): count();   // a malformed packet
             (_, DO_REFUSE): count();
         }
         size = 4;

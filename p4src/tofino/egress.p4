@@ -1,4 +1,5 @@
-// Egress: nothing. Every packet that leaves bypasses it (label.p4, route.p4).
+// The egress pipeline, which does nothing: every packet that leaves the switch bypasses it (bypass_egress is set in
+// label.p4, route.p4 and bridge.p4).
 #ifndef INART_EGRESS_P4
 #define INART_EGRESS_P4
 

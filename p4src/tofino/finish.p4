@@ -1,4 +1,5 @@
-// What becomes of a packet for a slot, once slots.p4 knows what it did there and whether all flows are there now.
+// The last step for a packet that aggregates: slots.p4 knows by now what it did in its slot (meta.operation) and which
+// flows are still missing there (meta.left). Here the packet gets its verdict, and is sent, dropped or sent round.
 //
 //   operation          nobody missing                     somebody missing
 //   DO_REFUSE          refused: drop                      refused: drop
@@ -11,9 +12,11 @@
 //   DO_READ            send                               send
 //   DO_FORGET          drop                               drop
 //
-// Bitmap and port of what is sent were set before, and so was its label, partial_label; what is complete gets next_label. To
-// go round is to leave by the loopback port: what comes back has the first half of the sum, its flows, the generation of its
-// slot in the upper half of the bitmap, and a label for which there is an entry on that port (label.p4).
+// label.p4 and slots.p4 have set the bitmap and the port of a packet that is sent, and its label to partial_label; a
+// complete sum gets next_label here.
+// To go round means to leave by the loopback port and to arrive on it again. Such a packet has the first half of the
+// sum, the flows of the sum in the lower half of its bitmap, the slot's generation (slots.p4) in the upper half, and a
+// label for which label_table has an entry on the loopback port.
 #ifndef INART_FINISH_P4
 #define INART_FINISH_P4
 
@@ -35,7 +38,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
     }
 
 #ifdef INART_FOLD
-    // On to the pass that adds the second half. What stays is counted, and on its way though it is absorbed.
+    // Send the packet round to the pass that adds its second half. A packet that will end there is counted as absorbed.
     action fold(step_t step) {
         hdr.inart.version = FOLDED_VERSION;
         hdr.fold.setValid();
@@ -72,7 +75,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
     }
 
 #ifndef INART_ONE_PASS
-    // The first words of the second half are there; on to the pass that fetches the others.
+    // Send a packet that has the first words of the second half round to the pass that reads the others.
     action fetch_second() {
         hdr.fold.step = STEP_FETCHES;
         hdr.fold.operation = DO_READ;
@@ -80,7 +83,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
     }
 
 #endif
-    // The second half of the sum is there; on to the pass that fetches the first.
+    // Send a packet that has the second half of the sum round to the pass that reads the first.
     action fetch() {
         hdr.fold.step = STEP_READ;
         hdr.fold.operation = DO_READ;

@@ -1,20 +1,22 @@
-// Folding: a packet has twice the values that a pass can hold, and its second half is added in a pass of its own (Tofino 2;
-// on Tofino 1 fold_flows.p4).
+// Folding on Tofino 2. A folded packet has twice the values that one pass through the switch can add, so its second
+// half is added in a pass of its own. fold_flows.p4 does the same for Tofino 1, whose ALUs can less.
 //
-//   first pass    slots.p4 decides; the first half is added     slot_ticket[A] + 1 -> ticket   on with the second half only
-//   STAYS         the second half is added                      slot_ticket[B]                 the end
-//   LEAVES        the second half is added, its sum taken along slot_ticket[B]                 on with that
-//   READ          the first half of the sum is fetched          slot_ticket[A] == ticket?      leaves
+//   step      what happens in the pass                          register slot_ticket            afterwards
+//   FIRST     slots.p4 decides; the first half is added         cell A: ticket + 1, taken along on, without first half
+//   STAYS     the second half is added                          cell B follows                  the packet ends
+//   LEAVES    the second half is added, and its sum taken along cell B follows                  on, with that sum
+//   READ      the first half of the sum is read                 cell A still has the ticket?    the sum leaves
 //
-// Cells A are those of slots, cells B the same behind them: both halves of the values are in the same registers. What does
-// not change a slot leaves after the first pass, as it came.
+// Both halves of the values are in the same registers: cells A, [0, INART_SLOTS), have first halves, and cells B, the
+// INART_SLOTS cells behind them, second halves. A packet that changes no slot leaves after its first pass, as it came.
 //
-// Both halves have to be of the same contributions, also if a packet is lost, late or doubled between two passes. So each
-// change of A's values has a number, its ticket, and a packet takes it along: a contribution is added to B only if B has had
-// the one before; the first of a chunk is stored in B in any case. B with ticket t is thus what A was when it gave out t. If
-// B has another, nothing is added, and the packet ends there (overtaken_counter); B then stays behind until the next chunk
-// has the slot, and its workers' resends pass through, as they do after any loss. A may have moved on before READ: then the
-// sum ends there too.
+// Both halves of a sum must have the same contributions, even if a packet is lost, late or doubled between two passes.
+// Therefore each change of the values in A has a number, its ticket, which the packet takes along. The first
+// contribution of a chunk is always stored in B; any other is added to B only if the ticket in B is the one before its
+// own. So B with ticket t has the contributions that A had when it gave out t.
+// If B has another ticket, nothing is added, and the packet ends there (overtaken_counter). B then stays behind until
+// the next chunk takes the slot; its workers' resends pass through, as they do after any loss. A sum also ends where A
+// has changed before READ.
 #ifndef INART_FOLD_P4
 #define INART_FOLD_P4
 

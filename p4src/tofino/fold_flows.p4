@@ -1,20 +1,26 @@
-// Folding where an ALU gives out one word a pass (Tofino 1): which contributions a second half takes, and when it is read.
+// Folding on Tofino 1, where an ALU gives out only one word of its cell in a pass. A folded packet has twice the values
+// that one pass through the switch can add, so its second half is added in a pass of its own, and two more passes read
+// what an ALU could not give out at once.
 //
-//   first pass    slots.p4 decides; the first half is added       on: STAYS with the second half only, LEAVES with the first
-//                                                                 words of the first half's sum, too
-//   STAYS         the second half is added                        the end
-//   LEAVES        the second half is added, its first words read  on
-//   FETCHES       the second words of the second half are read    on
-//   READ          the second words of the first half are read     leaves
+//   step      what happens in the pass                            afterwards
+//   FIRST     slots.p4 decides; the first half is added           on as STAYS, with the second half only, or as LEAVES,
+//                                                                 with the first words of the first half's sum as well
+//   STAYS     the second half is added                            the packet ends
+//   LEAVES    the second half is added; its sum's first words are on
+//             read
+//   FETCHES   the second words of the second half's sum are read  on
+//   READ      the second words of the first half's sum are read   the sum leaves
 //
-// Cells of the values: [0, INART_SLOTS) have first halves, those behind them second halves; both are in the same registers.
-// A second half knows of what it is the sum: epoch and sequence (half_owner), and which flows (half_flows). A packet takes
-// along which flows its first half was added to (held), and is added to a second half of just these; the first of a chunk
-// is stored in any case. So a second half is always the sum of the flows that it names, whatever is lost, late or doubled
-// between passes; and what is read of it has to name the flows of the first half. If it does not, the packet ends there
-// (overtaken_counter): the chunk's sum is not sent, and its workers' resends pass through, as after any loss.
-// The first half is closed or complete when a sum goes round, so it stays as it is while slot_epoch and slot_sequence
-// are (slots.p4).
+// Both halves of the values are in the same registers: cells [0, INART_SLOTS) have first halves, and the INART_SLOTS
+// cells behind them second halves. Two registers say of what a second half is the sum: half_owner has the chunk (epoch
+// and sequence), half_flows the flows.
+// A packet takes along to which flows' sum its first half was added (held), and its second half is added only to a sum
+// of exactly those flows; the first contribution of a chunk is always stored. So a second half is always the sum of the
+// flows that half_flows names, whatever is lost, late or doubled between passes, and it is read only if these are the
+// flows of the first half. Otherwise the packet ends there (overtaken_counter): the chunk's sum is not sent, and its
+// workers' resends pass through, as they do after any loss.
+// A sum goes round only when its first half is closed or complete, so the first half does not change as long as
+// slot_epoch and slot_sequence stay the same (slots.p4).
 // Limit: a flow's contribution to a chunk of an epoch always has the same values.
 #ifndef INART_FOLD_FLOWS_P4
 #define INART_FOLD_FLOWS_P4
@@ -111,7 +117,7 @@ control SecondHalf(inout headers_t hdr, inout metadata_t meta) {
         meta.joined = 1;
     }
 
-    // meta.joined is 0 from the parser on.
+    // The parser sets meta.joined to 0, so a packet that matches nothing here does not join the second half.
     table half_table {
         key = {
             meta.step: ternary;

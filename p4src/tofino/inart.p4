@@ -1,18 +1,20 @@
-// InArt for Tofino 1 (TNA): aggregation by label, and IPv4 forwarding beside it.
+// InArt for Tofino 1 (TNA) and Tofino 2 (T2NA): aggregation by label, and IPv4 forwarding beside it.
 //
 //   parser -> UDP to our group and ports: well formed? -> label -> forward, replicate
-//          |          -> aggregate: slots -> values -> drop, send on, or once round for the rest (folded: more often)
+//          |                                                    -> aggregate: slots -> values -> finish
 //          |                              verdicts
 //          -> IPv4 to a host: route
 //          -> other:          bridge
 //
-// File by file what p4src/bmv2/ is for v1model, with the same constants and wire format. What differs, and why, is in
-// docs/tofino.md; a model of the register actions that the tests run is in tests/model/tofino.py.
+// finish drops an aggregated packet, sends it on, or sends it round by a loopback port to get the rest of its sum. Each
+// file is what the one of the same name in p4src/bmv2/ is for v1model, with the same constants and wire format. What
+// differs, and why, is in docs/tofino.md; tests/model/tofino.py is a model of the register actions, which the tests
+// run.
 //
 // Build options (python -m p4src.build --target tna passes them): INART_VALUES values in a packet, INART_SLOTS slots,
-// INART_LABEL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries. 128 values are added in two passes (INART_FOLD): fold.p4 where
-// an ALU gives out both words of a pair (INART_ONE_PASS, Tofino 2), else fold_flows.p4.
-// All of the work is done in ingress; egress is bypassed.
+// INART_LABEL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries. 128 values are added in two passes (INART_FOLD), by
+// fold.p4 where an ALU gives out both words of a pair (INART_ONE_PASS, Tofino 2), and by fold_flows.p4 elsewhere. All
+// of the work is done in ingress; packets bypass egress.
 #include <core.p4>
 #if __TARGET_TOFINO__ == 2
 #include <t2na.p4>
@@ -27,12 +29,12 @@
 #endif
 #endif
 
-// Whether some packets come round by a loopback port.
+// INART_SECOND_PASS is defined where some packets go round by a loopback port.
 #if !defined(INART_ONE_PASS) || defined(INART_FOLD)
 #define INART_SECOND_PASS
 #endif
 
-// Which entries the tables have that are alike in no two variants.
+// The files with the entries of the tables whose entries differ between the variants.
 #if defined(INART_FOLD) && defined(INART_ONE_PASS)
 #define INART_ENTRIES_OF_SUM "entries/sum_read.p4"
 #define INART_ENTRIES_OF_FINISH "entries/finish_fold.p4"
@@ -73,7 +75,8 @@
 #include "egress.p4"
 
 #ifdef INART_ONE_PASS
-// A state of Tofino 2's parser writes a container once, also where it writes different bits of it.
+// A state of Tofino 2's parser can write a container only once, even if it writes different bits of it. Therefore each
+// of these fields has a container of its own.
 @pa_solitary("ingress", "meta.checksum_error")
 @pa_solitary("ingress", "meta.routable")
 #ifdef INART_FOLD

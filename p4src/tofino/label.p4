@@ -3,14 +3,15 @@
 //   (ingress port, label) --hit--> forward(port)         unchanged, to one port
 //                         |        replicate(group)      unchanged, to every port of a multicast group
 //                         |        aggregate(...)        a contribution: on to slots.p4
-//                         |        read_out(...)         what comes round, of this switch's own: on to slots.p4
+//                         |        read_out(...)         a sum of this switch that comes round: on to slots.p4
 //                         --miss-> dropped, counted as unknown
 //
-// A packet for a slot gets the label and the bitmap here with which it leaves if its sum does not get complete:
-// partial_label, and its own flow; and no UDP checksum, because its values may be new. flow is the bit of this flow at this
-// aggregation point, everyone the bits of all its flows: 31 of them at most. loopback is where a sum goes round.
-// Limit: slot_base must be a multiple of slot_mask + 1, which must be a power of two; slot_base + slot_mask must be below
-// INART_SLOTS. flow must be one bit of everyone. The control plane sees to it.
+// aggregate already gives a packet the label and the bitmap with which it leaves if its sum is not complete:
+// partial_label, and its own flow. It also clears the UDP checksum, because the values may be new. flow is this flow's
+// bit at this aggregation point, everyone the bits of all flows there, of which there are 31 at most. A sum goes round
+// by the port loopback.
+// Limits: slot_mask must be one less than a power of two, slot_base a multiple of slot_mask + 1, slot_base + slot_mask
+// below INART_SLOTS, and flow one bit of everyone: the control plane ensures it.
 #ifndef INART_LABEL_P4
 #define INART_LABEL_P4
 

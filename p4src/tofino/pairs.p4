@@ -1,6 +1,7 @@
-// Repetition over the pairs of values: INART_EACH_PAIR(F) expands to F(00) F(01) ... as include/repeat.p4 does for values.
+// Repetition over the pairs of values: INART_EACH_PAIR(F) expands to F(00) F(01) ... as include/repeat.p4 does for
+// values.
 //
-// One stateful ALU has cells of two words. Value j of the first half of a packet shares its cells with value j of the
+// A stateful ALU's cell has two words: value j of the first half of a packet shares its cells with value j of the
 // second half.
 #ifndef INART_PAIRS_P4
 #define INART_PAIRS_P4

@@ -1,4 +1,4 @@
-// Ingress parser and deparser.
+// The ingress parser. The ingress deparser is in checksum.p4.
 //
 //   start -> ethernet --0x0800 to a group MAC--> UDP without options to our group? --yes--> group
 //                     |                                                            --no---> accept   (bridged)
@@ -10,14 +10,14 @@
 //         |                         --other----> accept --other---> accept               (malformed)
 //         --another port----> accept                                                     (bridged)
 //
-// What a packet is must be known before IPv4 is extracted, as outer or as ipv4: so it is looked at first. The MAC address
-// is asked at once, since it follows from the group: a bit of it that is kept for later takes a match register from what
-// is compared until then.
-// A packet that is too short for its headers has parser_err set; ingress counts it as malformed, if it is ours.
-// The parser sees the frame check sequence behind a frame. So the four bytes behind the values are asked for too: of a frame
-// that is shorter than its headers say they are not there, and parser_err is set.
-// Limit: the length of a frame is not known in ingress, so its lengths are those that IPv4 and UDP say. A frame that is
-// longer than them is taken for what they say.
+// The parser extracts an IPv4 header either as outer or as ipv4, so it looks ahead until it knows which. It selects on
+// the MAC address, which follows from the group, before anything else: a bit of it that is kept for later would take a
+// match register from the fields that are compared in between.
+// A packet that is too short for its headers has parser_err set; ingress counts it as malformed if it is an aggregation
+// packet. A frame's check sequence is visible to the parser, which therefore extracts four bytes behind the values
+// (tail): a frame that is shorter than its headers say does not have them, and gets parser_err.
+// Limit: ingress does not know the length of a frame, only the lengths that its IPv4 and UDP headers say. A frame that
+// is longer than those is taken to be as long as they say.
 #ifndef INART_PARSER_P4
 #define INART_PARSER_P4
 
@@ -72,7 +72,7 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         }
     }
 
-    // A state compares 32 bits at most.
+    // One state compares at most 32 bits, so looking ahead takes several.
     state look_at_protocol {
         outer_t outer = packet.lookahead<outer_t>();
         transition select(outer.version, outer.ihl, outer.protocol) {
@@ -155,7 +155,7 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         transition parse_values;
     }
 
-    // What it has of the sum's second half stays behind the headers.
+    // The sum's second half is not extracted; it stays behind the headers.
     state parse_read {
         meta.step = STEP_READ;
         packet.extract(hdr.first);
@@ -168,7 +168,7 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         transition parse_values;
     }
 
-    // What it has of the sum stays behind the headers.
+    // The sum's second half is not extracted; it stays behind the headers.
     state parse_read {
         meta.step = STEP_READ;
         packet.extract(hdr.tail);

@@ -3,10 +3,10 @@
 //   destination --longest prefix--> route(destination MAC, port): TTL - 1, source MAC = gateway, new header checksum
 //               --miss------------> dropped
 //
-// Whatever MAC address it came to: hosts send everything to the gateway's, by a static neighbour entry, or to each other's,
-// which they ask for by ARP where that is bridged (bridge.p4).
+// The MAC address that a packet came to does not matter: hosts send everything to the gateway's, by a static neighbour
+// entry, or to each other's, for which they ask by ARP where that is bridged (bridge.p4).
 // Limits: no options, no ICMP errors; a packet with a bad checksum, with options, to a group MAC address or at the end
-// of its TTL is dropped (parser.p4 looks at most of that). Routed packets have no verdict.
+// of its TTL is dropped (parser.p4 finds most of that). Routed packets have no verdict.
 #ifndef INART_ROUTE_P4
 #define INART_ROUTE_P4
 

@@ -1,23 +1,26 @@
-// The slot algorithm: who owns a slot, which flows have contributed, and so what happens to this packet.
+// The slot algorithm: which chunk owns the slot, which flows have contributed, and so what happens to this packet.
 //
-//   stage  1  slot_epoch     the chunk's epoch    same | other (now this one), and how often it has changed
-//          2  slot_sequence  its sequence         same | newer (now this one) | older
-//          2  slot_flows     sequence | closed, flows            what the slot had: 0 if newer, or of another epoch
-//          3  decide         what to do (meta.operation)
+//   stage  1  slot_epoch     compares the chunk's epoch: the same, or another one (which takes the slot over); counts
+//                            how often the slot's epoch has changed
+//          2  slot_sequence  compares its sequence: the same, newer (which takes the slot over), or older
+//          2  slot_flows     has the flows that contributed, and whether the slot is closed; nothing of both if the
+//                            sequence is newer, or of another epoch
+//          3  decide_table   chooses what to do (meta.operation)
 //
-//   older, or closed ---------------------------------> pass through
-//   newer, or another epoch: the slot is taken over, nobody has contributed
-//   flow new  --> slot empty --> store    (a resend: nothing to merge, close, send on)
-//             --> otherwise  --> merge    (a resend: close)
-//   flow known                --> duplicate (a resend: close, send the packet itself on)
+//   older sequence, or closed --> pass through
+//   newer, or another epoch   --> the slot is taken over: nobody has contributed
+//   flow new    --> slot empty --> store       (a resend has nothing to merge with: close, send on)
+//               --> otherwise  --> merge       (a resend closes the slot)
+//   flow known                 --> duplicate   (a resend: close, send the packet itself on)
 //
-// Each register is touched once per packet and pass. A stateful ALU compares twice and gives one word: so the 64 bits of
-// epoch and sequence are compared one after the other, and slot_sequence and slot_flows, side by side, both follow the
-// sequence by the same rule: the one says how it compares, the other what the slot holds.
-// A sum that comes round touches nothing. It asks whether the slot still has its chunk. The sequence alone does not say so:
-// another epoch may have had the slot in between. So slot_epoch counts how often its epoch has changed (the generation, which
-// is not 0), and a sum takes that number along on its way round, in the half of the bitmap that flows do not use.
-// Limit: 31 flows. An epoch of 0 is no epoch.
+// Each register is accessed once per packet and pass. A stateful ALU makes two comparisons and gives out one word,
+// therefore the 64 bits of epoch and sequence are compared one after the other. slot_sequence and slot_flows, side by
+// side, follow the sequence by the same rule: the first says how it compares, the second what the slot holds. A sum
+// that comes round changes none of these registers; it only asks whether the slot still has its chunk. The sequence
+// alone does not tell, because another epoch may have had the slot in between. So slot_epoch counts the changes of its
+// epoch (the generation, which is not 0), and a sum carries that number round in the half of the bitmap that flows do
+// not use.
+// Limits: 31 flows; an epoch is never 0.
 #ifndef INART_SLOTS_P4
 #define INART_SLOTS_P4
 
@@ -39,7 +42,8 @@ struct slot_flows_t {
 
 control Slots(inout headers_t hdr, inout metadata_t meta) {
 #ifdef INART_ONE_PASS
-// Tofino 2 has stages enough to know the slot before; there p4c 11b050578a makes another number of this hash.
+// Tofino 2 has enough stages to compute the slot in an earlier one. The hash cannot be used there: p4c 11b050578a gives
+// it another value on that chip.
 #define INART_SLOT meta.slot
 #else
 #define INART_SLOT slot_hash.get({ meta.slot_base, meta.slot_offset })
@@ -124,7 +128,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         meta.kind = KIND_REFUSED;
     }
 
-    // A result touches nothing.
+    // A result is refused, and so changes no register.
     table epoch_table {
         key = {
             meta.kind: ternary;
@@ -182,7 +186,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
             (KIND_FLOW, _): do_follow_sequence();
 #ifndef INART_ONE_PASS
             (KIND_READ, 0): NoAction();
-            (KIND_READ, _): do_follow_sequence();   // which it does not move: the slot's is the same, or larger
+            (KIND_READ, _): do_follow_sequence();   // changes nothing: the slot's sequence is the same, or newer
 #endif
         }
         size = 4;
@@ -193,7 +197,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
     }
 
     action do_take_flows() {
-        take_flows.execute(meta.slot);  // meta.held is 0 from the parser on
+        take_flows.execute(meta.slot);  // meta.held stays 0, which the parser has set
     }
 
     table flows_table {

@@ -1,20 +1,22 @@
-// The values: one Sum for each pair of them, which has a register with one cell of two words per slot.
+// The values: one control Sum for each pair of them, with a register that has one cell of two words per slot.
 //
 //                     slot 0               slot 1               ...   slot INART_SLOTS - 1
 //   sum_00.pairs    [ first  | second    | first  | second    | ... ]        value_00 of first and of second
 //   sum_01.pairs    [        |           |        |           | ... ]        value_01 of first and of second
 //    ...
 //
-// slots.p4 has decided what to do (meta.operation). Every register is touched at most once per packet and pass:
+// slots.p4 has decided what to do (meta.operation). Every register is accessed at most once per packet and pass:
 //
 //   DO_STORE     cell = packet
 //   DO_ADD       cell = cell + packet                 packet.first = cell.first
 //   DO_MAXIMUM   cell = max(cell, packet), signed     packet.first = cell.first
 //   DO_READ                                           packet.second = cell.second
 //
-// Folded, a pass has half of the values. On Tofino 2 (fold.p4) all that a pass has is given out at once; DO_READ gives
-// cell.first and cell.second to a packet that has neither. On Tofino 1 (fold_flows.p4) it is as above in each half.
-// Limit: four register actions, which is all that a stateful ALU holds. Sums are modulo 2^32.
+// On Tofino 2 (INART_ONE_PASS) an ALU gives out both words of its cell at once, so a sum that is not folded needs no
+// DO_READ. A folded program adds half of a packet's values in a pass. There, DO_READ on Tofino 2 (fold.p4) gives
+// cell.first and cell.second to a packet that has no values; on Tofino 1 (fold_flows.p4) each half of the values is
+// added and read as above.
+// Limits: a stateful ALU holds four register actions. Sums are modulo 2^32.
 #ifndef INART_VALUES_P4
 #define INART_VALUES_P4
 
@@ -23,7 +25,7 @@ struct pair_t {
     value_t second;
 }
 
-// Where the pass has its values.
+// The index of the cells that a pass works on, and their number.
 #ifdef INART_FOLD
 #define INART_CELL meta.cell
 #define INART_CELLS (2 * INART_SLOTS)
@@ -32,7 +34,7 @@ struct pair_t {
 #define INART_CELLS INART_SLOTS
 #endif
 
-// The sums of one value of the first half and one of the second half, in all slots.
+// The sums, in all slots, of one value of the first half and one of the second half.
 control Sum(inout bit<32> first, inout bit<32> second, in metadata_t meta) {
     Register<pair_t, slot_t>(INART_CELLS) pairs;
 
@@ -74,7 +76,7 @@ control Sum(inout bit<32> first, inout bit<32> second, in metadata_t meta) {
     }
 
 #ifdef INART_FOLD
-    // A folded sum is given out in another pass than its last contribution's.
+    // A folded sum is read in another pass than the one that adds its last contribution.
     RegisterAction2<pair_t, slot_t, bit<32>, bit<32>>(pairs) read = {
         void apply(inout pair_t pair, out bit<32> first_sum, out bit<32> second_sum) {
             first_sum = (bit<32>)pair.first;

@@ -89,7 +89,7 @@ def test_the_manifest_matches_the_sources(values: int) -> None:
     ("source", "other"),
     [
         ("a = 1;   // one\n\n\t// two\nb = 2;\n", "a = 1;\nb = 2;\n"),
-        ("a/* one\n two */b  = 1; /* \" */\n", "a b = 1;"),
+        ('a/* one\n two */b  = 1; /* " */\n', "a b = 1;"),
         ("#define F(i) \\\n    a; \\\n    b;\n", "#define F(i) a; b; // both"),
         ("a; // a line that goes on \\\n b;\nc;", "a;\nc;"),
     ],

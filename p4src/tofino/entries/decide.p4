@@ -1,5 +1,5 @@
-// Of Slots.decide_table (slots.p4): what the packet is, how its sequence compares with the slot's, flags, its flow,
-// the flows that the slot had.
+// Entries of Slots.decide_table (slots.p4). Their columns are: the packet's kind, how its sequence compares with the
+// slot's, its flags, its flow, and the flows that the slot had.
             (KIND_NONE, _, _, _, _): operate(DO_NOTHING);
             (KIND_REFUSED, _, _, _, _): operate(DO_REFUSE);
             (_, AGE_OLDER, _, _, _): operate(DO_PASS);

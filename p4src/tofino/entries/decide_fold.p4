@@ -1,5 +1,5 @@
-// Of Slots.decide_table (slots.p4), folded on Tofino 2: what the packet is, how its sequence compares with the slot's, flags, its flow,
-// the flows that the slot had.
+// Entries of Slots.decide_table (slots.p4) for folding on Tofino 2. Their columns are: the packet's kind, how its
+// sequence compares with the slot's, its flags, its flow, and the flows that the slot had.
             (KIND_NONE, _, _, _, _): operate(DO_NOTHING);
             (KIND_REFUSED, _, _, _, _): operate(DO_REFUSE);
             (KIND_READ, _, _, _, _): resume();

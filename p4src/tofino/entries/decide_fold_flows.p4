@@ -1,5 +1,5 @@
-// Of Slots.decide_table (slots.p4), folded on Tofino 1: what the packet is, how its sequence compares with the slot's, flags, its flow,
-// the flows that the slot had, pass.
+// Entries of Slots.decide_table (slots.p4) for folding on Tofino 1. Their columns are: the packet's kind, how its
+// sequence compares with the slot's, its flags, its flow, the flows that the slot had, and the pass.
             (KIND_NONE, _, _, _, _, _): operate(DO_NOTHING);
             (KIND_REFUSED, _, _, _, _, _): operate(DO_REFUSE);
             (KIND_READ, AGE_SAME, _, _, _, STEP_READ): read();

@@ -1,5 +1,6 @@
-// Of Slots.decide_table (slots.p4): what the packet is, how its sequence compares with the slot's, flags, its flow,
-// the flows that the slot had. A sum that comes round is read, or forgotten where the slot is not its own any more.
+// Entries of Slots.decide_table (slots.p4). Their columns are: the packet's kind, how its sequence compares with the
+// slot's, its flags, its flow, and the flows that the slot had. A sum that comes round is read, or forgotten where the
+// slot has another chunk by now.
             (KIND_NONE, _, _, _, _): operate(DO_NOTHING);
             (KIND_REFUSED, _, _, _, _): operate(DO_REFUSE);
             (KIND_READ, AGE_SAME, _, _, _): read();

@@ -1,4 +1,5 @@
-// Of Finish.finish_table (finish.p4): operation, flows that are missing, flags.
+// Entries of Finish.finish_table (finish.p4). Their columns are: the operation, the flows that are missing, and the
+// flags.
             (DO_REFUSE, _, _): drop(INART_VERDICT_REFUSED);
             (DO_PASS, _, _): send(INART_VERDICT_STALE);
             (DO_STORE, 0, _): send_complete();

@@ -1,4 +1,5 @@
-// Of Finish.finish_table (finish.p4), folded on Tofino 2: operation, flows that are missing, flags, pass.
+// Entries of Finish.finish_table (finish.p4) for folding on Tofino 2. Their columns are: the operation, the flows that
+// are missing, the flags, and the pass.
             (DO_REFUSE, _, _, _): drop(INART_VERDICT_REFUSED);
             (DO_FORGET, _, _, _): drop(0);
             (DO_STORE, _, _, STEP_STAYS): drop(0);

@@ -1,5 +1,5 @@
-// Of Finish.finish_table (finish.p4), folded on Tofino 1: operation, flows that are missing, flags, pass, and whether the
-// second half is of the same flows as the first.
+// Entries of Finish.finish_table (finish.p4) for folding on Tofino 1. Their columns are: the operation, the flows that
+// are missing, the flags, the pass, and whether the second half is of the same flows as the first (1).
             (DO_REFUSE, _, _, _, _): drop(INART_VERDICT_REFUSED);
             (DO_FORGET, _, _, _, _): drop(0);
             (DO_STORE, _, _, STEP_STAYS, _): drop(0);

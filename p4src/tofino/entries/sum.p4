@@ -1,4 +1,4 @@
-// Of Sum.sum_table (values.p4): a pass that adds has both words of the sum at once.
+// Entries of Sum.sum_table (values.p4) where a pass that adds gives out both words of the sum: nothing is left to read.
             DO_STORE: do_store();
             DO_ADD: do_add();
             DO_MAXIMUM: do_maximum();

@@ -1,4 +1,4 @@
-// Of Sum.sum_table (values.p4): the rest of the sum is read in another pass.
+// Entries of Sum.sum_table (values.p4) where another pass reads the rest of the sum.
             DO_STORE: do_store();
             DO_ADD: do_add();
             DO_MAXIMUM: do_maximum();
