@@ -17,16 +17,18 @@ from overlay.net.takeover import AgentState, RecoveredTasks, Standby, first_numb
 
 GATHER_SECONDS = 5.0
 """Longest wait, in seconds, of a coordinator for all agents, when it takes over from another one or may not be the only
-one. When too few have come it lets them go, since another coordinator may need them. The wait differs each time (from
-LEAST_GATHER of it on), or two coordinators could go on taking half of the agents each.
+one. When too few have come it lets them go, since another coordinator may need them.
 """
+
+LEAST_GATHER = 0.3
+"""Shortest wait, as a part of GATHER_SECONDS; it leaves agents twice the time that they take to look for another
+coordinator. How long a coordinator waits is drawn anew for each gathering, and once for all waits of it: two
+coordinators that waited about as long could go on taking the agents that the other one lets go, half of them each."""
 
 MOST_WAITS = 8
-"""Most GATHER_SECONDS of a wait, which is twice as long after each time in vain: agents that also try a coordinator
-whose network is cut off stay away for longer than one, and would never be connected here at the same time.
+"""Most waits of a gathering. There are twice as many after each gathering in vain: agents that also try a coordinator
+whose network is cut off stay away for longer than one wait, and would never be connected here at the same time.
 """
-
-LEAST_GATHER = 0.6
 
 STANDBY = b'{"type": "standby"}\n'
 """Message to an agent that another coordinator acts, or may act: the agent has to look for that one."""
@@ -89,7 +91,8 @@ class Leadership:
         self.epoch = time.time_ns()  # differs from that of an earlier process, also after an immediate restart
         self.active = False
         self.gathering: asyncio.TimerHandle | None = None
-        self._waited, self._most_waits = 0, 1  # numbers of GATHER_SECONDS
+        self._waited, self._most_waits = 0, 1  # numbers of waits
+        self._wait_seconds = GATHER_SECONDS
         self._held_back: list[tuple[float, str, dict[str, Any]]] = []  # (time, agent, message) before this one acts
 
     def accepts(self, agent: str) -> bool:
@@ -120,13 +123,13 @@ class Leadership:
             return
         member.tell(GATHERING)
         if self.gathering is None:
+            self._wait_seconds = GATHER_SECONDS * random.uniform(LEAST_GATHER, 1.0)
             self._wait()
         if self.quorum.all_here(self._members) or (self._waited and self.quorum.reached_by(self._members)):
             self.take_over()
 
     def _wait(self) -> None:
-        seconds = GATHER_SECONDS * random.uniform(LEAST_GATHER, 1.0)
-        self.gathering = self._loop.call_later(seconds, self._gathered)
+        self.gathering = self._loop.call_later(self._wait_seconds, self._gathered)
 
     def _gathered(self) -> None:
         self._waited += 1
