@@ -1,16 +1,19 @@
-"""Fixtures for the tests of deployment: switches, rules, and waiting with a deadline."""
+"""Fixtures for the tests of deployment: switches, rules, networks in memory, and waiting with a deadline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from controlplane.targets.p4runtime.program import Program
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.artifacts import find
 from softswitch.tests.support.switches import missing
 from tests.deploy.fake_switch import FakeSwitch
+from tests.deploy.memory_network import RACKS, MemoryNetwork
 from tests.deploy.switch import Switch
 from tests.support.waiting import wait_until
 
@@ -19,6 +22,11 @@ from tests.support.waiting import wait_until
 def program() -> Program:
     artifact = find("v1model", 4)
     return Program.load(artifact.program, artifact.p4info)
+
+
+@pytest.fixture(scope="session")
+def kind() -> P4RuntimeKind:
+    return P4RuntimeKind(find("v1model", 4))
 
 
 @pytest.fixture
@@ -54,6 +62,20 @@ def target(switch, program) -> Iterator[P4RuntimeTarget]:
     made.connect(20.0)
     yield made
     made.close()
+
+
+@pytest.fixture
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryNetwork]:
+    """A network in memory: the module's NETWORK, or two racks."""
+    made = MemoryNetwork(tmp_path, getattr(request.module, "NETWORK", RACKS))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def address(rig: MemoryNetwork) -> str:
+    """Return the address of a controller of the rig's network."""
+    return rig.serve()
 
 
 @pytest.fixture

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from controlplane.common.rpc import inart_pb2 as pb
+from controlplane.common.rpc.tls import Tls
+from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
+from controlplane.service.controller import Controller
 from controlplane.service.core.journal import Journal
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failures import Watch
@@ -20,21 +23,27 @@ from p4src.artifacts import find
 from p4src.protocol import ENCODING
 from tests.support.memory import MemoryTarget
 
+RACKS = leaf_spine(2, 2, 3, 300.0)
+"""Leaves e1 and e2 with hosts h1 to h3 and h4 to h6, and spines s1 and s2."""
+
 
 class MemoryNetwork:
-    """A network of memory targets that keepers fill and watch. `watch` reads the switches only when it is called."""
+    """A network of memory targets that keepers fill and watch. `watch` reads the switches only when it is called.
+    values: how many its switches have in a packet."""
 
     def __init__(
         self,
         folder: Path,
-        kind: P4RuntimeKind,
-        topology: Topology,
+        topology: Topology = RACKS,
         journal: Callable[[int], Journal] = lambda job_id: Journal(),
         beside: float | None = None,
+        values: int = 4,
     ) -> None:
         self.topology = topology
+        self.controllers: list[Controller] = []
         self.targets = {name: MemoryTarget(name) for name in topology.switches}
         self.log: list[str] = []
+        kind = P4RuntimeKind(find("v1model", values))
         self.network = Network(
             topology, kind, list(self.targets.values()), epochs=EpochStore(folder / "epoch"), log=self.log.append,
             settings=Settings(journal=journal, beside=beside),
@@ -42,6 +51,18 @@ class MemoryNetwork:
         self.network.switches.fill()
         self.network.switches.watch()
         self.watch = Watch(self.network, self.log.append)
+
+    def serve(self, tls: Tls | None = None, **how: Any) -> str:
+        """Start a controller on this machine, until the network is closed; returns its address."""
+        self.controllers.append(Controller(self.network, log=self.log.append, **how))
+        return f"127.0.0.1:{self.controllers[-1].start('127.0.0.1:0', tls)}"
+
+    def close(self) -> None:
+        """Stop everything, and print the log for a test that fails."""
+        for controller in self.controllers:
+            controller.stop()
+        self.network.close()
+        print("\n".join(self.log))
 
     def add(self, job: Job, together: bool = False) -> RunningJob:
         return self.network.launch(job, "inart", together=together)[1]
@@ -70,18 +91,6 @@ class MemoryNetwork:
             if held or not target.rules.routes:
                 return False
         return True
-
-
-@contextmanager
-def memory_network(folder: Path, topology: Topology) -> Iterator[MemoryNetwork]:
-    """A network of switches with 4 values a packet, which is closed at the end; its log is printed, for a test that
-    fails."""
-    made = MemoryNetwork(folder, P4RuntimeKind(find("v1model", 4)), topology)
-    try:
-        yield made
-    finally:
-        print("\n".join(made.log))
-        made.network.close()
 
 
 def _entries(rules):  # type: ignore[no-untyped-def]

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
-from pathlib import Path
 
 from controlplane.cli.controller import main as operate
 from controlplane.planner.generators import fattree
-from controlplane.service.controller import Controller
-from tests.deploy.memory_network import memory_network
+
+NETWORK = fattree(4, 100.0)
 
 
-def test_a_job_for_which_hosts_alone_would_be_faster_is_told_so_at_admission(tmp_path: Path, capsys) -> None:
+def test_a_job_for_which_hosts_alone_would_be_faster_is_told_so_at_admission(rig, address, capsys) -> None:
     """One parameter server takes in 20 Mbit/s, where the workers' links carry 100: a ring among them beats the plan."""
-    with memory_network(tmp_path, fattree(4, 100.0)) as rig, ExitStack() as stack:
-        controller = Controller(rig.network, log=rig.log.append)
-        address = f"127.0.0.1:{controller.start('127.0.0.1:0')}"
-        stack.callback(controller.stop)
-        words = ["job", "add", "--controller", address, "--job", "workers=5,ps=1,name=slow", "--dry-run"]
-        assert operate(words) == 0
-        (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
-        assert "without switches that add" in note and "of 20" in note
-        assert operate([*words, "--json"]) == 0
-        assert f"note: {json.loads(capsys.readouterr().out)['note']}" == note
-        assert any(line.endswith(note.removeprefix("note: ")) for line in rig.log), "the controller's log has it, too"
+    words = ["job", "add", "--controller", address, "--job", "workers=5,ps=1,name=slow", "--dry-run"]
+    assert operate(words) == 0
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert "without switches that add" in note and "of 20" in note
+    assert operate([*words, "--json"]) == 0
+    assert f"note: {json.loads(capsys.readouterr().out)['note']}" == note
+    assert any(line.endswith(note.removeprefix("note: ")) for line in rig.log), "the controller's log has it, too"

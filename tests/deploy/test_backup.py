@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from controlplane.cli.backup import main
-from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.service.epochs import EpochStore
 from controlplane.service.record import Recorder
 from controlplane.service.state import StateFolder
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
 
 A = Job("A", ("h1", "h4"), ("h2",), 10**6)
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
-    made = MemoryNetwork(tmp_path, P4RuntimeKind(find("v1model", 4)), leaf_spine(2, 2, 3, 300.0))
-    made.add(A)
+def rig(rig: MemoryNetwork, tmp_path: Path) -> MemoryNetwork:
+    rig.add(A)
     EpochStore(tmp_path / "epoch").check()  # as `inart serve` does when it starts
-    yield made
-    made.network.close()
+    return rig
 
 
 def order(verb: str, file: Path, where: Path, *more: str) -> int:

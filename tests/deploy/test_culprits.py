@@ -18,8 +18,6 @@ from controlplane.service.core.disabled import Why
 from controlplane.service.network import Network
 from controlplane.service.running import RunningJob
 from controlplane.service.suspicion import Group, Key, Suspect, Way, named, points_alone, suspects, ways_of
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
 
 NETWORK = leaf_spine(2, 2, 3, 300.0, aggregation_mbps=None, ingress_mbps=None)
@@ -29,18 +27,12 @@ FAILURES = 100
 """The number of failures of a tree of the whole model in the window."""
 
 
-@pytest.fixture(scope="module")
-def kind() -> P4RuntimeKind:
-    return P4RuntimeKind(find("v1model", 4))
-
-
 @pytest.fixture(params=["leaf-spine", "fat-tree"])
-def rig(request, tmp_path, kind) -> Iterator[tuple[MemoryNetwork, RunningJob]]:
+def rig(request, tmp_path) -> Iterator[tuple[MemoryNetwork, RunningJob]]:
     topology, job = (NETWORK, JOB) if request.param == "leaf-spine" else (BIG, place_job(BIG, 8, 2, seed=3))
-    made = MemoryNetwork(tmp_path, kind, topology)
+    made = MemoryNetwork(tmp_path, topology)
     yield made, made.add(job)
-    print("\n".join(made.log))
-    made.network.close()
+    made.close()
 
 
 def ways(job: RunningJob) -> dict[Key, Way]:

@@ -14,8 +14,6 @@ from controlplane.planner.topology import Topology
 from controlplane.service.core.disabled import Why
 from controlplane.service.next_plan import UpdateError
 from controlplane.service.running import JobsError
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
 
 PLAIN = leaf_spine(2, 2, 6, 300.0, uplink_mbps=3000.0, aggregation_mbps=None, ingress_mbps=None)
@@ -32,23 +30,17 @@ def declaring(**limits: int) -> Topology:
     return PLAIN.replace(nodes={switch: dict(limits) for switch in PLAIN.switches})
 
 
-@pytest.fixture(scope="module")
-def kind() -> P4RuntimeKind:
-    return P4RuntimeKind(find("v1model", 4))
-
-
 @pytest.fixture
-def networks(tmp_path, kind) -> Iterator[list[MemoryNetwork]]:
+def networks(tmp_path) -> Iterator[list[MemoryNetwork]]:
     made: list[MemoryNetwork] = []
 
     def make(topology: Topology) -> MemoryNetwork:
-        made.append(MemoryNetwork(tmp_path, kind, topology))
+        made.append(MemoryNetwork(tmp_path, topology))
         return made[-1]
 
     yield make  # type: ignore[misc]
     for one in made:
-        print("\n".join(one.log))
-        one.network.close()
+        one.close()
 
 
 def held(rig: MemoryNetwork, resource: str) -> int:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 
 from controlplane.cli.controller import main as operate
-from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
-from controlplane.service.controller import Controller
-from tests.deploy.memory_network import MemoryNetwork, memory_network
+from tests.deploy.memory_network import RACKS, MemoryNetwork
 
-NETWORK = leaf_spine(2, 2, 3, 300.0)
 A = Job("A", ("h1", "h4"), ("h2", "h5"), 10**6)
 B = Job("B", ("h3", "h6"), ("h2",), 10**6)
 C = Job("C", ("h3", "h6"), ("h5",), 10**6)
@@ -25,17 +21,8 @@ Order = Callable[..., int]
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
-    with memory_network(tmp_path, NETWORK) as made:
-        yield made
-
-
-@pytest.fixture
-def order(rig: MemoryNetwork) -> Iterator[Order]:
-    controller = Controller(rig.network, log=rig.log.append)
-    address = f"127.0.0.1:{controller.start('127.0.0.1:0')}"
-    yield lambda *words: operate([*words, "--controller", address])
-    controller.stop()
+def order(address: str) -> Order:
+    return lambda *words: operate([*words, "--controller", address])
 
 
 def passes(rig: MemoryNetwork, part: str) -> bool:
@@ -44,7 +31,7 @@ def passes(rig: MemoryNetwork, part: str) -> bool:
 
 
 def a_spine_in_use(rig: MemoryNetwork) -> str:
-    return next(v for v in NETWORK.switches if v.startswith("s") and passes(rig, v))
+    return next(v for v in RACKS.switches if v.startswith("s") and passes(rig, v))
 
 
 def test_a_drained_switch_is_empty_and_used_again_after_undrain(rig, order, capsys, until):
@@ -87,7 +74,7 @@ def test_an_operator_waits_for_no_plan_where_jobs_can_be_led_around(rig, order, 
 @pytest.mark.parametrize("what", ["link", "parameter server"])
 def test_a_link_and_a_parameter_server_are_drained_alike(rig, order, capsys, what):
     rig.add(A)
-    part = f"{NETWORK.access_switch('h1')}-{a_spine_in_use(rig)}" if what == "link" else "h2"
+    part = f"{RACKS.access_switch('h1')}-{a_spine_in_use(rig)}" if what == "link" else "h2"
     assert order("drain", part, "--wait") == 0
     assert f"{part} is empty" in capsys.readouterr().out
     assert not list(rig.network.uses([part]))
@@ -107,7 +94,7 @@ def test_a_link_and_a_parameter_server_are_drained_alike(rig, order, capsys, wha
 def test_what_cannot_move_is_said(rig, order, capsys, part, why):
     """The only switch and the only link of a worker, the only parameter server, and what is not there."""
     rig.add(B if part == "server" else A)
-    leaf = NETWORK.access_switch("h1")
+    leaf = RACKS.access_switch("h1")
     name = {"leaf": leaf, "link": f"{leaf}-h1", "server": "h2", "worker": "h1"}.get(part, part)
     assert order("drain", name, "--wait") == 1
     said = capsys.readouterr().err

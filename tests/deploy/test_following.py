@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +10,6 @@ from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.service import failures
 from controlplane.service.hops import hops_of
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
 
 NETWORK = leaf_spine(2, 2, 3, 300.0, aggregation_mbps=None, ingress_mbps=None)
@@ -61,11 +57,9 @@ class Traffic:
 
 
 @pytest.fixture
-def traffic(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Traffic]:
-    network = MemoryNetwork(tmp_path, P4RuntimeKind(find("v1model", 4)), NETWORK)
-    network.add(Job("one", ("h1", "h2", "h4", "h5"), ("h3", "h6"), 1_000_000))
-    yield Traffic(network, monkeypatch, clock)
-    network.network.close()
+def traffic(rig: MemoryNetwork, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Traffic:
+    rig.add(Job("one", ("h1", "h2", "h4", "h5"), ("h3", "h6"), 1_000_000))
+    return Traffic(rig, monkeypatch, clock)
 
 
 @pytest.mark.parametrize("waited", [0.0, 0.5, 3.0, 12.0])

@@ -52,7 +52,6 @@ from controlplane.targets.fabric import FabricError
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from controlplane.targets.secret import SecretTarget
-from p4src.artifacts import find
 from p4src.protocol import ENCODING
 from tests.deploy.agents import Agents
 from tests.deploy.fake_switch import FakeSwitch
@@ -66,11 +65,6 @@ SERVERS = TREE.servers
 ONE = Job("one", SERVERS[:5], SERVERS[5:6], 1_000_000)
 TWO = Job("two", SERVERS[8:13], SERVERS[13:14], 1_000_000)
 ACROSS = Job("across", (SERVERS[6], SERVERS[14], SERVERS[15]), (SERVERS[7],), 1_000_000)
-
-
-@pytest.fixture(scope="module")
-def kind() -> P4RuntimeKind:
-    return P4RuntimeKind(find("v1model", 4))
 
 
 class Rig:

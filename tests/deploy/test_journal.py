@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 
 from controlplane.cli.controller import main as operate
-from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
-from controlplane.service.controller import Controller
 from controlplane.service.core import journal as journals
 from controlplane.service.core.journal import replay
 from controlplane.service.core.state import NodeState, Phase
 from controlplane.service.state import StateFolder
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
 
 A = Job("A", ("h1", "h4"), ("h2", "h5"), 10**6)
@@ -31,12 +27,11 @@ def folder(tmp_path: Path) -> Iterator[StateFolder]:
 
 @pytest.fixture
 def rig(tmp_path: Path, folder: StateFolder) -> Iterator[MemoryNetwork]:
-    kind = P4RuntimeKind(find("v1model", 4))
     said: list[str] = []
-    made = MemoryNetwork(tmp_path, kind, leaf_spine(2, 2, 3, 300.0), lambda job_id: folder.journal(job_id, said.append))
+    made = MemoryNetwork(tmp_path, journal=lambda job_id: folder.journal(job_id, said.append))
     made.said = said  # type: ignore[attr-defined]
     yield made
-    made.network.close()
+    made.close()
 
 
 def records(file: Path) -> list[dict[str, object]]:
@@ -44,26 +39,22 @@ def records(file: Path) -> list[dict[str, object]]:
 
 
 def test_the_journal_names_the_actors_and_reproduces_the_state(rig, folder):
-    controller = Controller(rig.network, log=rig.log.append)
-    address = f"127.0.0.1:{controller.start('127.0.0.1:0')}"
-    try:
-        running = rig.add(A)
-        members = rig.join(running)
-        file = folder.path / "journal" / f"job-{running.job_id}.jsonl"
-        assert file.stat().st_mode & 0o077 == 0, "it is nobody else's"
-        assert replay(records(file)) == running.roster.state
-        assert running.roster.state.phase == Phase.RUNNING
-        running.roster.announce_leave(members["h1"].agent)
-        running.roster.leave(members["h1"])
-        assert running.roster.state.state_of("h1") == NodeState.LEFT
-        assert operate(["job", "remove", "A", "--controller", address]) == 0
-        found = records(file)
-        assert replay(found) == running.roster.state
-        by = [(record["kind"], record["by"]) for record in found]
-        assert ("Joined", "agent of h1") in by and ("Left", "agent of h1") in by
-        assert by[-1][0] == "Closed" and "an operator at ipv4:127.0.0.1" in str(by[-1][1])
-    finally:
-        controller.stop()
+    address = rig.serve()
+    running = rig.add(A)
+    members = rig.join(running)
+    file = folder.path / "journal" / f"job-{running.job_id}.jsonl"
+    assert file.stat().st_mode & 0o077 == 0, "it is nobody else's"
+    assert replay(records(file)) == running.roster.state
+    assert running.roster.state.phase == Phase.RUNNING
+    running.roster.announce_leave(members["h1"].agent)
+    running.roster.leave(members["h1"])
+    assert running.roster.state.state_of("h1") == NodeState.LEFT
+    assert operate(["job", "remove", "A", "--controller", address]) == 0
+    found = records(file)
+    assert replay(found) == running.roster.state
+    by = [(record["kind"], record["by"]) for record in found]
+    assert ("Joined", "agent of h1") in by and ("Left", "agent of h1") in by
+    assert by[-1][0] == "Closed" and "an operator at ipv4:127.0.0.1" in str(by[-1][1])
 
 
 def test_file_is_bounded(rig, folder, monkeypatch):

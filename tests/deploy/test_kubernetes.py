@@ -10,26 +10,17 @@ import pytest
 
 pytest.importorskip("yaml", reason="PyYAML is not installed")
 
-from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.planner.quotas import Quota
-from controlplane.service.controller import Controller
 from examples.train_gpt import HOW, make_parser
 from inart.command import VERBS
 from tests.deploy.cluster import EXAMPLES, TOKEN, FakeCluster, documents, serving
-from tests.deploy.memory_network import MemoryNetwork, memory_network
+from tests.deploy.memory_network import MemoryNetwork
 from worker_agent.launch import kubernetes
 from worker_agent.launch.cluster_api import Cluster, ClusterError
 from worker_agent.launch.kubernetes import Operator, job_name
 
-NETWORK = leaf_spine(2, 2, 3, 300.0)
 FILES = sorted(path.name for path in EXAMPLES.glob("*.yaml"))
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
-    with memory_network(tmp_path, NETWORK) as made:
-        yield made
 
 
 @pytest.fixture
@@ -38,14 +29,10 @@ def cluster() -> FakeCluster:
 
 
 @pytest.fixture
-def operator(rig: MemoryNetwork, cluster: FakeCluster, tmp_path: Path) -> Iterator[Operator]:
-    controller = Controller(rig.network, log=rig.log.append)
+def operator(address: str, cluster: FakeCluster, tmp_path: Path) -> Iterator[Operator]:
     (tmp_path / "token").write_text(TOKEN + "\n")
-    try:
-        with serving(cluster) as url:
-            yield Operator(Cluster(url, tmp_path), f"127.0.0.1:{controller.start('127.0.0.1:0')}")
-    finally:
-        controller.stop()
+    with serving(cluster) as url:
+        yield Operator(Cluster(url, tmp_path), address)
 
 
 def names(rig: MemoryNetwork) -> list[str]:

@@ -10,20 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from controlplane.cli.certificates import Wanted, make
 from controlplane.cli.controller import main as operate
-from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
-from controlplane.service.controller import Controller
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
 from tests.deploy.fake_switch import FakeSwitch
-from tests.deploy.memory_network import MemoryNetwork
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60.0
@@ -100,29 +94,18 @@ def test_agents_say_when_something_happened(tmp_path, words):
         process.communicate()
 
 
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
-    made = MemoryNetwork(tmp_path, P4RuntimeKind(find("v1model", 4)), leaf_spine(2, 2, 3, 300.0))
-    yield made
-    made.network.close()
-
-
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_taking_a_switch_out_reports_that_it_is_empty(rig, capsys, jobs):
     for job in [Job("A", ("h1", "h4"), ("h2",), 10**6), Job("B", ("h3", "h5"), ("h6",), 10**6)][:jobs]:
         rig.add(job)
-    controller = Controller(rig.network, log=rig.log.append)
-    address = f"127.0.0.1:{controller.start('127.0.0.1:0')}"
-    try:
-        said = ""
-        for spine in ("s1", "s1"):  # The second time nothing is left to change.
-            assert operate(["replan", "--controller", address, "--without", spine]) == 0
-            said = capsys.readouterr().out
-            assert rig.network.empty([spine])
-            assert f"{spine}: empty, no job uses it any more" in rig.log[-1]
-        assert "what is taken out is empty: no job uses it any more" in said
-        assert "nothing is better" not in said
-        assert not rig.network.empty(["s2"])
-        assert not rig.network.empty(["s2-e1"]) and rig.network.empty(["e1-s1"])
-    finally:
-        controller.stop()
+    address = rig.serve()
+    said = ""
+    for spine in ("s1", "s1"):  # The second time nothing is left to change.
+        assert operate(["replan", "--controller", address, "--without", spine]) == 0
+        said = capsys.readouterr().out
+        assert rig.network.empty([spine])
+        assert f"{spine}: empty, no job uses it any more" in rig.log[-1]
+    assert "what is taken out is empty: no job uses it any more" in said
+    assert "nothing is better" not in said
+    assert not rig.network.empty(["s2"])
+    assert not rig.network.empty(["s2-e1"]) and rig.network.empty(["e1-s1"])

@@ -11,27 +11,11 @@ from controlplane.planner.job import Job
 from controlplane.service.core import membership, trust
 from controlplane.service.core.disabled import Why
 from controlplane.service.running import RunningJob
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
 from tests.deploy.agents import Agents
-from tests.deploy.memory_network import MemoryNetwork
 
 NETWORK = leaf_spine(2, 2, 3, 300.0, uplink_mbps=300.0, aggregation_mbps=None, ingress_mbps=None)
 WORKERS, ROOTS = ("h1", "h3", "h4", "h5"), ("h2", "h6")
 JOB = Job("one", WORKERS, ROOTS, 1_000_000)
-
-
-@pytest.fixture(scope="module")
-def kind() -> P4RuntimeKind:
-    return P4RuntimeKind(find("v1model", 4))
-
-
-@pytest.fixture
-def rig(tmp_path, kind) -> Iterator[MemoryNetwork]:
-    made = MemoryNetwork(tmp_path, kind, NETWORK)
-    yield made
-    print("\n".join(made.log))
-    made.network.close()
 
 
 @pytest.fixture

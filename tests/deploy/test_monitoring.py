@@ -22,15 +22,12 @@ pytest.importorskip("bokeh", reason="the page's packages are not installed: pip 
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.service.events import EventLog
 from controlplane.service.measure import Measurements
 from controlplane.service.snapshot import Snapshots
 from controlplane.service.web.metrics import Metrics
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
-from tests.deploy.memory_network import MemoryNetwork
+from tests.deploy.memory_network import RACKS, MemoryNetwork
 from tests.support.waiting import wait_until
 from topologies.ports import free_port
 
@@ -46,9 +43,8 @@ QUERIES = [rule["expr"] for rule in RULES] + [
 def network_metrics(tmp_path_factory) -> bytes:
     """Return what a network with a planned job exposes, whose agents have not joined."""
     folder = tmp_path_factory.mktemp("monitoring")
-    topology = leaf_spine(2, 2, 3, 300.0)
-    network = MemoryNetwork(folder, P4RuntimeKind(find("v1model", 256)), topology).network
-    servers = topology.servers
+    network = MemoryNetwork(folder, values=256).network
+    servers = RACKS.servers
     network.launch(Job("one", servers[:3], servers[3:4], model_bytes=1_000_000), "inart")
     snapshots = Snapshots(network, Measurements(network), EventLog())
     _, body = Metrics(snapshots).render("text/plain")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import combinations
 
 import pytest
@@ -18,9 +17,6 @@ from controlplane.service.core.parts import FoundSilent
 from controlplane.service.core.ways import connected, only_ways
 from controlplane.service.network_state import layout_of
 from controlplane.service.running import RunningJob
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
-from tests.deploy.memory_network import MemoryNetwork
 from tests.support.examples import examples
 
 NETWORK = leaf_spine(2, 2, 3, 300.0, aggregation_mbps=None, ingress_mbps=None)
@@ -58,19 +54,6 @@ def test_a_link_that_two_jobs_need_is_chosen_once():
     disabled = ["e1-s1", "e1-s2"]
     jobs = [(["h1", "h4"], disabled), (["h2", "h5"], disabled)]
     assert only_ways(layout_of(NETWORK), jobs, ["e1-s2", "e1-s1"]) == ["e1-s2"]
-
-
-@pytest.fixture(scope="module")
-def kind() -> P4RuntimeKind:
-    return P4RuntimeKind(find("v1model", 4))
-
-
-@pytest.fixture
-def rig(tmp_path, kind) -> Iterator[MemoryNetwork]:
-    made = MemoryNetwork(tmp_path, kind, NETWORK)
-    yield made
-    print("\n".join(made.log))
-    made.network.close()
 
 
 @pytest.fixture

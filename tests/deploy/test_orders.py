@@ -5,7 +5,7 @@ vain.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -25,30 +25,15 @@ from controlplane.service.running import JobsError, RunningJob
 from controlplane.targets import fabric
 from controlplane.targets.base import Operation
 from controlplane.targets.fabric import FabricError
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
 from p4src.protocol import ENCODING
 from tests.deploy.agents import Agents
-from tests.deploy.memory_network import MemoryNetwork
 from tests.support.waiting import wait_until as until
 
-TREE = fattree(4, 100.0, aggregation_mbps=None, ingress_mbps=None)
-SERVERS = TREE.servers
+NETWORK = fattree(4, 100.0, aggregation_mbps=None, ingress_mbps=None)
+SERVERS = NETWORK.servers
 ONE = Job("one", SERVERS[:3] + SERVERS[8:10], SERVERS[5:6], 1_000_000)
 TWO = Job("two", SERVERS[10:13], SERVERS[3:4], 1_000_000)
 THREE = Job("three", SERVERS[6:8] + SERVERS[13:15], SERVERS[4:5], 1_000_000)
-
-
-@pytest.fixture(scope="module")
-def kind() -> P4RuntimeKind:
-    return P4RuntimeKind(find("v1model", 4))
-
-
-@pytest.fixture
-def rig(tmp_path, kind) -> Iterator[MemoryNetwork]:
-    made = MemoryNetwork(tmp_path, kind, TREE)
-    yield made
-    made.network.close()
 
 
 def test_switch_that_dies_while_a_job_is_added_gets_its_entries_when_it_is_back(rig):
@@ -147,7 +132,7 @@ def test_a_job_without_a_path_is_rerouted_as_soon_as_there_is_one(rig, monkeypat
     monkeypatch.setattr(rig.network.replanning, "soon", lambda: None)
     one = rig.add(ONE)
     victim = rig.adding(one).name
-    others = [name for name in TREE.switches if name.startswith("c") and name != victim]
+    others = [name for name in NETWORK.switches if name.startswith("c") and name != victim]
     assert rig.network.failover.lose({others[0]: "it died"}, Why.SILENT)
     spines = dict.fromkeys([victim, *others[1:]], "it died")
     assert not rig.network.failover.lose(spines, Why.SILENT), "no spine is left"
@@ -234,7 +219,7 @@ def test_jobs_added_together_from_several_sides_all_run(rig):
 
 def test_job_that_is_cut_off_waits_and_the_others_are_led_around(rig):
     one, two = rig.add(ONE, together=True), rig.add(TWO, together=True)
-    access = TREE.access_switch(ONE.workers[0])
+    access = NETWORK.access_switch(ONE.workers[0])
     rig.network.failover.lose({access: "it died"}, Why.LOST)
     victim = rig.adding(two)
     rig.network.failover.lose({victim.name: "it died"}, Why.LOST)
@@ -278,7 +263,7 @@ def test_a_job_with_late_agents_keeps_its_rate_and_delays_no_other_job(rig, monk
     plans = [job.updater.plan for job in (one, two, third)]
     for plan in plans:
         others = [other for other in plans if other is not plan]
-        left = evaluate(plan, with_loads(TREE, others)).rate_mbps
+        left = evaluate(plan, with_loads(NETWORK, others)).rate_mbps
         assert left >= plan.rate_mbps * (1 - 1e-6), "nothing is used twice"
     assert rig.as_wanted()
 
@@ -325,7 +310,7 @@ def rates(jobs: list[RunningJob]) -> dict[str, float]:
 def nothing_twice(jobs: list[RunningJob]) -> bool:
     plans = [job.updater.plan for job in jobs]
     return all(
-        evaluate(plan, with_loads(TREE, [other for other in plans if other is not plan])).rate_mbps
+        evaluate(plan, with_loads(NETWORK, [other for other in plans if other is not plan])).rate_mbps
         >= plan.rate_mbps * (1 - 1e-6)
         for plan in plans
     )
@@ -360,5 +345,5 @@ def test_replanning_by_an_operator_gives_a_job_all_free_resources(rig):
     less = rates([one])
     rig.add(TWO)
     assert rates([one]) == {"one": one.updater.home.rate_mbps} == less
-    rig.network.replan("one", given=TREE)
+    rig.network.replan("one", given=NETWORK)
     assert one.updater.home.rate_mbps == one.updater.plan.rate_mbps

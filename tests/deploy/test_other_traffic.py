@@ -24,8 +24,6 @@ from controlplane.service.measure import Measurements
 from controlplane.service.others import OtherTraffic
 from controlplane.service.running import RunningJob
 from controlplane.targets.base import Traffic
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
 from tests.support.examples import examples
 
@@ -125,10 +123,9 @@ def test_a_switch_that_has_restarted_counts_anew_and_one_that_is_silent_says_not
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[MemoryNetwork]:
-    network = MemoryNetwork(tmp_path, P4RuntimeKind(find("v1model", 4)), NETWORK, beside=0.25)
+    network = MemoryNetwork(tmp_path, NETWORK, beside=0.25)
     yield network
-    print("\n".join(network.log))
-    network.network.close()
+    network.close()
 
 
 class Clock:

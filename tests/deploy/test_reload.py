@@ -15,18 +15,15 @@ from controlplane.cli.reload import Files
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
-from controlplane.service.controller import Controller
 from controlplane.service.core import parts
 from controlplane.service.core.disabled import Why
 from controlplane.service.network_state import layout_of
 from controlplane.service.reload import ReloadError, compare, reload
 from controlplane.targets.base import TargetError
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
-from tests.deploy.memory_network import MemoryNetwork
+from tests.deploy.memory_network import RACKS, MemoryNetwork
 from tests.support.memory import MemoryTarget
 
-TWO = leaf_spine(2, 2, 3, 300.0)
+TWO = RACKS
 THREE = leaf_spine(3, 2, 3, 300.0)
 """The same with another rack, e3 with h7 to h9: its links are at new ports of the spines."""
 A = Job("A", ("h1", "h4"), ("h2",), 10**6)
@@ -36,7 +33,7 @@ class Rig(MemoryNetwork):
     """A network in memory with a job, whose switches of another topology can be connected, too."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, P4RuntimeKind(find("v1model", 4)), TWO)
+        super().__init__(folder)
         self.job = self.add(A)
         self.stubborn: set[str] = set()
 
@@ -58,7 +55,7 @@ class Rig(MemoryNetwork):
 def rig(tmp_path):
     made = Rig(tmp_path)
     yield made
-    made.network.close()
+    made.close()
 
 
 def routes_of(target: MemoryTarget) -> set[str]:
@@ -214,34 +211,30 @@ def test_the_verb_reloads_what_the_files_say_and_the_dry_runs_name_entries(rig, 
     """The operator edits the topology file; the controller reads it again on order, and on SIGHUP."""
     file = tmp_path / "net.json"
     file.write_text(json.dumps(TWO.to_json()))
-    controller = Controller(rig.network, log=rig.log.append)
     arguments = type("Arguments", (), {"topology": str(file), "timeout": 5.0, "take_over": False, "keeps": False})
     files = Files(
         arguments, rig.network, connect=lambda names, topology: [], switches=lambda: [], close=lambda target: None,
         log=rig.log.append,
     )  # fmt: skip
     rig.network.read_again = files.read_again
-    address = f"127.0.0.1:{controller.start('127.0.0.1:0')}"
-    try:
-        assert operate(["topology", "reload", "--controller", address]) == 0
-        assert "nothing is different" in capsys.readouterr().out
-        file.write_text(json.dumps(TWO.replace(links={("e1", "s1"): {"bandwidth_mbps": 7.0}}).to_json()))
-        assert operate(["topology", "reload", "--dry-run", "--output", "json", "--controller", address]) == 0
-        assert json.loads(capsys.readouterr().out)["changed"] == ["e1-s1"]
-        files.hangup()
-        assert rig.network.topology.bandwidth_mbps("e1", "s1") == 7.0
-        file.write_text("not JSON")
-        files.hangup()
-        assert "topology not reloaded" in rig.log[-1]
-        assert operate(["topology", "reload", "--controller", address]) == 1
-        capsys.readouterr()
-        assert operate(["job", "add", "--job", "workers=2,ps=1,name=B", "--dry-run", "--controller", address]) == 0
-        said = capsys.readouterr().out
-        assert "entries: " in said and ": insert label_table: port " in said
-        assert operate(["drain", "s1", "--controller", address]) == 0
-        capsys.readouterr()
-        assert operate(["replan", "--with", "s1", "--dry-run", "--job", "A", "--controller", address]) == 0
-        said = capsys.readouterr().out
-        assert "no entry on any switch would change" in said or ": delete label_table: port " in said
-    finally:
-        controller.stop()
+    address = rig.serve()
+    assert operate(["topology", "reload", "--controller", address]) == 0
+    assert "nothing is different" in capsys.readouterr().out
+    file.write_text(json.dumps(TWO.replace(links={("e1", "s1"): {"bandwidth_mbps": 7.0}}).to_json()))
+    assert operate(["topology", "reload", "--dry-run", "--output", "json", "--controller", address]) == 0
+    assert json.loads(capsys.readouterr().out)["changed"] == ["e1-s1"]
+    files.hangup()
+    assert rig.network.topology.bandwidth_mbps("e1", "s1") == 7.0
+    file.write_text("not JSON")
+    files.hangup()
+    assert "topology not reloaded" in rig.log[-1]
+    assert operate(["topology", "reload", "--controller", address]) == 1
+    capsys.readouterr()
+    assert operate(["job", "add", "--job", "workers=2,ps=1,name=B", "--dry-run", "--controller", address]) == 0
+    said = capsys.readouterr().out
+    assert "entries: " in said and ": insert label_table: port " in said
+    assert operate(["drain", "s1", "--controller", address]) == 0
+    capsys.readouterr()
+    assert operate(["replan", "--with", "s1", "--dry-run", "--job", "A", "--controller", address]) == 0
+    said = capsys.readouterr().out
+    assert "no entry on any switch would change" in said or ": delete label_table: port " in said

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +16,11 @@ from controlplane.planner.quotas import Quota
 from controlplane.planner.reservations import Reservation
 from controlplane.planner.strategies import Infeasible
 from controlplane.planner.terms import Terms
-from controlplane.service.controller import Controller
 from controlplane.service.reservations import AGAIN_SECONDS, Reservations
 from controlplane.service.running import JobsError
 from controlplane.service.state import StateFolder
 from controlplane.targets.base import TargetError
-from tests.deploy.memory_network import MemoryNetwork, memory_network
+from tests.deploy.memory_network import MemoryNetwork
 
 NETWORK = leaf_spine(2, 2, 3, 20.0)
 NOON = 1_800_000_000.0
@@ -31,12 +28,6 @@ NOON = 1_800_000_000.0
 
 class Clock:
     now = NOON
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
-    with memory_network(tmp_path, NETWORK) as made:
-        yield made
 
 
 @pytest.fixture
@@ -283,18 +274,14 @@ def test_times_are_read_as_people_give_them():
 
 
 def test_orders_reserve_list_and_cancel(rig, capsys):
-    controller = Controller(rig.network, log=rig.log.append)
-    where = ["--controller", f"127.0.0.1:{controller.start('127.0.0.1:0')}"]
-    try:
-        add = ["job", "add", "--job", "workers=2,ps=1,name=night", "--guarantee", "5", *where]
-        assert main([*add, "--at", "1h", "--until", "2h", "--notice", "10m"]) == 0
-        assert "reserved: night from " in capsys.readouterr().out
-        assert main([*add, "--at", "2h", "--until", "1h"]) != 0
-        assert main([*add, "--preempt"]) != 0
-        assert "belong to a reservation: give --at" in capsys.readouterr().err
-        assert main(["job", "list", *where]) == 0
-        assert "night" in capsys.readouterr().out
-        assert main(["job", "remove", "night", *where]) == 0
-        assert not controller.reservations.status()
-    finally:
-        controller.stop()
+    where = ["--controller", rig.serve()]
+    add = ["job", "add", "--job", "workers=2,ps=1,name=night", "--guarantee", "5", *where]
+    assert main([*add, "--at", "1h", "--until", "2h", "--notice", "10m"]) == 0
+    assert "reserved: night from " in capsys.readouterr().out
+    assert main([*add, "--at", "2h", "--until", "1h"]) != 0
+    assert main([*add, "--preempt"]) != 0
+    assert "belong to a reservation: give --at" in capsys.readouterr().err
+    assert main(["job", "list", *where]) == 0
+    assert "night" in capsys.readouterr().out
+    assert main(["job", "remove", "night", *where]) == 0
+    assert not rig.controllers[0].reservations.status()

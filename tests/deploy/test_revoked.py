@@ -19,11 +19,7 @@ from controlplane.common.revoked import Revoked
 from controlplane.common.rpc.client import ControllerError, fetch_status
 from controlplane.common.rpc.renewal import Renewal
 from controlplane.common.rpc.tls import Tls, credentials
-from controlplane.planner.generators import leaf_spine
-from controlplane.service.controller import Controller
 from controlplane.service.listening import issuer_of
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
 from tests.deploy.memory_network import MemoryNetwork
 
 
@@ -34,26 +30,21 @@ class Rig:
         self.ours = folder / "ours"
         make(self.ours, Wanted(nodes=("h1",), operators=("alice", "bob")))
         own = self.ours / "controller"
-        self.net = MemoryNetwork(folder, P4RuntimeKind(find("v1model", 4)), leaf_spine(2, 1, 2, 300.0))
+        self.net = MemoryNetwork(folder)
         self.authority = Authority.of(self.ours / "authority", "", 7)
         access = Access(certificates=True, revoked=Revoked(own / "revoked"), issuer=self.authority.next_of)
-        self.controller = Controller(self.net.network, log=self.net.log.append, access=access)
         tls = Tls(own / "certificate.pem", own / "key.pem", own / "authority.pem")
-        self.address = f"127.0.0.1:{self.controller.start('127.0.0.1:0', tls)}"
+        self.address = self.net.serve(tls, access=access)
 
     def ask(self, who: str) -> None:
         fetch_status(self.address, credentials(self.ours / who))
-
-    def close(self) -> None:
-        self.controller.stop()
-        self.net.network.close()
 
 
 @pytest.fixture
 def rig(tmp_path) -> Iterator[Rig]:
     made = Rig(tmp_path)
     yield made
-    made.close()
+    made.net.close()
 
 
 def test_a_revoked_certificate_lets_nobody_in_and_its_successor_does(rig, capsys):
@@ -144,7 +135,7 @@ def test_a_revoked_certificate_buys_no_other(rig):
 
 def test_a_controller_without_the_authority_renews_none(rig):
     folder, said = rig.ours / "nodes/h1", list[str]()
-    rig.controller.access.issuer = None
+    rig.net.controllers[0].access.issuer = None
     os.utime(folder / "certificate.pem", (0, 0))
     before = about(folder / "certificate.pem")
     assert not Renewal(rig.address, credentials(folder), said.append).look()

@@ -15,28 +15,12 @@ import pytest
 from controlplane.common.access import Access, Caller
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, ask, fetch_status
-from controlplane.planner.generators import leaf_spine
-from controlplane.service.controller import Controller
-from tests.deploy.memory_network import MemoryNetwork, memory_network
+from tests.deploy.memory_network import RACKS
 from worker_agent.launch.machines import MachinesError, expand, find_machines
 
 ROOT = Path(__file__).resolve().parents[2]
-NETWORK = leaf_spine(2, 2, 3, 300.0)
 SECONDS = 60.0
 NAMES = "INART_CONTROLLER", "INART_JOB"
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
-    with memory_network(tmp_path, NETWORK) as made:
-        yield made
-
-
-@pytest.fixture
-def address(rig: MemoryNetwork) -> Iterator[str]:
-    controller = Controller(rig.network, log=rig.log.append)
-    yield f"127.0.0.1:{controller.start('127.0.0.1:0')}"
-    controller.stop()
 
 
 @pytest.fixture
@@ -144,10 +128,10 @@ def test_a_job_that_is_there_already_is_used_and_stays(launch, rig, address):
 
 
 def test_a_machine_is_found_by_its_addresses_and_parameter_servers_may_be_of_their_own(rig, address):
-    where = pb.StatusRequest(addresses=["127.0.0.1", NETWORK.address("h5")])
+    where = pb.StatusRequest(addresses=["127.0.0.1", RACKS.address("h5")])
     assert ask(address, "status", where).node == "h5"
     assert fetch_status(address).node == ""
-    hosts = [pb.Host(name="gpu1", addresses=[NETWORK.address("h1")]), pb.Host(name="h4")]
+    hosts = [pb.Host(name="gpu1", addresses=[RACKS.address("h1")]), pb.Host(name="h4")]
     reply = ask(address, "add_job", pb.AddJobRequest(job="name=mine,ps=2", hosts=hosts))
     assert (list(reply.workers), list(reply.parameter_servers)) == (["h1", "h4"], ["h2", "h3"])
     for words, problem in (("workers=3", "workers are given"), ("ps=3", "2 servers are free"), ("ps=x", "ps= is a")):
@@ -160,24 +144,20 @@ def test_a_machine_is_found_by_its_addresses_and_parameter_servers_may_be_of_the
 def test_the_job_is_added_by_an_operator_and_the_command_runs_as_the_node(rig, tmp_path):
     """A node's credentials are not enough to add a job; the command gets these, and not the operator's."""
     tokens = {"node-h1-" * 4: Caller("node", "h1"), "operator-alice-" * 2: Caller("operator", "alice")}
-    controller = Controller(rig.network, log=rig.log.append, access=Access(tokens))
-    address = f"127.0.0.1:{controller.start('127.0.0.1:0')}"
+    address = rig.serve(access=Access(tokens))
     for token, caller in tokens.items():
         (tmp_path / caller.name).mkdir()
         (tmp_path / caller.name / "token").write_text(token)
     words = [sys.executable, "-m", "inart", "run", "--controller", address, "--node", "h1", "--nodes", "h1,h4"]
     words += ["--credentials", str(tmp_path / "h1")]
     code = ["--", sys.executable, "-c", "import os; print(os.environ['INART_CREDENTIALS'])"]
-    try:
-        said = []
-        for operator in ([], ["--operator", str(tmp_path / "alice")]):
-            done = subprocess.run(
-                [*words, *operator, *code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=SECONDS
-            )
-            said.append((done.returncode, done.stdout.strip()))
-            assert operator or "node h1 may not add a job" in done.stderr
-    finally:
-        controller.stop()
+    said = []
+    for operator in ([], ["--operator", str(tmp_path / "alice")]):
+        done = subprocess.run(
+            [*words, *operator, *code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=SECONDS
+        )
+        said.append((done.returncode, done.stdout.strip()))
+        assert operator or "node h1 may not add a job" in done.stderr
     assert said == [(1, ""), (0, str(tmp_path / "h1"))]
     assert not list(rig.network.jobs)
 

@@ -7,35 +7,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ask
-from controlplane.planner.generators import leaf_spine
 from controlplane.planner.quotas import Quota
-from controlplane.service.controller import Controller
-from tests.deploy.memory_network import MemoryNetwork, memory_network
 from worker_agent.launch import adding, holder
 from worker_agent.launch.slurm import Refused, Wish, main, wished
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "slurm"
-NETWORK = leaf_spine(2, 2, 3, 300.0)
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
-    with memory_network(tmp_path, NETWORK) as made:
-        yield made
-
-
-@pytest.fixture
-def controller(rig: MemoryNetwork) -> Iterator[Controller]:
-    made = Controller(rig.network, log=rig.log.append)
-    yield made
-    made.stop()
 
 
 @pytest.fixture
@@ -55,9 +38,9 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
 
 
 @pytest.fixture
-def job(controller: Controller, monkeypatch: pytest.MonkeyPatch, commands: Callable[[str, str], Path]):
+def job(address: str, monkeypatch: pytest.MonkeyPatch, commands: Callable[[str, str], Path]):
     """Call the verb as for job 7 of Slurm."""
-    monkeypatch.setenv("INART_CONTROLLER", f"127.0.0.1:{controller.start('127.0.0.1:0')}")
+    monkeypatch.setenv("INART_CONTROLLER", address)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     calls = commands("scontrol", "")
 
@@ -157,10 +140,10 @@ def test_what_jobs_have_left_that_are_gone_is_taken_off(job, rig, commands):
     assert job("sweep") == 1 and len(list(rig.network.jobs)) == 2, "Slurm that does not answer has no say"
 
 
-def test_a_controller_that_is_away_costs_no_job_its_start(job, controller, monkeypatch, capsys):
+def test_a_controller_that_is_away_costs_no_job_its_start(job, rig, monkeypatch, capsys):
     monkeypatch.setattr(adding, "ANSWER_SECONDS", 0.0)
     monkeypatch.setattr(holder, "REMOVE_SECONDS", 0.0)
-    controller.stop()
+    rig.controllers[0].stop()
     assert job("prolog") == 0 and "runs over torch.distributed" in job.remarks()
     assert job("prolog", comment="inart:else=wait") == 1
     capsys.readouterr()
@@ -170,10 +153,10 @@ def test_a_controller_that_is_away_costs_no_job_its_start(job, controller, monke
     assert job("epilog") == 1 and "inart job remove slurm-7" in capsys.readouterr().err
 
 
-def test_an_operator_says_how_long_a_job_waits_for_a_controller(job, controller, monkeypatch, capsys):
+def test_an_operator_says_how_long_a_job_waits_for_a_controller(job, rig, monkeypatch, capsys):
     monkeypatch.setattr(adding, "ANSWER_SECONDS", 3600.0)
     monkeypatch.setenv("INART_ANSWER_SECONDS", "0.1")
-    controller.stop()
+    rig.controllers[0].stop()
     assert job("prolog") == 0 and "runs over torch.distributed" in job.remarks()
     monkeypatch.setenv("INART_ANSWER_SECONDS", "long")
     with pytest.raises(SystemExit):
@@ -181,13 +164,13 @@ def test_an_operator_says_how_long_a_job_waits_for_a_controller(job, controller,
     assert "INART_ANSWER_SECONDS is a number of seconds, got 'long'" in capsys.readouterr().err
 
 
-def test_what_the_prolog_has_found_holds_while_nobody_answers(job, controller, commands, capsys):
+def test_what_the_prolog_has_found_holds_while_nobody_answers(job, rig, commands, capsys):
     """A task that asks while another controller takes over would else wait for a job that was refused."""
     assert job("prolog", comment="inart:ps=9") == 0
     refused = job.remarks().partition("JobId=7 ")[2].strip()
     assert job("prolog") == 0
     taken = job.remarks().rpartition("JobId=7 ")[2].strip()
-    controller.stop()
+    rig.controllers[0].stop()
     commands("scontrol", f"JobId=7 {refused} Comment=inart:ps=9 StdErr=/x")
     capsys.readouterr()
     assert job("task") == 0

@@ -10,16 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.service import standing_trees
 from controlplane.service.core import standing
 from controlplane.service.core.standing import Do, Stand, decide
-from tests.deploy.memory_network import memory_network
+from tests.deploy.memory_network import RACKS
 from tests.support.examples import examples
 from tests.support.waiting import wait_until
 
-NETWORK = leaf_spine(2, 2, 3, 300.0)
 JOB = Job("one", ("h1", "h2", "h4", "h5"), ("h3", "h6"), 1_000_000)
 STEPS = {Do.READ_SWITCHES: 1, Do.BEGIN_ANEW: 2, Do.REFUSE: 3}
 
@@ -102,15 +100,14 @@ class Standing:
 
 
 @pytest.fixture
-def standing_job(tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
-    with memory_network(tmp_path, NETWORK) as rig:
-        yield Standing(rig, monkeypatch)
+def standing_job(rig, monkeypatch) -> Standing:
+    return Standing(rig, monkeypatch)
 
 
 def test_an_entry_that_a_switch_has_lost_unnoticed_is_written_again(standing_job):
     """No link is found silent then, as what passes there is counted by that very entry."""
     tree = standing_job.job.plan.trees[standing_job.tree]
-    lost = standing_job.rig.targets[next(v for v in tree.flows[0].route if v in NETWORK.switches)]
+    lost = standing_job.rig.targets[next(v for v in tree.flows[0].route if v in RACKS.switches)]
     lost.rules = replace(lost.rules, labels=())
     assert not standing_job.rig.as_wanted()
     standing_job.seconds(standing.READ_SECONDS + 2)

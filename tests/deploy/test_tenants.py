@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,13 @@ from controlplane.common.access import Access, Caller
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, ask, fetch_status
 from controlplane.common.rpc.tls import Tls
-from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.planner.quotas import UNLIMITED, Quota, parse_quotas, quota_of
 from controlplane.planner.terms import Terms
-from controlplane.service.controller import Controller
 from controlplane.service.running import JobsError
 from controlplane.service.tenants import QuotasFile
-from tests.deploy.memory_network import MemoryNetwork, memory_network
+from tests.deploy.memory_network import MemoryNetwork
 
-NETWORK = leaf_spine(2, 2, 3, 300.0)
 A = Job("A", ("h1", "h4"), ("h2",), 10**6)
 B = Job("B", ("h1", "h4"), ("h5",), 10**6)
 C = Job("C", ("h3", "h6"), ("h2",), 10**6)
@@ -91,12 +87,6 @@ def test_the_file_is_read_again_and_what_held_holds_on_when_that_fails(tmp_path:
 
 
 # -- on a network -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
-    with memory_network(tmp_path, NETWORK) as made:
-        yield made
 
 
 def may_have(rig: MemoryNetwork, **limits: float) -> None:
@@ -173,8 +163,7 @@ def test_a_tenant_adds_and_removes_its_own_jobs_and_no_others(rig: MemoryNetwork
         BIOLOGY: Caller("tenant", "biology"),
         ALICE: Caller("operator", "a"),
     }
-    controller = Controller(rig.network, log=rig.log.append, access=Access(callers))
-    address = f"127.0.0.1:{controller.start('127.0.0.1:0')}"
+    address = rig.serve(access=Access(callers))
 
     def order(token: str, method: str, request: object) -> object:
         (tmp_path / token).write_text(token)
@@ -183,27 +172,22 @@ def test_a_tenant_adds_and_removes_its_own_jobs_and_no_others(rig: MemoryNetwork
     def add(job: Job, tenant: str = "") -> pb.AddJobRequest:
         return pb.AddJobRequest(job=json.dumps(job.to_json()), tenant=tenant)
 
-    try:
-        order(PHYSICS, "add_job", add(A, tenant="biology"))  # It is physics', whatever it says.
-        with pytest.raises(ControllerError, match="tenant physics: it has 1 jobs and may have 1 at a time"):
-            order(PHYSICS, "add_job", add(B))
-        with pytest.raises(ControllerError, match="tenant physics: it has 1 jobs"):
-            order(ALICE, "add_job", add(B, tenant="physics"))  # As Slurm's prolog does.
-        with pytest.raises(ControllerError, match="job A is none of tenant biology: an operator may remove it"):
-            order(BIOLOGY, "remove_job", pb.RemoveJobRequest(name="A"))
-        with pytest.raises(ControllerError, match="tenant biology may not change a plan"):
-            order(BIOLOGY, "replan", pb.ReplanRequest(without=["s1"]))
-        status = fetch_status(address, Tls(token=tmp_path / PHYSICS))
-        (held,) = status.tenants
-        assert (held.name, held.jobs, held.quota) == ("physics", 1, "1 jobs, 5 Mbit/s")
-        assert held.rate_mbps == pytest.approx(5.0) and status.jobs[0].terms == "tenant physics"
-        assert (
-            "physics" in format_tenants(status.tenants)[-1] and "1 jobs, 5 Mbit/s" in format_tenants(status.tenants)[-1]
-        )
-        order(PHYSICS, "remove_job", pb.RemoveJobRequest(name="A"))
-        assert len(rig.network.jobs) == 0
-    finally:
-        controller.stop()
+    order(PHYSICS, "add_job", add(A, tenant="biology"))  # It is physics', whatever it says.
+    with pytest.raises(ControllerError, match="tenant physics: it has 1 jobs and may have 1 at a time"):
+        order(PHYSICS, "add_job", add(B))
+    with pytest.raises(ControllerError, match="tenant physics: it has 1 jobs"):
+        order(ALICE, "add_job", add(B, tenant="physics"))  # As Slurm's prolog does.
+    with pytest.raises(ControllerError, match="job A is none of tenant biology: an operator may remove it"):
+        order(BIOLOGY, "remove_job", pb.RemoveJobRequest(name="A"))
+    with pytest.raises(ControllerError, match="tenant biology may not change a plan"):
+        order(BIOLOGY, "replan", pb.ReplanRequest(without=["s1"]))
+    status = fetch_status(address, Tls(token=tmp_path / PHYSICS))
+    (held,) = status.tenants
+    assert (held.name, held.jobs, held.quota) == ("physics", 1, "1 jobs, 5 Mbit/s")
+    assert held.rate_mbps == pytest.approx(5.0) and status.jobs[0].terms == "tenant physics"
+    assert "physics" in format_tenants(status.tenants)[-1] and "1 jobs, 5 Mbit/s" in format_tenants(status.tenants)[-1]
+    order(PHYSICS, "remove_job", pb.RemoveJobRequest(name="A"))
+    assert len(rig.network.jobs) == 0
 
 
 def test_a_tenants_name_is_a_word() -> None:

@@ -12,16 +12,9 @@ from controlplane.service.next_plan import Frame
 from controlplane.service.room import build_beside, deployment_of, part, union
 from controlplane.service.versions import Version, lead_around, rulesets
 from controlplane.targets.base import empty
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
 
 NETWORK = fattree(4, 10.0)
 JOB = Job("one", ("h1", "h5", "h9", "h13", "h2", "h6"), ("h10", "h14"), 80_000)
-
-
-@pytest.fixture(scope="module")
-def kind() -> P4RuntimeKind:
-    return P4RuntimeKind(find("v1model", 4))
 
 
 @pytest.fixture(scope="module")

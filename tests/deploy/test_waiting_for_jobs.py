@@ -6,8 +6,6 @@ import json
 import queue
 import socket
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,13 +14,10 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import open_channel
 from controlplane.common.rpc.client import ControllerError, Identity, Membership, ask
 from controlplane.common.rpc.stubs import ControllerStub
-from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import LONGEST_NAME, Job, JobError, is_job_name
-from controlplane.service.controller import Controller
 from p4src.protocol import ENCODING
-from tests.deploy.memory_network import MemoryNetwork, memory_network
+from tests.deploy.memory_network import RACKS
 
-NETWORK = leaf_spine(2, 2, 3, 300.0)
 A = Job("A", ("h1", "h4"), ("h2",), 1_000_000)
 SECONDS = 30.0
 
@@ -61,24 +56,11 @@ class Agent:
         return found[1]
 
 
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[MemoryNetwork]:
-    with memory_network(tmp_path, NETWORK) as made:
-        yield made
-
-
-@pytest.fixture
-def address(rig) -> Iterator[str]:
-    controller = Controller(rig.network, log=rig.log.append)
-    yield f"127.0.0.1:{controller.start('127.0.0.1:0')}"
-    controller.stop()
-
-
 @pytest.mark.parametrize("named", [True, False])
 def test_agents_that_come_before_their_job_are_taken_in_when_it_is_added(rig, address, named):
     job = "A" if named else ""
     agents = [Agent(address, node, "worker", job) for node in A.workers]
-    agents.append(Agent(address, "", "parameter_server", job, NETWORK.address("h2")))
+    agents.append(Agent(address, "", "parameter_server", job, RACKS.address("h2")))
     try:
         for agent in agents:
             kind, words = agent.next()
