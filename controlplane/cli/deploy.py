@@ -48,13 +48,13 @@ from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.plan.limits import DoesNotFit, limited
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.topology import Topology, TopologyError
+from controlplane.service.admission import MOST, STEADY
 from controlplane.service.epochs import EpochStore, default_file
-from controlplane.service.events import EventLog
 from controlplane.service.listening import add_listen_arguments
 from controlplane.service.network import Network
+from controlplane.service.record import EventLog
 from controlplane.service.room import JOB_IDS, deployment_of, found
 from controlplane.service.running import JobsError
-from controlplane.service.settled import MOST, STEADY
 from controlplane.service.switches import Switches
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget, TargetError

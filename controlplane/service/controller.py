@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import NoReturn
@@ -24,20 +25,20 @@ from controlplane.common.rpc.channels import NotFree, bind
 from controlplane.common.rpc.client import ControllerError
 from controlplane.common.rpc.stubs import SERVICE, add_to_server
 from controlplane.common.rpc.tls import Tls
+from controlplane.planner.job import Job, JobError, parse_next_job
 from controlplane.planner.plan import Plan
+from controlplane.planner.reservations import Reservation
+from controlplane.planner.terms import Terms
 from controlplane.planner.topology import Topology
 from controlplane.service.admission import Admission
-from controlplane.service.changeover import Late
 from controlplane.service.core.state import Refused
 from controlplane.service.entry_changes import messages
-from controlplane.service.events import EventLog
-from controlplane.service.foreseen import foreseen
-from controlplane.service.given_jobs import given_terms, parse_given_job, reserve
 from controlplane.service.keeper import Keeper
 from controlplane.service.network import Network
 from controlplane.service.next_plan import UpdateError
-from controlplane.service.ordered import Order, ordered
+from controlplane.service.record import EventLog, Order, ordered
 from controlplane.service.reload import Reloaded, ReloadError, in_words
+from controlplane.service.replanning import Late
 from controlplane.service.reservations import Reservations
 from controlplane.service.roster import Roster
 from controlplane.service.running import JobsError, NoJobYet, RunningJob, job_state
@@ -320,7 +321,7 @@ class Controller:
             if running is not None:
                 reply.entries, reply.job_id = entries, running.job_id
             else:
-                reply.changes.extend(messages(foreseen(network, admission, terms)))
+                reply.changes.extend(messages(network.foreseen(admission, terms)))
             return reply
 
     def reload(self, request: pb.ReloadRequest, context: grpc.ServicerContext) -> pb.ReloadReply:
@@ -507,3 +508,36 @@ def update_reply(update: Update, dry_run: bool) -> pb.ReplanReply:
         plan=json.dumps(update.plan.to_json()),
         changes=messages(update.changes),
     )
+
+
+def parse_given_job(text: str, network: Network, hosts: Sequence[pb.Host] = ()) -> Job:
+    """Return the job of a request, which is JSON or words. For words, servers that no job uses are taken as long as
+    there are enough. `hosts` are the machines that are its workers.
+
+    Raise JobError or TopologyError where the request does not describe a job of this network.
+    """
+    workers = [host.name if network.has_server(host.name, ()) else network.server_at(host.addresses) for host in hosts]
+    for host, node in zip(hosts, workers, strict=True):
+        if not node:
+            tried = f" and no server has {', '.join(host.addresses)}" if host.addresses else ""
+            raise JobError(f"machine {host.name!r} is no node of the topology: no server is called so{tried}")
+    others = {job.name: list(job.roster.configs) for job in network.jobs}
+    return parse_next_job(text, network.topology, others, workers)
+
+
+def given_terms(request: pb.AddJobRequest, tenant: str) -> Terms:
+    """Return what a job of a tenant is to be promised; raise ValueError where the request cannot be."""
+    return Terms(request.weight or 1.0, request.guarantee_mbps, request.priority, tenant)
+
+
+def reserve(reservations: Reservations, request: pb.AddJobRequest, job: Job, terms: Terms) -> pb.AddJobReply:
+    """Reserve a job for the time that the request names; in a dry run, only say what it would get. Raise JobsError,
+    Infeasible or ValueError where that is impossible."""
+    wanted = Reservation(
+        job, request.strategy or "inart", request.seed, terms, request.start, request.until or math.inf,
+        request.notice_seconds, request.preempt,
+    )  # fmt: skip
+    rate = (reservations.foresee if request.dry_run else reservations.book)(wanted)
+    reply = pb.AddJobReply(name=job.name, rate_mbps=rate, note=f"reserved: {wanted}", workers=job.workers)
+    reply.parameter_servers.extend(job.parameter_servers)
+    return reply

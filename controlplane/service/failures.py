@@ -12,7 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from controlplane.common.agentconfig import link_key
 from controlplane.planner.topology_cables import access, link_of
@@ -21,15 +21,11 @@ from controlplane.service.core.disabled import Why
 from controlplane.service.core.parts import FoundSilent, PortsSeen, SwitchesSeen
 from controlplane.service.culprits import Culprits
 from controlplane.service.hops import Entry, Hop, hops_of, packets
-from controlplane.service.keeper import Keeper
+from controlplane.service.keeper import read_each
 from controlplane.service.network import Network
-from controlplane.service.periodic import Periodic
-from controlplane.service.ports import PortWatch
-from controlplane.service.slow_trees import SlowTrees
-from controlplane.service.standing_trees import StandingTrees
+from controlplane.service.threads import Periodic
+from controlplane.service.trees import TreeWatch
 from controlplane.service.versions import Version
-from controlplane.targets.base import Counters, TargetError
-from controlplane.targets.fabric import everywhere
 
 STALLED_SECONDS = 0.3
 """Seconds for which a tree may make no progress before its packets are followed. Agents report at once when a tree
@@ -40,6 +36,9 @@ FOLLOW_SLOWLY_SECONDS = 2.0
 be late for long."""
 FOLLOWED_AT_MOST_SECONDS = 4.0
 LOOK_SECONDS = 0.1
+LOOK_AT_PORTS_SECONDS = 0.2
+READ_PORTS_SECONDS = 2.0
+"""Longest wait for a switch to say which ports are up, in seconds; its heartbeat tells whether the switch is alive."""
 SENT_AT_LEAST = 2
 """Packets, of all flows together, that must have gone into a link without any coming out, before the link counts as
 lost. Each flow resends what it lacks less and less often, and a link has many flows."""
@@ -67,29 +66,49 @@ class Followed:
     pause: float = FOLLOW_SECONDS
 
 
-@dataclass
-class Watch:
+class PortWatch(Periodic):
+    """Asks from a thread of its own those switches which of their ports are up that can tell it (core/ports.py decides
+    what follows).
+
+    P4Runtime has no state of ports: such a switch answers None, and is not asked again. A Tofino has one ($PORT_UP,
+    over BRI).
+    """
+
+    def __init__(self, network: Network, log: Callable[[str], None] = lambda line: None) -> None:
+        super().__init__("watching ports", LOOK_AT_PORTS_SECONDS, log)
+        self.network = network
+        self._silent: set[str] = set()  # switches that have no state of ports
+
+    def look(self) -> None:
+        """Ask every switch that can tell, and report its answer to the core. End where no switch will ever answer."""
+        keepers = self.network.switches.keepers
+        asked = [keeper for keeper in keepers if keeper.ready and keeper.target.name not in self._silent]
+        states, _ = read_each(asked, lambda target: target.read_ports(READ_PORTS_SECONDS))
+        self._silent.update(name for name, (_, up) in states.items() if up is None)
+        self.network.failover.take(PortsSeen({name: up for name, (_, up) in states.items() if up}))
+        if len(self._silent) == len(keepers):
+            self.end()
+
+
+class Watch(Periodic):
     """Watches a network from a thread, from `start` to `close`. `log` gets one line per event."""
 
-    network: Network
-    log: Callable[[str], None] = lambda line: None
-    _followed: dict[str, Followed] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._slow_trees = SlowTrees(self.network, self.log)
-        self._standing_trees = StandingTrees(self.network, self.log)
-        self.culprits = Culprits(self.network, self.log)
-        self._ports = PortWatch(self.network, self.log)
-        self._thread = Periodic("watching for failures", LOOK_SECONDS, self.look, self.log)
+    def __init__(self, network: Network, log: Callable[[str], None] = lambda line: None) -> None:
+        super().__init__("watching for failures", LOOK_SECONDS, log)
+        self.network = network
+        self._followed: dict[str, Followed] = {}
+        self._trees = TreeWatch(network, log)
+        self.culprits = Culprits(network, log)
+        self._ports = PortWatch(network, log)
 
     def start(self) -> None:
         self._ports.start()
-        self._thread.start()
+        super().start()
 
     def close(self) -> None:
-        self._thread.end()
+        self.end()
         self._ports.close()
-        self._thread.close()
+        super().close()
 
     def look(self) -> None:
         """Look at everything once, which the thread does every LOOK_SECONDS."""
@@ -98,8 +117,7 @@ class Watch:
         self.look_at_trees()
         self.look_at_lost_agents()
         self.network.failover.look()
-        self._slow_trees.look()
-        self._standing_trees.look()
+        self._trees.look()
         self.culprits.look()
 
     def look_at_switches(self) -> None:
@@ -198,17 +216,8 @@ class Watch:
 
     def counted_packets(self, switches: Iterable[str]) -> dict[Entry, int]:
         """Return what these switches' entries have counted; entries of a switch that does not answer are missing."""
-        return packets(self._read(switches))
-
-    def _read(self, switches: Iterable[str]) -> dict[str, tuple[float, Counters]]:
-        def read(keeper: Keeper) -> tuple[float, Counters] | None:
-            try:
-                return time.monotonic(), keeper.target.read_counters()
-            except TargetError:
-                return None
-
-        asked = [keeper for keeper in self.network.switches.keepers if keeper.target.name in switches and keeper.ready]
-        return {keeper.target.name: one for keeper, one in everywhere(asked, read).items() if one is not None}
+        asked = [one for one in self.network.switches.keepers if one.target.name in switches and one.ready]
+        return packets(read_each(asked, lambda target: target.read_counters())[0])
 
 
 def dead_links(

@@ -9,14 +9,17 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from controlplane.common.log_lines import warning
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.entries import RuleSet
-from controlplane.targets.base import NotPrimary, TargetError, timed_out
+from controlplane.targets.base import NotPrimary, SwitchTarget, TargetError, timed_out
+from controlplane.targets.fabric import AT_ONCE, everywhere
 from controlplane.targets.held import Held
 
+Answer = TypeVar("Answer")
 HEARTBEAT_SECONDS = 2.0
 HEARTBEAT_DEADLINE_SECONDS = 5.0
 PROMPT_SECONDS = 1.0
@@ -188,3 +191,22 @@ class Keeper:
         """Stop watching, and wait for the thread's end."""
         self.stop()
         self._thread.join(timeout=10)
+
+
+def read_each(
+    keepers: Iterable[Keeper], read: Callable[[SwitchTarget], Answer], at_once: int = AT_ONCE
+) -> tuple[dict[str, tuple[float, Answer]], dict[str, str]]:
+    """Return what `read` returns of each switch that answers, and when it was asked (`time.monotonic`); and why the
+    others do not answer. At most `at_once` are asked in parallel."""
+
+    def ask(keeper: Keeper) -> tuple[float, Answer] | str:
+        if keeper.state != "connected":
+            return keeper.problem or keeper.state
+        try:
+            return time.monotonic(), read(keeper.target)
+        except TargetError as error:  # the keeper handles it
+            return str(error)
+
+    found = {keeper.target.name: answer for keeper, answer in everywhere(tuple(keepers), ask, at_once).items()}
+    silent = {name: answer for name, answer in found.items() if isinstance(answer, str)}
+    return {name: answer for name, answer in found.items() if not isinstance(answer, str)}, silent

@@ -1,5 +1,7 @@
 """Measurement of what flows through a network, by its switches' counters and its agents' reports.
 
+Flows of other traffic come from what passes the switches' ports (`SwitchTarget.read_traffic`).
+
 Counters are read when somebody asks, at most every `FRESH_SECONDS`; a rate is what was counted between two readings. A
 job's own rate, from its workers' reports, is noted every second.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from controlplane.common.agentconfig import AgentConfig
@@ -17,20 +19,75 @@ from controlplane.planner.entries import Forward, Replicate
 from controlplane.planner.topology import Topology
 from controlplane.planner.topology_cables import access, near_at
 from controlplane.service.core.others import Link
-from controlplane.service.flows import Flow, OtherFlows, traffic
-from controlplane.service.keeper import Keeper
+from controlplane.service.keeper import Keeper, read_each
 from controlplane.service.network import Network
-from controlplane.service.periodic import Periodic
 from controlplane.service.room import job_of
 from controlplane.service.running import RunningJob
-from controlplane.targets.base import Counters, TargetError
-from controlplane.targets.fabric import everywhere
+from controlplane.service.threads import Periodic
+from controlplane.targets.base import Counters, Traffic
+
+READERS = 8
+
+
+@dataclass
+class Flow:
+    """Bytes of other traffic on a link that were counted so far, and the rate between the last two readings, Mbit/s."""
+
+    total: int = 0
+    mbps: float = 0.0
+
+
+Passed = Mapping[str, tuple[float, Traffic]]
+"""By switch, when its ports were read (in seconds, of a clock that never goes back), and what had passed them."""
+
+
+class OtherFlows:
+    """Turns readings of ports into flows of other traffic, by link."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[float, Traffic]] = {}
+        self._flows: dict[Link, Flow] = {}
+
+    def advance(self, passed: Passed, topology: Topology, of_jobs: Callable[[Link], float]) -> dict[Link, Flow]:
+        """Return the flows of the links that are measured now. `of_jobs` returns the Mbit/s of aggregation traffic on a
+        link."""
+        flows: dict[Link, Flow] = {}
+        for switch, (when, now) in passed.items():
+            begin, before = self._before.get(switch, (when, now))
+            self._before[switch] = when, now
+            seconds = when - begin
+            if seconds <= 0 or switch not in topology:
+                continue
+            for other in topology.neighbours(switch):
+                port = topology.port(switch, other)
+                if port not in now.ports:
+                    continue
+                received, sent = (
+                    after - earlier if after >= earlier else after
+                    for after, earlier in zip(now.ports[port], before.ports.get(port, (0, 0)), strict=True)
+                )
+                links = {(other, switch): received}
+                if other not in passed:  # a server, or a switch that does not say what it receives
+                    links[switch, other] = sent
+                for link, grew in links.items():
+                    own = of_jobs(link) if now.whole else 0.0
+                    mbps = max(0.0, 8e-6 * grew / seconds - own)
+                    total = self._flows.get(link, Flow()).total + int(mbps * seconds / 8e-6)
+                    flows[link] = Flow(total, mbps)
+        self._flows = {**self._flows, **flows}
+        return flows
+
+
+def traffic(keepers: Iterable[Keeper]) -> dict[str, tuple[float, Traffic]]:
+    """Return what has passed the ports of each switch that answers and counts it, and when that was read."""
+    read, _ = read_each(keepers, lambda target: target.read_traffic(), READERS)
+    return {name: (when, passed) for name, (when, passed) in read.items() if passed is not None}
+
 
 FRESH_SECONDS = 1.0
 LOOK_SECONDS = 1.0
 HISTORY = 600
 """Seconds for which each job's rate is kept."""
-READERS = 8
 PATIENCE_SECONDS = 2.0
 SMOOTH_SECONDS = 2.5
 """Seconds over which a worker's reports, which come every second, are averaged."""
@@ -85,7 +142,7 @@ class _Reports:
         return 8e-6 * (last - first) / (end - begin)
 
 
-class Measurements:
+class Measurements(Periodic):
     """Readings of a network. Thread-safe; notes the jobs' rates from `start` to `close`.
 
     With `others`, it also reads what other traffic takes of each link, from switches that count it: what the switch at
@@ -93,6 +150,7 @@ class Measurements:
     """
 
     def __init__(self, network: Network, clock: Callable[[], float] = time.time, *, others: bool = False) -> None:
+        super().__init__("measuring jobs", LOOK_SECONDS, network.log)
         self._network = network
         self.others = others
         self._clock = clock
@@ -106,17 +164,10 @@ class Measurements:
         self._history: dict[str, deque[tuple[float, float]]] = {}
         self._lock = threading.Lock()
         self._reading_lock = threading.Lock()
-        self._thread = Periodic("measuring jobs", LOOK_SECONDS, self.note, network.log)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        self._thread.close()
 
     # -- jobs' rates, by their agents -------------------------------------------------------------------------------
 
-    def note(self) -> None:
+    def look(self) -> None:
         """Note every job's rate now."""
         now, when = time.monotonic(), self._clock()
         with self._lock:
@@ -162,9 +213,9 @@ class Measurements:
             return self._reading  # a switch hangs, and another caller waits for it already
         try:
             if time.monotonic() - self._taken >= FRESH_SECONDS:
-                began = time.monotonic()
-                counted, silent = _counters(self._network.switches.keepers)
-                passed = traffic(self._network.switches.keepers) if self.others else {}
+                began, keepers = time.monotonic(), self._network.switches.keepers
+                counted, silent = read_each(keepers, lambda target: target.read_counters(), READERS)
+                passed = traffic(keepers) if self.others else {}
                 with self._lock:
                     reading = self._advance(counted, silent)
                     others = self._passed.advance(passed, self._network.topology, reading.link)
@@ -281,22 +332,3 @@ def _parts(config: AgentConfig, topology: Topology) -> dict[str, float]:
             rates[switch] = rates.get(switch, 0.0) + (tree.rate_mbps or 1.0)
     total = sum(rates.values())
     return {switch: rate / total for switch, rate in rates.items()}
-
-
-def _counters(keepers: Iterable[Keeper]) -> tuple[dict[str, tuple[float, Counters]], dict[str, str]]:
-    """Return the counters of each switch that answers and when they were read, and why the others do not answer."""
-    counters: dict[str, tuple[float, Counters]] = {}
-    silent: dict[str, str] = {}
-
-    def read(keeper: Keeper) -> None:
-        name = keeper.target.name
-        if keeper.state != "connected":
-            silent[name] = keeper.problem or keeper.state
-            return
-        try:
-            counters[name] = time.monotonic(), keeper.target.read_counters()
-        except TargetError as error:
-            silent[name] = str(error)
-
-    everywhere(tuple(keepers), read, READERS)
-    return counters, silent

@@ -17,12 +17,12 @@ from controlplane.planner.rules import Deployment
 from controlplane.planner.strategies import Infeasible
 from controlplane.planner.terms import USUAL, Terms
 from controlplane.planner.topology import Topology
-from controlplane.service.admission import Admission, AdmissionControl
-from controlplane.service.changeover import Late
+from controlplane.service.admission import MOST, STEADY, Admission, AdmissionControl
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.journal import Journal
 from controlplane.service.core.parts import Ordered
 from controlplane.service.core.state import Known
+from controlplane.service.entry_changes import EntryChange, between
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failover import Failover
 from controlplane.service.network_state import NetworkState
@@ -30,12 +30,11 @@ from controlplane.service.next_plan import Frame, UpdateError
 from controlplane.service.orders import Replan, replan
 from controlplane.service.record import Recorder
 from controlplane.service.reload import Reloaded
-from controlplane.service.replanning import Replanning
+from controlplane.service.replanning import Late, Replanning
 from controlplane.service.residual import without
-from controlplane.service.room import JOB_IDS, base_rules, deployment_of
+from controlplane.service.room import JOB_IDS, base_rules, deployment_of, part
 from controlplane.service.roster import GRACE_SECONDS, PATIENCE_SECONDS, Roster, Rules
 from controlplane.service.running import Jobs, JobsError, RunningJob
-from controlplane.service.settled import MOST, STEADY
 from controlplane.service.state import Keeps, Stored
 from controlplane.service.switches import Switches
 from controlplane.service.tenants import Tenants, unlimited
@@ -311,6 +310,18 @@ class Network:
             self.log(f"job {job.name} ({job_id}) added: {plan.rate_mbps:.4g} Mbit/s, {changes} changes on the switches")
         self.failover.lead_around()  # something may have failed while it was installed
         return job, changes
+
+    def foreseen(self, admission: Admission, terms: Terms) -> tuple[EntryChange, ...]:
+        """Return the entries that adding a job as admitted would write, also those for the jobs that make room for it.
+        Raise DoesNotFit, PlanError, UpdateError or JobsError where the job cannot be added."""
+        made: list[EntryChange] = []
+        for job in self.jobs:
+            if (plan := admission.plans.get(job.name)) is not None:
+                made += job.updater.update(self.state.of(job), plan=plan, dry_run=True).changes
+        taken, pace, number = self.switches.taken(), self.settings.pace, self.free_id()
+        new = deployment_of(admission.plan, self.topology, self.kind, number, taken=taken, pace=pace)
+        self.tenants.check_rules(terms, new.rulesets, number)
+        return (*made, *between({}, {name: part(rules) for name, rules in new.rulesets.items()}))
 
     def remove(self, name: str, why: str = "") -> tuple[int, list[str]]:
         """End a job and delete its entries; return how many, and which switches lose theirs later. Agents are told

@@ -33,7 +33,7 @@ class Replan:
     Attributes:
         name: the job; "" for the only one, or for all where something is disabled or enabled.
         given: the present state of the network; None for that of the last plan.
-        changes: changes of that state (present.py).
+        changes: changes of that state (`residual.present_state`).
         off: switches, links ("V1-V2") and parameter servers that are disabled from now on, for all jobs; running jobs
             are rerouted around them first.
         restored: those that are enabled again, for all jobs.

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from controlplane.service.core.others import Link, Others, OthersSeen, decide
 from controlplane.service.measure import Measurements
 from controlplane.service.network import Network
-from controlplane.service.periodic import Periodic
+from controlplane.service.threads import Periodic
 
 LOOK_SECONDS = 2.0
 SHOWN = 4
 """Most links that a line of the log names."""
 
 
-class OtherTraffic:
+class OtherTraffic(Periodic):
     """Measures other traffic from a thread of its own, from `start` to `close`.
 
     Args:
@@ -30,17 +30,17 @@ class OtherTraffic:
         log: Callable[[str], None] = lambda line: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._network, self._log, self._clock = network, log, clock
+        super().__init__("measuring other traffic", LOOK_SECONDS, log)
+        self._network, self._clock = network, clock
         self._measurements = Measurements(network, others=True)
         self._state = Others(least)
-        self._thread = Periodic("measuring other traffic", LOOK_SECONDS, self.look, log)
 
     def start(self) -> None:
         self._measurements.start()  # what arrives at parameter servers is in their agents' reports
-        self._thread.start()
+        super().start()
 
     def close(self) -> None:
-        self._thread.close()
+        super().close()
         self._measurements.close()
 
     def look(self) -> None:
@@ -57,7 +57,7 @@ class OtherTraffic:
         with state.lock:
             state.others_mbps, state.others = self._state.smoothed, self._state.used
         if changed:
-            self._log(f"other traffic: {words(changed)}; jobs are planned beside it")
+            self.log(f"other traffic: {words(changed)}; jobs are planned beside it")
             self._network.replanning.soon()
 
 

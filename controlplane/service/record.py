@@ -2,7 +2,7 @@
 
 It has orders of operators, events of the jobs' agents, what was disabled or enabled, changes of entries on the
 switches, and the lines of the log, each with its source. It is stored as one JSON object a line, in parts of bounded
-size.
+size. The log itself, for people, is beside it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,57 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from controlplane.common.log_lines import Level, failure, job_of, level_of
-from controlplane.service.core.journal import Journal, Record, ordered_by
+import grpc
+from google.protobuf.message import Message
+
+from controlplane.common.access import Access
+from controlplane.common.log_lines import Level, failure, job_of, level_of, with_job
+from controlplane.service.core.journal import Journal, Record, ordered_by, orders_of
+
+KEPT = 1000
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """A line of the log, and its time in seconds since 1970."""
+
+    time: float
+    text: str
+
+
+class EventLog:
+    """The last events. It is called with a line, like any `log`, and hands it on. Thread-safe."""
+
+    def __init__(self, log: Callable[[str], None] = lambda line: None) -> None:
+        self._log = log
+        self._kept: deque[LogEvent] = deque(maxlen=KEPT)
+        self._lock = threading.Lock()
+        self._record: Callable[[str], None] = lambda line: None
+        self.count = 0
+        """Number of all events so far."""
+
+    def __call__(self, line: str) -> None:
+        with self._lock:
+            self.count += 1
+            self._kept.append(LogEvent(time.time(), with_job(line)))
+        self._log(line)
+        self._record(line)
+
+    def record_in(self, record: Callable[[str], None]) -> None:
+        """Pass lines to `record`, too, from now on."""
+        self._record = record
+
+    def last(self, count: int = KEPT) -> list[LogEvent]:
+        """Return the latest events, in order."""
+        with self._lock:
+            return list(self._kept)[-count:]
+
 
 PART_BYTES = 8_000_000
 PARTS = 5
@@ -197,3 +241,44 @@ def _entries(lines: Iterable[str], after: int) -> Iterator[Entry]:
             yield Entry(**json.loads(line))
         except (ValueError, TypeError):  # The machine stopped while this line was written.
             continue
+
+
+MOST_OF_A_FIELD = 200
+"""Most characters of each field of an order in the record, since the plan or topology of one is long."""
+
+
+@dataclass
+class Order:
+    """An operator's order. `job` is the name of the job that it is about, as soon as it is known; "" where it is about
+    none."""
+
+    job: str
+
+
+@contextmanager
+def ordered(
+    recorder: Recorder, access: Access, what: str, request: Message, context: grpc.ServicerContext
+) -> Iterator[Order]:
+    """Name this caller, in the record and in the journals of jobs, as the one who gives the orders of the `with`
+    block."""
+    caller = access.caller(context)
+    given = {name.name: value for name, value in request.ListFields()}
+    words = f"{what} {' '.join(f'{name}={_plain(value)}' for name, value in given.items())}"
+    began = time.monotonic()
+    order = Order("" if what == "job add" else given.get("job" if what == "replan" else "name", ""))
+    with orders_of(str(caller) if caller is not None else f"an operator at {context.peer()}"):
+        try:
+            yield order
+        except Exception as error:
+            took = {"seconds": round(time.monotonic() - began, 3)}
+            recorder.add("order", f"{words}: refused: {error}", job=order.job, data=took, level=Level.WARNING)
+            raise
+        recorder.add("order", words, job=order.job, data={"seconds": round(time.monotonic() - began, 3)})
+
+
+def _plain(value: object) -> str:
+    """Return a field of a request in words."""
+    text = str(value)
+    if not isinstance(value, str) and isinstance(value, Sequence):  # the machines of a job are messages, with names
+        text = ",".join(one if isinstance(one, str) else one.name for one in value)
+    return text if len(text) <= MOST_OF_A_FIELD else f"{text[:MOST_OF_A_FIELD]}..."

@@ -1,11 +1,14 @@
-"""New plans for running jobs: all with fair shares, or one after the other on what the others leave."""
+"""New plans for running jobs: all with fair shares, or one after the other on what the others leave. Several jobs
+migrate at once, so that a job that is late delays no other."""
 
 from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextvars import copy_context
 
 from controlplane.common.log_lines import warning
 from controlplane.planner.evaluate import evaluate
@@ -13,15 +16,75 @@ from controlplane.planner.job import JobError
 from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.plan.limits import limited
 from controlplane.service.admission import AdmissionControl
-from controlplane.service.changeover import Late, Work, change_over
 from controlplane.service.core.turns import SAME, Rate, Turns, goes_on, in_two_steps, worst_first
-from controlplane.service.in_turn import InTurn
 from controlplane.service.network_state import NetworkState
 from controlplane.service.next_plan import UpdateError
 from controlplane.service.residual import with_loads
 from controlplane.service.running import RunningJob
-from controlplane.service.update import Update
+from controlplane.service.threads import InTurn
+from controlplane.service.update import PREPARE_SECONDS, Update
 from controlplane.targets.base import TargetError
+
+LATE_SECONDS = PREPARE_SECONDS + 15.0
+"""Seconds after which a job that has neither migrated nor failed counts as failed."""
+DRAIN_SECONDS = 5.0
+"""Longest wait, in seconds, until nothing of the old versions is left. What is left then takes up room on switches and
+does no other harm."""
+
+Work = Callable[[Callable[[], None]], Update]
+"""A function that changes a job's plan. It calls its argument as soon as the job has migrated."""
+
+
+class Late(UpdateError):
+    """Some jobs did not migrate, and keep what they have; `why` says by name why."""
+
+    def __init__(self, why: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"job {name}: {words}" for name, words in why.items()))
+        self.why = dict(why)
+
+
+class _Change(threading.Thread):
+    def __init__(self, name: str, work: Work) -> None:
+        super().__init__(name=f"change-{name}", daemon=True)
+        self.moved, self.ended = threading.Event(), threading.Event()
+        self.error: Exception | None = None
+        self.result: Update | None = None
+        self._work = work
+        self._context = copy_context()  # with the name of whoever has ordered it
+
+    def run(self) -> None:
+        try:
+            self.result = self._context.run(self._work, self.moved.set)
+        except (UpdateError, TargetError, ValueError) as error:
+            self.error = error
+        finally:
+            self.ended.set()
+            self.moved.set()
+
+
+def change_over(
+    works: Mapping[str, Work], drain: float = DRAIN_SECONDS
+) -> tuple[dict[str, Update | None], dict[str, str]]:
+    """Do all of these at once. Return, by name, the updates of the jobs that have migrated (None where something of the
+    old version is left after `drain` seconds), and why the others have not."""
+    changes = {name: _Change(name, work) for name, work in works.items()}
+    for change in changes.values():
+        change.start()
+    late = time.monotonic() + LATE_SECONDS
+    done: dict[str, Update | None] = {}
+    failures = {}
+    for name, change in changes.items():
+        if not change.moved.wait(max(0.0, late - time.monotonic())):
+            failures[name] = f"it has not changed over within {LATE_SECONDS:g} s"
+        elif change.error is not None:
+            failures[name] = str(change.error)
+    drained = time.monotonic() + drain
+    for name, change in changes.items():
+        if name not in failures:
+            change.ended.wait(max(0.0, drained - time.monotonic()))
+            done[name] = change.result
+    return done, failures
+
 
 TURN_SECONDS = 2.0
 """Seconds for which a change of a job's plan waits for the previous one."""

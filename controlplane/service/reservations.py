@@ -4,24 +4,29 @@ them.
 A reservation is booked only where its guarantee fits beside the guarantees of all others of its time, and of the
 running jobs that do not give way to it. When its time comes, its job is planned together with all that run, of which
 those of a lower priority give way. Where the job is not admitted even so and may preempt, jobs of a lower priority are
-removed from the network (preemption.py); a removed job trains on over torch.distributed.
+removed from the network; a removed job trains on over torch.distributed. Which jobs have to go is planned before any is
+touched, by the guarantees of the jobs that stay and by the room on the switches. Where the reserved job would not be
+admitted even without all of them, none goes. What is planned can still fail (a switch refuses entries, or other jobs
+cannot migrate): then the removed jobs are put back.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from controlplane.common.log_lines import warning
+from controlplane.common.log_lines import of_job, warning
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.times import clock
 from controlplane.planner.reservations import LATEST_SECONDS, Reservation, beside
 from controlplane.service.network import Network
-from controlplane.service.periodic import Periodic
-from controlplane.service.preemption import launch, launch_instead, notify, who_must_go
+from controlplane.service.next_plan import UpdateError
+from controlplane.service.room import deployment_of
 from controlplane.service.running import JobsError, RunningJob
+from controlplane.service.threads import Periodic
+from controlplane.targets.base import TargetError
 
 LOOK_SECONDS = 0.5
 AGAIN_SECONDS = 5.0
@@ -29,7 +34,7 @@ AGAIN_SECONDS = 5.0
 MOST = 1000
 
 
-class Reservations:
+class Reservations(Periodic):
     """The reservations of one network. Thread-safe.
 
     Args:
@@ -38,22 +43,12 @@ class Reservations:
     """
 
     def __init__(self, network: Network, log: Callable[[str], None], now: Callable[[], float] = time.time) -> None:
-        self._network, self._log, self._now = network, log, now
+        super().__init__("reservations", LOOK_SECONDS, log)
+        self._network, self._now = network, now
         self._lock = threading.RLock()
         self._held: dict[str, Reservation] = {one.name: one for one in network.reserved}
         self._problems: dict[str, tuple[float, str]] = {}
         self._in_vain: set[str] = set()  # names for which jobs were removed in vain, which is not done twice
-        self._thread = Periodic("reservations", LOOK_SECONDS, self.look, log)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def end(self) -> None:
-        """Begin no further look at the reservations."""
-        self._thread.end()
-
-    def close(self) -> None:
-        self._thread.close()
 
     def book(self, reservation: Reservation) -> float:
         """Reserve. Return the rate that the job gets in its time, Mbit/s. Raise JobsError or Infeasible, which name
@@ -72,7 +67,7 @@ class Reservations:
             if words := self._network.unkept():
                 del self._held[reservation.name]
                 raise JobsError(f"job {reservation.name} was not reserved: {words}")
-        self._log(f"reserved: {reservation}, {reservation.terms or 'nothing guaranteed'}")
+        self.log(f"reserved: {reservation}, {reservation.terms or 'nothing guaranteed'}")
         return rate
 
     def foresee(self, reservation: Reservation) -> float:
@@ -104,7 +99,7 @@ class Reservations:
                 raise JobsError(f"job {name} is none of tenant {tenant}: an operator may remove it")
             self._forget(name)
         if not held.running:
-            self._log(f"no longer reserved: {held}")
+            self.log(f"no longer reserved: {held}")
         return not held.running
 
     def status(self) -> list[pb.ReservationStatus]:
@@ -160,18 +155,18 @@ class Reservations:
 
     def _end(self, one: Reservation) -> None:
         if one.running and any(job.name == one.name for job in self._network.jobs.staying()):
-            self._log(f"job {one.name}: its reservation is over")
+            self.log(f"job {one.name}: its reservation is over")
             self._network.remove(one.name)
         elif not one.running:
             problem = self._problems.get(one.name, (0.0, "no reason is known"))[1]
-            self._log(warning(f"job {one.name} was never added in the time reserved for it: {problem}"))
+            self.log(warning(f"job {one.name} was never added in the time reserved for it: {problem}"))
         self._drop(one)
 
     def _tell(self, one: Reservation) -> None:
         """Tell the jobs that give way."""
         way = "has less from then on" + (", or is taken off the network" if one.preempt else "")
         for job in self._lower(one):
-            notify(job, f"{way}: {one.name} (priority {one.terms.priority}) begins at {clock(one.start)}", self._log)
+            notify(job, f"{way}: {one.name} (priority {one.terms.priority}) begins at {clock(one.start)}", self.log)
         self._set(replace(one, told=True))
 
     def _lower(self, one: Reservation) -> list[RunningJob]:
@@ -188,14 +183,74 @@ class Reservations:
         problem = launch(self._network, one)
         may = problem and one.preempt and one.name not in self._in_vain
         if may and (gone := who_must_go(self._network, one, self._lower(one))):
-            problem = launch_instead(self._network, one, gone, self._log)
+            problem = launch_instead(self._network, one, gone, self.log)
             if problem:
                 self._in_vain.add(one.name)
         if problem:
             before = self._problems.get(one.name, (0.0, ""))[1]
             self._problems[one.name] = now, problem
             if problem != before:
-                self._log(warning(f"job {one.name} is reserved from now on, and is not admitted: {problem}"))
+                self.log(warning(f"job {one.name} is reserved from now on, and is not admitted: {problem}"))
             return
         self._problems.pop(one.name, None)
         self._set(replace(one, told=True, running=True))
+
+
+REFUSALS = (JobsError, TargetError, UpdateError, ValueError)
+"""Errors that mean that a job is not admitted."""
+
+
+def launch(network: Network, one: Reservation) -> str:
+    """Add a reserved job beside all that run. Return why that is not possible, or ""."""
+    try:
+        network.launch(one.job, one.strategy, one.seed, together=True, terms=one.terms)
+    except REFUSALS as error:
+        return str(error)
+    return ""
+
+
+def who_must_go(network: Network, one: Reservation, lower: Sequence[RunningJob]) -> list[RunningJob]:
+    """Return which of the jobs that give way (`lower`, in the order in which they go) have to be removed so that a
+    reserved job is admitted; none where it is not admitted even without all of them."""
+    count = next((n for n in range(1, len(lower) + 1) if _fits(network, one, lower[:n])), 0)
+    gone = list(lower[:count])
+    for job in reversed(gone[:-1]):  # a job with the lowest priority need not be in the way
+        fewer = [other for other in gone if other is not job]
+        if _fits(network, one, fewer):
+            gone = fewer
+    return gone
+
+
+def launch_instead(network: Network, one: Reservation, gone: Sequence[RunningJob], log: Callable[[str], None]) -> str:
+    """Remove these jobs and add the reserved one. Return why that is not possible, or "". Where it is not, the removed
+    jobs are put back, and their agents join when they are started again."""
+    for job in gone:
+        notify(job, f"is taken off the network for {one.name}, which is not admitted beside it", log)
+        network.remove(job.name)
+    problem = launch(network, one)
+    for job in reversed(gone) if problem else ():
+        try:
+            network.launch(job.updater.job, job.plan.strategy, together=True, terms=job.terms)
+            log(warning(f"job {job.name} is put back: {one.name} is not admitted without it either ({problem})"))
+        except REFUSALS as error:
+            log(warning(f"job {job.name} was taken off for {one.name} and cannot be put back: {error}"))
+    return problem
+
+
+def notify(job: RunningJob, words: str, log: Callable[[str], None]) -> None:
+    """Send these words to a job's agents and to the log."""
+    of_job(log, job.name)(warning(words))
+    for member in job.roster.members().values():
+        member.events.put(pb.Event(notice=pb.Notice(text=f"job {job.name} {words}")))
+
+
+def _fits(network: Network, one: Reservation, gone: Collection[RunningJob]) -> bool:
+    """Return whether a reserved job would be admitted, and have room on the switches, without the jobs `gone`."""
+    stay = [job for job in network.jobs.staying() if job not in gone]
+    try:
+        plan = network.admissions.together(stay, [one])
+        taken = network.switches.taken(without=[job.job_id for job in gone])
+        deployment_of(plan, network.topology, network.kind, network.free_id(), taken=taken)
+    except REFUSALS:
+        return False
+    return True

@@ -15,14 +15,23 @@ from dataclasses import dataclass, field
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.log_lines import warning
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.service import hanging
 from controlplane.service.core import actions, membership
 from controlplane.service.core import events as ev
 from controlplane.service.core.journal import Journal
 from controlplane.service.core.state import MEMBER, RESERVE, Known, Phase, Refused, Stage, State
 from controlplane.service.effects import Effects
 from controlplane.service.epochs import EpochStore
-from controlplane.service.members import Member, round_trips_ms, silent, standing, status, tree_rates, workers
+from controlplane.service.members import (
+    FIRST_SECONDS,
+    Member,
+    Waits,
+    round_trips_ms,
+    silent,
+    standing,
+    status,
+    tree_rates,
+    workers,
+)
 from controlplane.service.plan_changes import PlanChanges
 from controlplane.service.words import progress, wants_to_join
 from controlplane.targets.secret_labels import SecretLabels
@@ -86,7 +95,7 @@ class Roster:
         self.patience = rules.patience
         self._log = log
         self._connections = itertools.count(1)
-        self._waits = hanging.Waits()
+        self._waits = Waits()
         told = self._effects = Effects(configs, epochs, labels, log=log, plan_without=on_lost, journal=journal)
         told.state = membership.begin(
             told.places(configs),
@@ -259,7 +268,7 @@ class Roster:
         To be called ten times a second."""
         with self._lock:
             reported = {
-                node: member.began + hanging.FIRST_SECONDS if member.reported is None else member.reported
+                node: member.began + FIRST_SECONDS if member.reported is None else member.reported
                 for node, member in self.members().items()
             }
             for node, seconds in self._waits.hanging(reported, time.monotonic()).items():

@@ -22,7 +22,7 @@ from controlplane.planner.topology import Topology
 from controlplane.service.entry_changes import EntryChange, between, counts
 from controlplane.service.next_plan import Frame, UpdateError, Wanted, next_plan, same
 from controlplane.service.plan_changes import HandoverError
-from controlplane.service.present import present_state
+from controlplane.service.residual import present_state
 from controlplane.service.room import build_beside, part
 from controlplane.service.roster import Roster
 from controlplane.service.switches import Switches

@@ -25,7 +25,7 @@ from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, parse_bytes, parse_next_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology
-from controlplane.service.events import EventLog
+from controlplane.service.record import EventLog
 from topologies import Emulation, EmulationError
 from topologies.agents import MODULES, JobAgents
 from topologies.command import Say, guarded, stopwatch

@@ -30,7 +30,7 @@ from controlplane.common.rpc.client import ControllerError, ask
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
-from controlplane.service.events import EventLog
+from controlplane.service.record import EventLog
 from controlplane.targets.base import SwitchTarget, TargetError
 from topologies import Emulation, EmulationError
 from topologies.agents import MODULES, JobAgents, Outcome

@@ -22,7 +22,7 @@ print("ended")
 """
 
 
-@pytest.mark.parametrize("module", ["controlplane.service.end_signal", "softswitch.app.end_signal"])
+@pytest.mark.parametrize("module", ["controlplane.service.serving", "softswitch.app.end_signal"])
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_signal_to_another_thread_ends_the_wait(module: str, name: str) -> None:
     command = [sys.executable, "-c", PROGRAM.format(module=module, name=name)]
@@ -63,7 +63,7 @@ def test_an_interrupted_command_prints_no_traceback(monkeypatch: pytest.MonkeyPa
 
 HANGUP = """
 import os, signal, threading
-from controlplane.service.end_signal import EndSignal
+from controlplane.service.serving import EndSignal
 
 def reload():
     print("reloaded", flush=True)

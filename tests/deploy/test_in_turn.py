@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from controlplane.service.in_turn import InTurn
+from controlplane.service.threads import InTurn
 
 SECONDS = 60.0
 

@@ -33,6 +33,7 @@ from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.terms import Terms
 from controlplane.planner.topology import TopologyError
 from controlplane.service import failures
+from controlplane.service.admission import unsettled
 from controlplane.service.controller import job_statuses
 from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
@@ -44,7 +45,6 @@ from controlplane.service.network import Network
 from controlplane.service.next_plan import UpdateError
 from controlplane.service.room import JOB_IDS, deployment_of, first_label, found, job_of, last_label, split
 from controlplane.service.running import JobsError
-from controlplane.service.settled import unsettled
 from controlplane.service.state import StateError, StateFolder, Stored
 from controlplane.targets import fabric
 from controlplane.targets.base import difference

@@ -15,8 +15,7 @@ import pytest
 
 from controlplane.common import command_line
 from controlplane.common.log_lines import Level, Line, failure, is_journal, of_job, printed, to_stderr, warning
-from controlplane.service.events import EventLog
-from controlplane.service.record import Recorder
+from controlplane.service.record import EventLog, Recorder
 from inart.command import VERBS
 from inart.command import main as inart
 

@@ -19,8 +19,7 @@ from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.service.controller import other_traffic
 from controlplane.service.core.others import HOLD_SECONDS, SMOOTH_SECONDS, STEP, Others, OthersSeen, decide
-from controlplane.service.flows import OtherFlows, traffic
-from controlplane.service.measure import Measurements
+from controlplane.service.measure import Measurements, OtherFlows, traffic
 from controlplane.service.others import OtherTraffic
 from controlplane.service.running import RunningJob
 from controlplane.targets.base import Traffic

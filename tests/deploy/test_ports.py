@@ -12,8 +12,8 @@ from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job
 from controlplane.service.core import ports
 from controlplane.service.epochs import EpochStore
+from controlplane.service.failures import PortWatch
 from controlplane.service.network import Network
-from controlplane.service.ports import PortWatch
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.support.memory import MemoryTarget

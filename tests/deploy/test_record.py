@@ -21,9 +21,8 @@ from controlplane.service.controller import Controller
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.journal import orders_of
 from controlplane.service.epochs import EpochStore
-from controlplane.service.events import EventLog
 from controlplane.service.network import Network, Settings
-from controlplane.service.record import Recorder
+from controlplane.service.record import EventLog, Recorder
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.support.memory import MemoryTarget

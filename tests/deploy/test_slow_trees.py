@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.service import slow_trees
+from controlplane.service import trees
 from controlplane.service.epochs import EpochStore
 from controlplane.service.roster import Roster, Rules
-from controlplane.service.slow_trees import SlowTrees, planned_tree_rates
+from controlplane.service.trees import TreeWatch, planned_tree_rates
 from p4src.protocol import ENCODING
 from tests.deploy.job import configs
 
@@ -30,12 +30,13 @@ class Job:
         self.name = "one"
         self.counted = {node: [0.0, 0.0] for node in WORKERS}  # seconds busy, bytes
         self.said: list[str] = []
-        self.watch = SlowTrees(SimpleNamespace(jobs=[self]), self.said.append)  # type: ignore[arg-type]
+        network = SimpleNamespace(jobs=SimpleNamespace(staying=lambda: [self]))
+        self.watch = TreeWatch(network, self.said.append)  # type: ignore[arg-type]
         ((self.tree, self.planned),) = planned_tree_rates(self.roster.configs).items()
 
     def second(self, **parts: float) -> None:
         """Let a second pass in which each worker was busy for this fraction, at a tenth of the planned rate."""
-        self.now += slow_trees.LOOK_SECONDS
+        self.now += trees.LOOK_SECONDS
         for node, busy in parts.items():
             self.counted[node][0] += busy
             self.counted[node][1] += busy * self.planned * 1e6 / 8 / 10
@@ -55,26 +56,26 @@ def job(tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
 
 
 def test_a_slow_tree_is_reported_once_per_plan(job):
-    for _ in range(3 * slow_trees.SLOW_LOOKS):
+    for _ in range(3 * trees.SLOW_LOOKS):
         job.second(w1=1.0, w2=1.0)
     [line] = job.said
     assert f"tree {job.tree} carries" in line and "The plan stays" in line
     job.plan.version = 2
-    for _ in range(2 * slow_trees.SLOW_LOOKS):
+    for _ in range(2 * trees.SLOW_LOOKS):
         job.second(w1=1.0, w2=1.0)
     assert len(job.said) == 2
 
 
 def test_late_rank_is_not_taken_for_a_slow_network(job):
     """The worker has submitted nothing, so the others do not wait for the network."""
-    for _ in range(5 * slow_trees.SLOW_LOOKS):
+    for _ in range(5 * trees.SLOW_LOOKS):
         job.second(w1=1.0, w2=0.0)
     assert not job.said
 
 
 def test_a_silent_rank_is_not_taken_for_a_slow_network(job):
-    for _ in range(slow_trees.SLOW_LOOKS // 2):
+    for _ in range(trees.SLOW_LOOKS // 2):
         job.second(w1=1.0, w2=1.0)
-    for _ in range(5 * slow_trees.SLOW_LOOKS):
+    for _ in range(5 * trees.SLOW_LOOKS):
         job.second(w1=1.0)
     assert not job.said

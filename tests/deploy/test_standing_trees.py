@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.job import Job
-from controlplane.service import standing_trees
 from controlplane.service.core import standing
 from controlplane.service.core.standing import Do, Stand, decide
+from controlplane.service.trees import TreeWatch
 from tests.deploy.memory_network import RACKS
 from tests.support.examples import examples
 from tests.support.waiting import wait_until
@@ -77,7 +77,7 @@ class Standing:
         self.ahead = 0.0
         began = time.monotonic
         monkeypatch.setattr("time.monotonic", lambda: began() + self.ahead)
-        self.looks = standing_trees.StandingTrees(rig.network, rig.log.append)
+        self.looks = TreeWatch(rig.network, rig.log.append)
         self.tree = len(self.job.plan.trees) - 1
 
     def second(self) -> None:

@@ -27,7 +27,7 @@ from controlplane.service import update as update_module
 from controlplane.service.controller import update_reply
 from controlplane.service.epochs import EpochStore
 from controlplane.service.next_plan import Frame, UpdateError
-from controlplane.service.present import apply_changes
+from controlplane.service.residual import apply_changes
 from controlplane.service.room import build_beside, first_label, last_label
 from controlplane.service.roster import Roster, Rules
 from controlplane.service.switches import Switches

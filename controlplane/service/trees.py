@@ -1,0 +1,123 @@
+"""The watch over jobs' trees: those that carry much less than planned, and those that have no result at all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.log_lines import warning
+from controlplane.service.core.standing import Do, Stand, decide
+from controlplane.service.members import lacking
+from controlplane.service.network import Network
+from controlplane.service.running import JobsError, RunningJob
+from controlplane.targets.base import TargetError
+from p4src.protocol import frame_bytes
+
+LOOK_SECONDS = 1.0
+SLOW_PART = 0.5
+"""Part of its planned rate below which a tree is slow."""
+SLOW_LOOKS = 10
+"""Looks in a row that must find a tree slow before the log tells it."""
+
+
+class TreeWatch:
+    """Looks at the trees of all jobs, at most once a second, from one thread. `log` gets one line for each plan whose
+    trees are slow, and for each step that is taken about a tree without a result (core/standing.py decides which).
+
+    About slow trees nothing is changed, since the controller does not guess which link is congested. P4Runtime has no
+    queue lengths, and what switches count is the same for a full queue, for lost packets and for a rank that is late: a
+    guess from it once throttled a job to 1 % because of a late rank. What other traffic takes of a link is declared
+    with `replan --set`.
+    """
+
+    def __init__(self, network: Network, log: Callable[[str], None] = lambda line: None) -> None:
+        self.network, self.log = network, log
+        self._looked = 0.0
+        self._slow: dict[str, dict[int, int]] = {}  # by job and tree: looks in a row that found it slow
+        self._said: dict[str, int] = {}  # by job: the version of the plan for which it was logged
+        self._stands: dict[str, Stand] = {}  # by job
+
+    def look(self) -> None:
+        """Log which trees are slow, and take the steps that are due about those without a result."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        jobs = self.network.jobs.staying()
+        for job in jobs:
+            self._look_at_rates(job)
+            # During a change of plan agents report on the new plan only, whose operations may wait for the old plan's.
+            if job.roster.running and job.roster.state.handover is None:
+                self._look_for_results(job)
+        names = {job.name for job in jobs}
+        self._slow = {name: counts for name, counts in self._slow.items() if name in names}
+        self._said = {name: version for name, version in self._said.items() if name in names}
+        self._stands = {name: stand for name, stand in self._stands.items() if name in names}
+
+    def _look_at_rates(self, job: RunningJob) -> None:
+        rates, planned = job.roster.tree_rates(), planned_tree_rates(job.roster.configs)
+        before = self._slow.get(job.name, {})
+        slow = {tree for tree, rate in rates.items() if rate < SLOW_PART * planned.get(tree, 0.0)}
+        self._slow[job.name] = {tree: before.get(tree, 0) + 1 for tree in slow}
+        found = sorted(tree for tree, looks in self._slow[job.name].items() if looks >= SLOW_LOOKS)
+        version = job.plan.version
+        if not found or self._said.get(job.name) == version:
+            return
+        self._said[job.name] = version
+        words = ", ".join(f"tree {tree} carries {rates[tree]:.4g} of {planned[tree]:.4g} Mbit/s" for tree in found[:4])
+        more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+        self.log(
+            warning(
+                f"job {job.name}: {words}{more}, though every worker sends. The plan stays: where other traffic uses a "
+                "link, say how much of it (replan --set V1-V2.used_bandwidth_mbps=5); else the hosts are the limit"
+            )
+        )
+
+    def _look_for_results(self, job: RunningJob) -> None:
+        standing, moving = job.roster.standing()
+        slowest = {
+            tree.tree: 8e-6 * frame_bytes(config.values_per_packet) / tree.rate_mbps
+            for config in job.roster.configs.values()
+            for tree in config.worker_trees
+            if tree.rate_mbps > 0
+        }
+        before = self._stands.get(job.name, Stand())
+        self._stands[job.name], do, tree = decide(before, job.roster.epoch, standing, moving, slowest)
+        if do == Do.NOTHING:
+            return
+        root, lacks = lacking(job.roster.configs, job.roster.members(), tree)
+        missing = f", of whose parts the root lacks those of {', '.join(lacks)}" if lacks else ""
+        reason = (
+            f"tree {tree} (root {root}) has had no result for {standing[tree]:.0f} s, though all workers wait for "
+            f"one{missing}"
+        )
+        if do == Do.READ_SWITCHES:
+            self.log(warning(f"job {job.name}: {reason}: its switches are read again"))
+            self._read_again(job, tree)
+        elif do == Do.BEGIN_ANEW:
+            job.roster.plan.restart(job.roster.configs, f"{reason}: the job begins anew")
+        else:
+            self.log(warning(f"job {job.name}: {reason}, in another epoch, too: it is taken off the network"))
+            threading.Thread(target=self._refuse, args=(job, reason), name=f"refuse-{job.name}", daemon=True).start()
+
+    def _read_again(self, job: RunningJob, number: int) -> None:
+        """Read the switches of a tree of the running plan again."""
+        tree = job.plan.trees[number]
+        nodes = {node for flow in tree.flows for node in flow.route}
+        nodes.update(node for edge in tree.return_edges for node in edge)
+        for keeper in self.network.switches.keepers:
+            if keeper.target.name in nodes:
+                keeper.read_again()
+
+    def _refuse(self, job: RunningJob, reason: str) -> None:
+        """Remove the job from the network, which may wait for other orders."""
+        with suppress(JobsError, TargetError):
+            self.network.remove(job.name, reason)
+
+
+def planned_tree_rates(configs: Mapping[str, AgentConfig]) -> dict[int, float]:
+    """Return the Mbit/s at which each worker is told to send on each tree."""
+    return {tree.tree: tree.rate_mbps for config in configs.values() for tree in config.worker_trees}
