@@ -125,8 +125,7 @@ def _check(contents: dict[str, bytes]) -> int:
         (Path(folder) / JOBS).write_bytes(contents[JOBS])
         try:
             with StateFolder(Path(folder)) as state:
-                state.kept_off()
-                return len(state.load())
+                return len(state.load().jobs)
         except StateError as error:
             raise BackupError(f"the jobs cannot be used: {error}") from None
 

@@ -51,7 +51,7 @@ from controlplane.service.record import EventLog, Recorder
 from controlplane.service.room import found
 from controlplane.service.running import JobsError
 from controlplane.service.serving import LEAVING_SECONDS, EndSignal, Serving
-from controlplane.service.state import StateError, StateFolder, Stored, default_folder
+from controlplane.service.state import Keeps, Kept, StateError, StateFolder, Stored, default_folder
 from controlplane.service.tenants import QuotasFile, unlimited
 from controlplane.targets.base import SwitchAddress, SwitchTarget, TargetError
 from controlplane.targets.registry import TARGETS
@@ -78,10 +78,10 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         epochs.check()
         quotas = QuotasFile(arguments.quotas, log) if arguments.quotas is not None else unlimited
         state = stack.enter_context(_state(arguments, switches, leadership)) if arguments.keeps else None
-        jobs = state.load() if state is not None else []
-        for stored in jobs:
+        kept = state.load() if state is not None else Keeps()
+        for stored in kept.jobs:
             stored.plan.check(topology)
-        wanted = _first_job(arguments, topology, jobs)
+        wanted = _first_job(arguments, topology, kept.jobs)
         listening = open_listening(arguments, arguments.serve)
         # Switches are not touched before this line.
         labels = epochs.labels()
@@ -99,14 +99,13 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
             topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log, settings=settings
         )
         stack.callback(network.close)
-        begun = state.begun() if state is not None else []
-        _say_strangers(set(there).difference((one.job_id for one in jobs), begun, [arguments.job_id]), log)
+        own = [*(one.job_id for one in kept.jobs), *kept.begun, arguments.job_id]
+        _say_strangers(set(there).difference(own), log)
         if state is not None:
-            network.reserved = state.reserved()
-            network.start(jobs, state.kept_off(), begun)
-            kept = state.keeper(network.keeps, log)
-            network.changed, network.unkept = kept.save, kept.problem
-            before = f"{len(jobs)} jobs as before" if jobs else "no job yet"
+            network.start(kept)
+            keeper = Kept(state, network.keeps, log)
+            network.changed, network.unkept = keeper.save, keeper.problem
+            before = f"{len(kept.jobs)} jobs as before" if kept.jobs else "no job yet"
             log(f"{before}; jobs are kept in {state.path}")
         files = Files(
             arguments, network, connect=connect, log=log, close=lambda target: stack.callback(target.close),

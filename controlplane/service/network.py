@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from controlplane.common.log_lines import of_job, warning
 from controlplane.planner.entries import RuleSet
@@ -35,7 +36,7 @@ from controlplane.service.residual import without
 from controlplane.service.room import JOB_IDS, base_rules, deployment_of, part
 from controlplane.service.roster import GRACE_SECONDS, PATIENCE_SECONDS, Roster, Rules
 from controlplane.service.running import Jobs, JobsError, RunningJob
-from controlplane.service.state import Keeps, Stored
+from controlplane.service.state import Keeps
 from controlplane.service.switches import Switches
 from controlplane.service.tenants import Tenants, unlimited
 from controlplane.service.update import Update, Updater
@@ -192,40 +193,39 @@ class Network:
         self.changed()
         return job
 
-    def start(self, jobs: Sequence[Stored], kept_off: Sequence[str] = (), begun: Iterable[int] = ()) -> None:
+    def start(self, kept: Keeps) -> None:
         """Run the jobs of a controller that ended, as they were, so that their agents carry on. What an operator had
-        disabled (`kept_off`) stays disabled. Entries of jobs that were being added (`begun`, their numbers) are
-        deleted. Raise FabricError where a switch cannot be written."""
+        disabled stays disabled. Entries of jobs that were being added are deleted. Raise FabricError where a switch
+        cannot be written."""
+        self.reserved = kept.reserved
         layout = self.state.parts.layout
         gone = [
-            name for name in kept_off if not layout.has(name)
+            name for name in kept.kept_off if not layout.has(name)
         ]  # not in this topology, which may differ from the last one
-        self.failover.take(Ordered(tuple(name for name in kept_off if name not in gone), ()))
+        self.failover.take(Ordered(tuple(name for name in kept.kept_off if name not in gone), ()))
         if self.state.off:
             self.log(f"disabled as before, until replan --with: {', '.join(self.state.off)}")
         if gone:
             self.log(warning(f"was disabled and is not in the topology any more: {', '.join(gone)}"))
-        for number in begun:
+        for number in kept.begun:
             self.switches.keep(number, None)
-        for stored in jobs:
+        for stored in kept.jobs:
             self.switches.keep(stored.job_id, stored.deployment.rulesets)
         self.switches.rebase(self.base_rules(self.topology, self.state.off))
         changes = self.switches.fill()
         if changes:
             self.log(f"{changes} changes brought the switches to what they shall hold")
-        for stored in jobs:
+        for stored in kept.jobs:
             self.run(stored.plan, stored.deployment, stored.job_id, stored.job, stored.terms)
-        self.replanning.fair = not all(stored.terms.usual for stored in jobs)
-
-    def stored(self) -> list[Stored]:
-        """Return the jobs as they are now, for a controller that starts again."""
-        return [job.stored() for job in self.jobs]
+        self.replanning.fair = not all(stored.terms.usual for stored in kept.jobs)
 
     def keeps(self) -> Keeps:
         """Return everything that a controller which starts again must know. The jobs that are being added are read
         first: a job whose addition ends meanwhile is then in both lists, and not missing in both."""
         begun = list(self.jobs.begun)
-        return self.stored(), self.taken_out(), begun, self.reserved
+        # Only an operator enables these again.
+        off = [name for name, why in self.state.off.items() if why in (Why.OPERATOR, Why.CORRUPTS)]
+        return Keeps([job.stored() for job in self.jobs], off, begun, self.reserved)
 
     def launch(
         self,
@@ -357,30 +357,15 @@ class Network:
         servers = self.topology.servers
         return next((server for server in servers if self.topology.address(server) in addresses), "")
 
-    def taken_out(self) -> list[str]:
-        """Return what an operator has disabled, for a controller that starts again: only an operator enables it."""
-        return [name for name, why in self.state.off.items() if why in (Why.OPERATOR, Why.CORRUPTS)]
-
     def free_id(self) -> int:
         """Return the lowest number that no job has, running or on a switch."""
         used = {*self.switches.jobs(), *(job.job_id for job in self.jobs)}
         return next(number for number in range(1, JOB_IDS) if number not in used)
 
-    def replan(
-        self,
-        name: str = "",
-        *,
-        given: Topology | None = None,
-        changes: Sequence[str] = (),
-        off: Sequence[str] = (),
-        restored: Sequence[str] = (),
-        strategy: str | None = None,
-        dry_run: bool = False,
-        soon: bool = False,
-    ) -> Update:
-        """Change a job's plan as an operator orders it (`orders.Replan`). Raise the errors of `orders.replan`."""
-        order = Replan(name, given, tuple(changes), tuple(off), tuple(restored), strategy, dry_run, soon)
-        return replan(self, order)
+    def replan(self, name: str = "", **order: Any) -> Update:
+        """Change a job's plan as an operator orders it; `order` has the other fields of `orders.Replan`. Raise the
+        errors of `orders.replan`."""
+        return replan(self, Replan(name, **order))
 
     def close(self) -> None:
         """End the jobs' rosters and stop watching the switches, whose rules stay. Wait for a plan being made."""

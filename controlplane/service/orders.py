@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,9 +44,9 @@ class Replan:
 
     name: str = ""
     given: Topology | None = None
-    changes: tuple[str, ...] = ()
-    off: tuple[str, ...] = ()
-    restored: tuple[str, ...] = ()
+    changes: Sequence[str] = ()
+    off: Sequence[str] = ()
+    restored: Sequence[str] = ()
     strategy: str | None = None
     dry_run: bool = False
     soon: bool = False
@@ -83,7 +83,7 @@ def replan(network: Network, order: Replan) -> Update:
             for job in concerned
         }
         if order.takes_effect:
-            network.failover.take(Ordered(order.off, order.restored))
+            network.failover.take(Ordered(tuple(order.off), tuple(order.restored)))
             for job in jobs:
                 job.use_again(order.restored)
     if order.takes_effect:

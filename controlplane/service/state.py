@@ -8,10 +8,10 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.inputs import parse_json
@@ -24,8 +24,6 @@ from controlplane.planner.reservations import Reservation
 from controlplane.planner.rules import Deployment
 from controlplane.planner.terms import USUAL, Terms
 from controlplane.service.core.journal import Journal, Record
-
-T = TypeVar("T")
 
 ACTIONS: dict[str, type[Forward] | type[Replicate] | type[Aggregate]] = {
     "forward": Forward,
@@ -52,8 +50,15 @@ class Stored:
     job: Job | None = None
 
 
-Keeps = tuple[Iterable[Stored], Iterable[str], Iterable[int], Iterable[Reservation]]
-"""Jobs, what an operator has disabled, the numbers of jobs that are being added, and reservations."""
+@dataclass(frozen=True)
+class Keeps:
+    """State that a controller needs when it starts again: the jobs, what an operator has disabled, the numbers of jobs
+    that are being added (switches may have entries of them), and the reservations."""
+
+    jobs: Sequence[Stored] = ()
+    kept_off: Sequence[str] = ()
+    begun: Sequence[int] = ()
+    reserved: tuple[Reservation, ...] = ()
 
 
 def default_folder(addresses: Iterable[str]) -> Path:
@@ -86,27 +91,17 @@ class StateFolder:
                 "(inart job add), or end it"
             ) from None
 
-    def load(self) -> list[Stored]:
-        """Return the stored jobs."""
-        return self._read(lambda data: [_job(entry) for entry in data["jobs"]])
-
-    def kept_off(self) -> list[str]:
-        """Return the switches, links ("V1-V2") and servers that an operator had disabled."""
-        return self._read(lambda data: [_name(name) for name in data.get("kept_off", [])])
-
-    def begun(self) -> list[int]:
-        """Return the numbers of jobs that were being added when the state was stored: switches may have entries of
-        them."""
-        return self._read(lambda data: [int(number) for number in data.get("begun", [])])
-
-    def reserved(self) -> tuple[Reservation, ...]:
-        """Return the stored reservations."""
-        return tuple(self._read(lambda data: [Reservation.from_json(one) for one in data.get("reserved", [])]))
-
-    def _read(self, what: Callable[[Mapping[str, Any]], list[T]]) -> list[T]:
+    def load(self) -> Keeps:
+        """Return what was stored last; nothing where nothing was."""
         try:
             text = self._stored()
-            return what(parse_json(text)) if text else []
+            data = parse_json(text) if text else {"jobs": []}
+            return Keeps(
+                [_job(entry) for entry in data["jobs"]],
+                [_name(name) for name in data.get("kept_off", [])],
+                [int(number) for number in data.get("begun", [])],
+                tuple(Reservation.from_json(one) for one in data.get("reserved", [])),
+            )
         except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             where = self.path / "jobs.json"
             raise StateError(f"{where} cannot be used ({error}): move it away to begin without jobs") from None
@@ -122,27 +117,20 @@ class StateFolder:
         """Replace the stored text, all or nothing. Raise OSError where it cannot be written."""
         replace_file(self.path / "jobs.json", text.encode(), 0o666)
 
-    def save(
-        self,
-        jobs: Iterable[Stored],
-        kept_off: Iterable[str] = (),
-        begun: Iterable[int] = (),
-        reserved: Iterable[Reservation] = (),
-    ) -> None:
-        """Replace the stored state, all or nothing, also when the machine stops meanwhile. `begun` has the numbers of
-        jobs that are being added."""
+    def save(self, keeps: Keeps) -> None:
+        """Replace the stored state, all or nothing, also when the machine stops meanwhile."""
         with self._saving:
-            data = {"jobs": [_json(one) for one in jobs], "kept_off": sorted(kept_off), "begun": sorted(begun)}
-            data["reserved"] = [one.to_json() for one in reserved]
+            data = {
+                "jobs": [_json(one) for one in keeps.jobs],
+                "kept_off": sorted(keeps.kept_off),
+                "begun": sorted(keeps.begun),
+                "reserved": [one.to_json() for one in keeps.reserved],
+            }
             self._store(json.dumps(data))
 
     def journal(self, job_id: int, log: Callable[[str], None]) -> Journal:
         """Return a journal of a job's events that is kept in a file of this folder."""
         return JournalFile(self.path / "journal" / f"job-{job_id}.jsonl", log).journal()
-
-    def keeper(self, what: Callable[[], Keeps], log: Callable[[str], None]) -> Kept:
-        """Return an object that stores what `what` returns, whenever its `save` is called."""
-        return Kept(self, what, log)
 
     @property
     def closed(self) -> bool:
@@ -179,7 +167,7 @@ class Kept:
         with self._saving:
             before = self._problem
             try:
-                self._folder.save(*self._what())
+                self._folder.save(self._what())
                 self._problem = ""
             except OSError as error:
                 self._problem = f"jobs cannot be kept in {self._folder.path}: {error.strerror or error}"

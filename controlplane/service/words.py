@@ -4,28 +4,30 @@ messages."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, fields
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.service.core import actions
 from controlplane.service.core import events as ev
 
+KINDS: dict[type[actions.Word], str] = {
+    actions.Waiting: "waiting",
+    actions.Configure: "configuration",
+    actions.Prepare: "prepare",
+    actions.Abort: "abort",
+    actions.Dismiss: "refused",
+    actions.SwitchOver: "switch_over",
+    actions.Withdraw: "withdraw",
+    actions.Retire: "retire",
+}
+"""The message (the field of pb.Event) for each action, whose fields are its own, but for the agent's configuration."""
+
 
 def wants_to_join(request: pb.JoinRequest, peer: str, connection: int) -> ev.Joined:
     """Return the event for an agent's request to join, on a connection of this number."""
-    return ev.Joined(
-        connection,
-        request.node,
-        tuple(request.addresses),
-        request.role,
-        request.version,
-        request.agent,
-        request.process,
-        peer,
-        request.running_epoch,
-        request.running_digest,
-        request.take_over,
-    )
+    given = {field.name: getattr(request, field.name) for field in fields(ev.Joined) if hasattr(request, field.name)}
+    return ev.Joined(connection=connection, peer=peer, **given | {"addresses": tuple(request.addresses)})
 
 
 def progress(report: pb.UpdateReport) -> ev.Prepared | ev.Drained:
@@ -40,26 +42,13 @@ def message(word: actions.Word, node: str, configuration: Callable[[str, int], A
     """Return the message for an action (`word`) to a node's agent; None where the action ends its stream of events.
     `configuration` returns, by node and epoch, what the agent gets: with the epoch's key, and with the labels that are
     on the wire."""
-    event = pb.Event()
-    match word:
-        case actions.Waiting(missing, reason):
-            event.waiting.CopyFrom(pb.Waiting(missing=missing, reason=reason))
-        case actions.Configure(epoch):
-            config = configuration(node, epoch)
-            event.configuration.agent_config, event.configuration.digest = config.dumps(), config.digest
-        case actions.Prepare(epoch, again):
-            config = configuration(node, epoch)
-            event.prepare.CopyFrom(pb.Prepare(agent_config=config.dumps(), digest=config.digest, again=again))
-        case actions.Abort(reason, nodes):
-            event.abort.CopyFrom(pb.Abort(reason=reason, nodes=nodes))
-        case actions.Dismiss(reason):
-            event.refused.CopyFrom(pb.Refused(reason=reason))
-        case actions.SwitchOver(epoch, first_operation, given):
-            event.switch_over.CopyFrom(pb.SwitchOver(epoch=epoch, first_operation=first_operation, given=given))
-        case actions.Withdraw(epoch, reason):
-            event.withdraw.CopyFrom(pb.Withdraw(epoch=epoch, reason=reason))
-        case actions.Retire(epoch):
-            event.retire.CopyFrom(pb.Retire(epoch=epoch))
-        case actions.End():
-            return None
-    return event
+    if isinstance(word, actions.End):
+        return None
+    if isinstance(word, actions.Configure | actions.Prepare):
+        config = configuration(node, word.epoch)
+        given: dict[str, object] = {"agent_config": config.dumps(), "digest": config.digest}
+        if isinstance(word, actions.Prepare):
+            given["again"] = word.again
+    else:
+        given = asdict(word)
+    return pb.Event(**{KINDS[type(word)]: given})

@@ -26,6 +26,7 @@ from controlplane.service.pair.leadership import Leadership
 from controlplane.service.pair.shared_state import SharedEpochs, SharedState
 from controlplane.service.pair.store import FolderStore
 from controlplane.service.room import found
+from controlplane.service.state import Kept
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.support.memory import MemoryTarget
@@ -52,8 +53,8 @@ class One:
             )
             stack.callback(self.network.close)
             network = self.network
-            network.start(state.load(), state.kept_off(), state.begun())
-            kept = state.keeper(network.keeps, self.log.append)
+            network.start(state.load())
+            kept = Kept(state, network.keeps, self.log.append)
             network.changed, network.unkept = kept.save, kept.problem
             self.controller = Controller(self.network, log=self.log.append)
             bound = serving.listen(f"127.0.0.1:{port}")
@@ -151,7 +152,7 @@ def test_what_a_job_was_promised_is_in_the_store_as_soon_as_the_job_is(pair: Pai
     assert job.terms == Terms(2.0, 5.0, 1)
     assert pair.ones[1].network.replanning.fair, "terms are of no use to jobs that are not planned together"
     with SharedState(pair.folder / "look", pair.ones[1].leadership) as state:
-        assert state.begun() == []
+        assert state.load().begun == []
 
 
 def test_what_is_refused_is_not_asked_again(pair: Pair) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from controlplane.cli.backup import main
 from controlplane.planner.job import Job
 from controlplane.service.epochs import EpochStore
 from controlplane.service.record import Recorder
-from controlplane.service.state import StateFolder
+from controlplane.service.state import Keeps, StateFolder
 from tests.deploy.memory_network import MemoryNetwork
 
 A = Job("A", ("h1", "h4"), ("h2",), 10**6)
@@ -33,7 +34,7 @@ def test_what_is_restored_is_what_was_kept_and_epochs_never_go_back(rig, tmp_pat
     """The backup is made while the controller has its folder; another machine's controller then starts with it."""
     file, there = tmp_path / "network.tar.gz", tmp_path / "there"
     with StateFolder(tmp_path / "state") as state:
-        state.save(rig.network.stored(), ["s1"])
+        state.save(replace(rig.network.keeps(), kept_off=["s1"]))
         Recorder(state.path / "log").line("job A: something")
         epoch = EpochStore(tmp_path / "epoch").next()
         assert order("backup", file, tmp_path) == 0
@@ -42,7 +43,7 @@ def test_what_is_restored_is_what_was_kept_and_epochs_never_go_back(rig, tmp_pat
     assert file.stat().st_mode & 0o077 == 0, "it has the secret"
     assert order("restore", file, there) == 0
     with StateFolder(there / "state") as state:
-        assert (state.load(), state.kept_off()) == (kept, ["s1"])
+        assert state.load() == kept and kept.kept_off == ["s1"]
     assert [entry.text for entry in Recorder(there / "state" / "log").read().entries] == ["job A: something"]
     old, new = EpochStore(tmp_path / "epoch"), EpochStore(there / "epoch")
     assert new.key(7) == old.key(7), "switches' entries and agents' keys stay readable"
@@ -55,16 +56,16 @@ def test_what_is_restored_is_what_was_kept_and_epochs_never_go_back(rig, tmp_pat
 def test_other_jobs_and_a_running_controller_are_not_overwritten(rig, tmp_path, capsys):
     file = tmp_path / "network.tar.gz"
     with StateFolder(tmp_path / "state") as state:
-        state.save(rig.network.stored())
+        state.save(rig.network.keeps())
         assert order("backup", file, tmp_path) == 0
         assert order("restore", file, tmp_path) == 1
         assert "another controller of this network runs" in capsys.readouterr().err
-        state.save([])
+        state.save(Keeps())
     assert order("restore", file, tmp_path) == 1
     assert "has other jobs: --force" in capsys.readouterr().err
     assert order("restore", file, tmp_path, "--force") == 0
     with StateFolder(tmp_path / "state") as state:
-        assert [stored.plan.job for stored in state.load()] == [A]
+        assert [stored.plan.job for stored in state.load().jobs] == [A]
     assert (tmp_path / "state" / "jobs.json.before").exists()
     (tmp_path / "epoch.secret").write_bytes(b"x" * 32)
     assert order("restore", file, tmp_path) == 1
@@ -75,7 +76,7 @@ def test_other_jobs_and_a_running_controller_are_not_overwritten(rig, tmp_path, 
 def test_what_is_no_backup_changes_nothing(rig, tmp_path, capsys, what):
     file, there = tmp_path / "network.tar.gz", tmp_path / "there"
     with StateFolder(tmp_path / "state") as state:
-        state.save(rig.network.stored())
+        state.save(rig.network.keeps())
     assert order("backup", file, tmp_path) == 0
     if what == "cut off":
         file.write_bytes(file.read_bytes()[:-300])
@@ -97,7 +98,7 @@ def test_a_folder_in_which_nothing_is_kept_is_said(tmp_path, capsys):
     assert order("backup", tmp_path / "x.tar.gz", tmp_path) == 1
     assert "nothing is kept in" in capsys.readouterr().err
     with StateFolder(tmp_path / "state") as state:
-        state.save([])
+        state.save(Keeps())
     assert order("backup", tmp_path / "x.tar.gz", tmp_path) == 1
     assert "there is no secret beside" in capsys.readouterr().err
     assert main(["backup", str(tmp_path / "x.tar.gz")]) == 1

@@ -14,7 +14,7 @@ import pytest
 from controlplane.service.core import actions, membership
 from controlplane.service.core import events as ev
 from controlplane.service.core import journal as journals
-from controlplane.service.core.journal import Journal, ordered_by, replay
+from controlplane.service.core.journal import Journal, event_from_json, ordered_by, replay
 from controlplane.service.core.state import NodeState, Phase, Stage
 from tests.deploy.core_job import ROLES, CoreJob, places
 
@@ -278,7 +278,7 @@ def test_journal_that_is_not_one_is_refused(records, words):
 def test_event_that_is_none_is_refused():
     for data in ({"kind": "Lift"}, {"kind": "Left", "conection": 1}, {}):
         with pytest.raises(ValueError, match="not an event"):
-            ev.from_json(data)
+            event_from_json(data)
 
 
 # -- whatever happens, in any order ------------------------------------------------------------------------------------

@@ -274,7 +274,7 @@ def test_files(served, tmp_path, kind):
     if kind == "state":
         rig, *_ = served
         with StateFolder(tmp_path / "whole") as state:
-            state.save(rig.network.stored())
+            state.save(rig.network.keeps())
         root = json.loads((tmp_path / "whole/jobs.json").read_text())
     source = random.Random(kind)
     ways = list(places(root)) if not isinstance(root, str) else []

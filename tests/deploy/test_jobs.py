@@ -45,7 +45,7 @@ from controlplane.service.network import Network
 from controlplane.service.next_plan import UpdateError
 from controlplane.service.room import JOB_IDS, deployment_of, first_label, found, job_of, last_label, split
 from controlplane.service.running import JobsError
-from controlplane.service.state import StateError, StateFolder, Stored
+from controlplane.service.state import Keeps, Kept, StateError, StateFolder, Stored
 from controlplane.targets import fabric
 from controlplane.targets.base import difference
 from controlplane.targets.fabric import FabricError
@@ -229,7 +229,7 @@ def test_agents_of_a_job_that_is_removed_are_told_and_no_others(rig):
 
 def test_controller_that_starts_again_finds_its_jobs_as_they_were(rig):
     with StateFolder(rig.folder / "state") as state:
-        rig.network.changed = lambda: state.save(rig.network.stored())
+        rig.network.changed = lambda: state.save(rig.network.keeps())
         one, two = rig.add(ONE), rig.add(TWO)
         one.updater.update(one.updater.state(changes=["c1.aggregation_mbps=1"]), "atp")
         with pytest.raises(StateError, match="another controller of this network runs"):
@@ -264,7 +264,7 @@ def test_controller_that_starts_again_adopts_agents_that_run_with_secret_labels(
     the agents' configurations stay.
     """
     with StateFolder(rig.folder / "state") as state:
-        rig.network.changed = lambda: state.save(rig.network.stored())
+        rig.network.changed = lambda: state.save(rig.network.keeps())
         one = rig.add(ONE)
     roles = {node: config.role for node, config in one.roster.configs.items()}
     joined = {
@@ -302,7 +302,7 @@ def test_a_job_that_cannot_be_kept_is_not_added_and_the_others_run_on(rig, until
 
     monkeypatch.setattr("controlplane.service.state.os.fsync", sync)
     with StateFolder(rig.folder / "state") as state:
-        kept = state.keeper(lambda: (rig.network.stored(), (), ()), rig.log.append)
+        kept = Kept(state, rig.network.keeps, rig.log.append)
         rig.network.changed, rig.network.unkept = kept.save, kept.problem
         one = rig.add(ONE)
         snapshots = [switch.snapshot() for switch in rig.switches.values()]
@@ -314,9 +314,11 @@ def test_a_job_that_cannot_be_kept_is_not_added_and_the_others_run_on(rig, until
         assert sum("cannot be kept" in line for line in rig.log) == 1
         full.clear()
         until(lambda: any("are kept in" in line for line in rig.log), "it is tried again")
-        assert [(stored.plan.job.name, stored.plan.version) for stored in state.load()] == [("one", one.plan.version)]
+        assert [(stored.plan.job.name, stored.plan.version) for stored in state.load().jobs] == [
+            ("one", one.plan.version)
+        ]
         rig.add(TWO)
-        assert len(state.load()) == 2
+        assert len(state.load().jobs) == 2
 
 
 def test_a_folder_that_cannot_be_made_is_reported():
@@ -330,10 +332,10 @@ def test_switches_in_maintenance_stay_so_after_a_restart_of_the_controller(rig):
     """
     both = Job("both", TWO.workers, (*TWO.parameter_servers, *ACROSS.parameter_servers), 1_000_000)
     with StateFolder(rig.folder / "state") as state:
-        rig.network.changed = lambda: state.save(rig.network.stored(), rig.network.taken_out())
+        rig.network.changed = lambda: state.save(rig.network.keeps())
         with pytest.raises(JobsError, match="there is no job; c2 disabled all the same, until --with c2"):
             rig.network.replan(off=["c2"])
-        assert state.kept_off() == ["c2"], "also where no plan changes"
+        assert state.load().kept_off == ["c2"], "also where no plan changes"
         rig.add(both)
         server = both.parameter_servers[0]
         rig.network.replan(off=["c1", "a2-c3", server])
@@ -343,7 +345,8 @@ def test_switches_in_maintenance_stay_so_after_a_restart_of_the_controller(rig):
     rig.network.close()
     with StateFolder(rig.folder / "state") as state:
         rig.network = rig.open()
-        rig.network.start(state.load(), [*state.kept_off(), "x9"])
+        kept = state.load()
+        rig.network.start(replace(kept, kept_off=[*kept.kept_off, "x9"]))
     assert rig.network.state.kept_off == dict.fromkeys(["a2-c3", "c1", server], "operator")
     assert any("disabled as before, until replan --with: a2-c3, c1" in line for line in rig.log)
     assert any("not in the topology any more: x9" in line for line in rig.log)
@@ -358,7 +361,7 @@ def test_switches_in_maintenance_stay_so_after_a_restart_of_the_controller(rig):
 
 def test_unreadable_state_is_reported(tmp_path):
     with StateFolder(tmp_path) as state:
-        assert state.load() == []
+        assert state.load().jobs == []
         (tmp_path / "jobs.json").write_text('{"jobs": [{}]}')
         with pytest.raises(StateError, match="move it away to begin without jobs"):
             state.load()
@@ -740,8 +743,8 @@ def test_stored_jobs_round_trip_through_a_file(tmp_path, kind):
     plan = get_strategy("inart")(TREE, ONE)
     deployment = deployment_of(plan, TREE, kind, 7)
     with StateFolder(tmp_path) as state:
-        state.save([Stored(7, plan, deployment)])
-        (back,) = state.load()
+        state.save(Keeps([Stored(7, plan, deployment)]))
+        (back,) = state.load().jobs
     assert back.plan == plan
     assert back.deployment.agents == deployment.agents
     assert back.deployment.next_label == deployment.next_label

@@ -26,6 +26,7 @@ from controlplane.service.pair.etcd import EtcdStore
 from controlplane.service.pair.leadership import BEAT, LEADER, Leadership, NotLeading
 from controlplane.service.pair.shared_state import SharedEpochs, SharedState
 from controlplane.service.pair.store import FolderStore, Store, StoreError, Value
+from controlplane.service.state import Keeps
 from p4src.protocol import ENCODING
 from tests.deploy.fake_switch import FakeSwitch
 from topologies.ports import free_ports
@@ -260,10 +261,10 @@ def test_the_only_controller_of_a_network_becomes_one_of_a_pair(ones, tmp_path):
     shared = SharedEpochs(tmp_path / "epoch", first.leadership)
     assert shared.next() > before and shared.key(1) == key
     with SharedState(tmp_path / "state", first.leadership) as state:
-        assert state.kept_off() == ["s1"]
-        state.save([], ["s2"])
+        assert state.load().kept_off == ["s1"]
+        state.save(Keeps(kept_off=["s2"]))
     with SharedState(tmp_path / "elsewhere", first.leadership) as state:
-        assert state.kept_off() == ["s2"] and state.load() == []
+        assert state.load() == Keeps([], ["s2"], [])
 
 
 def test_addresses_of_several_controllers():

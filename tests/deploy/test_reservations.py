@@ -243,12 +243,12 @@ def test_a_reservation_can_be_cancelled_before_and_is_dropped_with_its_job(rig, 
 
 def test_a_controller_that_starts_again_knows_what_is_reserved(rig, clock, reservations, tmp_path):
     with StateFolder(tmp_path / "state") as state:
-        rig.network.changed = lambda: state.save(*rig.network.keeps())
+        rig.network.changed = lambda: state.save(rig.network.keeps())
         reservations.book(reserved(preempt=True, notice=60.0))
         reservations.book(reserved("open", until=math.inf, start=NOON + 9000))
         clock.now = NOON + 3600
         reservations.look()
-        rig.network.reserved = state.reserved()
+        rig.network.reserved = state.load().reserved
     again = Reservations(rig.network, rig.log.append, lambda: clock.now)
     assert [(one.name, one.running, one.until) for one in again.status()] == [
         ("later", True, NOON + 7200), ("open", False, 0.0),

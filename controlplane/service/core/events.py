@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from dataclasses import dataclass
 
 from controlplane.service.core.state import Place
 
@@ -208,25 +206,3 @@ Event = (
     | EpochNotStored
     | EpochRetried
 )
-
-KINDS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
-
-
-def to_json(event: Event) -> dict[str, Any]:
-    """Return an event as an object of JSON: its kind and its fields."""
-    return {"kind": type(event).__name__, **asdict(event)}
-
-
-def from_json(data: Mapping[str, Any]) -> Event:
-    """Return the event that `to_json` has written; raise ValueError where the data is no event."""
-    kind = KINDS.get(data.get("kind", ""))
-    if kind is None:
-        raise ValueError(f"{data.get('kind')!r} is not an event; events are {', '.join(KINDS)}")
-    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    del fields["kind"]
-    if "places" in fields:
-        fields["places"] = tuple(Place(*place) for place in fields["places"])
-    try:
-        return kind(**fields)
-    except TypeError as error:
-        raise ValueError(f"not an event: {error}") from None

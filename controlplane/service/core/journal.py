@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, is_dataclass
+from enum import StrEnum
+from itertools import repeat
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from controlplane.service.core import events as ev
 from controlplane.service.core.membership import decide
-from controlplane.service.core.state import Handover, Known, Node, NodeState, Phase, Place, Stage, Starting, State
+from controlplane.service.core.state import State
 
 KEPT = 5000
 """Most events in one part of the journal."""
@@ -24,6 +27,7 @@ ordered_by: ContextVar[str] = ContextVar("ordered_by", default="the controller")
 """Name, for the journal, of the person or program whose order is being carried out."""
 
 Record = dict[str, Any]
+KINDS: Mapping[str, type[ev.Event]] = {kind.__name__: kind for kind in get_args(ev.Event)}
 
 
 @contextmanager
@@ -56,7 +60,13 @@ class Journal:
         if not self._now or len(self._now) > KEPT:
             self._before, self._now = self._now, []
             self._append({"kind": "State", "by": self._by, **state_to_json(state)})
-        record = {"time": round(clock, 3), "now": now, "by": who(state, event), **ev.to_json(event)}
+        record = {
+            "time": round(clock, 3),
+            "now": now,
+            "by": who(state, event),
+            "kind": type(event).__name__,
+            **asdict(event),
+        }
         self._append(record)
         self.heard(record)
 
@@ -75,12 +85,12 @@ def replay(records: Iterable[Mapping[str, Any]]) -> State:
     state: State | None = None
     for record in records:
         if record.get("kind") == "State":
-            state = state_from_json(record)
+            state = from_json(State, {name: value for name, value in record.items() if name not in ("kind", "by")})
         elif state is None:
             raise ValueError("a journal begins with the state in which its first event was decided")
         else:
             fields = {name: value for name, value in record.items() if name not in ("time", "now", "by")}
-            state, _ = decide(state, ev.from_json(fields), record["now"])
+            state, _ = decide(state, event_from_json(fields), record["now"])
     if state is None:
         raise ValueError("the journal is empty")
     return state
@@ -106,40 +116,41 @@ def who(state: State, event: ev.Event) -> str:
 
 def state_to_json(state: State) -> Record:
     """Return a state as an object of JSON. All keys of its mappings are names, so they are strings, as JSON needs."""
-    return {**asdict(state), "handover": None if state.handover is None else _handover_to_json(state.handover)}
+    data = asdict(state)
+    if state.handover is not None:
+        data["handover"]["drained"] = sorted(state.handover.drained)
+    return data
 
 
-def _handover_to_json(handover: Handover) -> Record:
-    return {**asdict(handover), "drained": sorted(handover.drained)}
+def event_from_json(data: Mapping[str, Any]) -> ev.Event:
+    """Return the event of a record's kind and fields; raise ValueError where the data is no event."""
+    kind = KINDS.get(data.get("kind", ""))
+    if kind is None:
+        raise ValueError(f"{data.get('kind')!r} is not an event; events are {', '.join(KINDS)}")
+    event: ev.Event = from_json(kind, {name: value for name, value in data.items() if name != "kind"})
+    return event
 
 
-def state_from_json(data: Mapping[str, Any]) -> State:
-    """Return the state that `state_to_json` has written."""
-    fields = {name: value for name, value in data.items() if name not in ("kind", "by")}
-    starting, handover = data["starting"], data["handover"]
-    fields["known"] = {node: Known(**known) for node, known in data["known"].items()}
-    fields["nodes"] = {
-        node: Node(**{**one, "state": NodeState(one["state"]), "running": tuple(one["running"])})
-        for node, one in data["nodes"].items()
-    }
-    fields["phase"] = Phase(data["phase"])
-    if starting is not None:
-        fields["starting"] = Starting(
-            starting["carried_on"],
-            tuple(starting["without"]),
-            starting["joined"],
-            Phase(starting["before"]),
-            starting["retried"],
-        )
-    if handover is not None:
-        fields["handover"] = Handover(
-            **{
-                **handover,
-                "stage": Stage(handover["stage"]),
-                "places": tuple(Place(*place) for place in handover["places"]),
-                "done": {node: tuple(done) for node, done in handover["done"].items()},
-                "drained": frozenset(handover["drained"]),
-                "repeated": tuple(handover["repeated"]),
-            }
-        )
-    return State(**fields)
+def from_json(kind: Any, data: Any) -> Any:
+    """Return the value of a type of the core that `asdict` has made `data` of, also after a way through JSON.
+
+    The type is a dataclass, a NamedTuple, an enum, a tuple, a frozenset or a mapping of such, or one or None of them.
+    Raise ValueError where the data is none.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return None if data is None else from_json(arguments[0], data)
+    if origin in (tuple, frozenset):
+        kinds = arguments if origin is tuple and arguments[-1] is not ... else repeat(arguments[0])
+        return origin(from_json(one, value) for one, value in zip(kinds, data, strict=False))
+    if origin is Mapping:
+        return {name: from_json(arguments[1], value) for name, value in data.items()}
+    hints = get_type_hints(kind) if is_dataclass(kind) or issubclass(kind, tuple) else {}
+    try:
+        if is_dataclass(kind):
+            return kind(**{name: from_json(hints.get(name, str), value) for name, value in data.items()})
+        if hints:
+            return kind(*(from_json(hint, value) for hint, value in zip(hints.values(), data, strict=True)))
+        return kind(data) if issubclass(kind, StrEnum) else data
+    except TypeError as error:
+        raise ValueError(f"not an event, or no state, of this version: {error}") from None
