@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from itertools import repeat
 from types import UnionType
@@ -145,12 +145,12 @@ def from_json(kind: Any, data: Any) -> Any:
         return origin(from_json(one, value) for one, value in zip(kinds, data, strict=False))
     if origin is Mapping:
         return {name: from_json(arguments[1], value) for name, value in data.items()}
-    hints = get_type_hints(kind) if is_dataclass(kind) or issubclass(kind, tuple) else {}
+    hints = get_type_hints(kind) if hasattr(kind, "__annotations__") else {}
     try:
-        if is_dataclass(kind):
-            return kind(**{name: from_json(hints.get(name, str), value) for name, value in data.items()})
-        if hints:
+        if issubclass(kind, tuple):
             return kind(*(from_json(hint, value) for hint, value in zip(hints.values(), data, strict=True)))
+        if isinstance(data, Mapping):
+            return kind(**{name: from_json(hints.get(name, str), value) for name, value in data.items()})
         return kind(data) if issubclass(kind, StrEnum) else data
     except TypeError as error:
         raise ValueError(f"not an event, or no state, of this version: {error}") from None
