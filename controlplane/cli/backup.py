@@ -48,8 +48,7 @@ def folder_of(arguments: argparse.Namespace) -> Path:
 
 def backup(state: Path, epochs: Path, output: Path) -> int:
     """Write a backup of a state folder and its epoch's files, and return the number of jobs. Raise BackupError or
-    OSError where that fails.
-    """
+    OSError where that fails."""
     if not (state / JOBS).exists():
         raise BackupError(f"nothing is kept in {state}: is that the network's folder? (inart serve says where it is)")
     files = {name: state / name for path in state.rglob("*") if KEPT.fullmatch(name := str(path.relative_to(state)))}
@@ -117,8 +116,7 @@ def _read(source: Path) -> dict[str, bytes]:
 
 def _check(contents: dict[str, bytes]) -> int:
     """Check that a controller could start with these files, and return how many jobs they have; raise BackupError
-    otherwise.
-    """
+    otherwise."""
     if not contents.get(EPOCH, b"0").strip().isdigit():
         raise BackupError("the epoch is no number")
     with tempfile.TemporaryDirectory() as folder:

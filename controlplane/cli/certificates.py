@@ -45,11 +45,7 @@ class Wanted:
 
     Attributes:
         controller: Addresses and host names at which clients reach the controller.
-        nodes: Names of the agents' nodes.
-        operators: Names of operators.
         switches: By address ("host:port"), the names of the switches that listen there.
-        viewers: Names of viewers.
-        tenants: Names of tenants.
     """
 
     controller: Sequence[str] = ()
@@ -133,10 +129,8 @@ def renew(
     CertificatesError or OSError where that fails.
 
     Args:
-        folder: The folder of all certificates.
         names: "S1", "nodes/S1", "controller", or "all".
         controller: Addresses that the controller's certificate also names from now on.
-        days: Days for which the new ones are valid.
         within: Renew only those that expire within so many days; None for all.
     """
     there = _there(folder)
@@ -166,8 +160,7 @@ def renew(
 
 def revoke(folder: Path, names: Sequence[str]) -> list[tuple[Path, str]]:
     """Put the certificates of these nodes, operators, viewers and tenants on the list beside the controller's. Return
-    their folders, and the name of each on the list. Raise CertificatesError or OSError where that fails.
-    """
+    their folders, and the name of each on the list. Raise CertificatesError or OSError where that fails."""
     done = []
     file = folder / "controller" / REVOKED_FILE
     lines = file.read_text().splitlines() if file.is_file() else [REVOKED_HEAD]

@@ -411,8 +411,7 @@ def _print(arguments: argparse.Namespace, reply: Message, words: str) -> None:
 
 def show_status(arguments: argparse.Namespace) -> None:
     """Run the command `status`. Raise ControllerError where the controller does not answer, except that --watch goes on
-    through a controller's restart.
-    """
+    through a controller's restart."""
     seen = False
     while True:
         try:

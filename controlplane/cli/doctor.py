@@ -36,10 +36,6 @@ class Check:
     """A finding of the doctor.
 
     Attributes:
-        group: The heading under which it is shown.
-        name: What was checked.
-        ok: Whether it is as it should be.
-        detail: What was found.
         required: Whether the doctor fails without it.
         fix: A command or advice; empty where nothing is wrong.
     """
@@ -288,8 +284,7 @@ def _gpu() -> str:
 
 def check_controller(address: str, folder: Path | None = None) -> Iterable[Check]:
     """Check that the controller answers, and through it the agents; `folder` has the credentials of the caller (None:
-    $INART_CREDENTIALS).
-    """
+    $INART_CREDENTIALS)."""
     from controlplane.common.rpc.client import ControllerError, fetch_status
     from controlplane.common.rpc.tls import credentials
 
@@ -316,8 +311,7 @@ def check_controller(address: str, folder: Path | None = None) -> Iterable[Check
 
 def check_switches(file: Path, tofino: str | None = None) -> Iterable[Check]:
     """Check each switch of a switches file: a P4Runtime server must answer and have the device, a BRI server our
-    program.
-    """
+    program."""
     from controlplane.cli.options import GENERATIONS
     from controlplane.targets.base import SwitchAddress, TargetError
     from controlplane.targets.bri.program import Program

@@ -25,8 +25,7 @@ LEVELS = ("info", "warning", "error")
 
 def parse_since(text: str) -> float:
     """Return the time, in seconds since 1970, of "2h" (ago) or "2026-11-23 12:00". Raise ValueError for anything
-    else.
-    """
+    else."""
     if found := AGO.fullmatch(text.strip()):
         return time.time() - float(found[1]) * UNITS[found[2]]
     try:
@@ -48,8 +47,7 @@ def add_arguments(log: argparse.ArgumentParser) -> None:
 
 def records(arguments: argparse.Namespace) -> Iterator[pb.LogRecord]:
     """Yield the records, page after page; with --follow also new ones, as they come. Raise ControllerError where the
-    controller does not answer.
-    """
+    controller does not answer."""
     after, heard = 0, False
     while True:
         request = pb.LogRequest(since=arguments.since, job=arguments.job, after=after)

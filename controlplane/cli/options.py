@@ -78,8 +78,7 @@ def kind_of(arguments: argparse.Namespace) -> Kind:
 
 def wanted_switches(arguments: argparse.Namespace, topology: Topology | None) -> list[SwitchAddress]:
     """Return the switches of the topology, or all switches of the file if there is no topology. Raise DeployError if a
-    switch has no address in the file.
-    """
+    switch has no address in the file."""
     if arguments.switches is None:
         of = target_of(arguments)
         protocol = of.protocol if of is not None else "P4Runtime"

@@ -18,7 +18,6 @@ class Files:
     """A running controller's topology and switches file.
 
     Args:
-        connect: Returns connected targets of switches in a topology.
         switches: Returns the switches of a topology, as the file says at that time; raises what makes the command fail.
         close: Is given each target that is connected, to be closed in the end.
     """
@@ -39,8 +38,7 @@ class Files:
 
     def read_again(self, dry_run: bool = False) -> Reloaded:
         """Read the files again and apply what has changed; with `dry_run`, return the changes only. Raise what reading
-        them and `reload` raise.
-        """
+        them and `reload` raise."""
         topology = with_adding_switches(parse_topology(self._arguments.topology))
         switches = self._switches()
 
@@ -65,8 +63,7 @@ class Files:
 
     def _keep_folder(self, switches: Sequence[SwitchAddress]) -> None:
         """Let the state folder be found at the next start, too: it is named after the switches, so a folder named after
-        the new ones becomes a link to it.
-        """
+        the new ones becomes a link to it."""
         old, new = (default_folder(f"{one.address} {one.device_id}" for one in of) for of in (self._before, switches))
         self._before = switches
         if new != old and not new.exists():

@@ -24,8 +24,7 @@ def parse_seconds(text: str) -> float:
 
 def parse_time(text: str) -> float:
     """Return the time, in seconds since 1970, of "2h" (from now) or "2026-11-25 08:00". Raise ValueError for anything
-    else.
-    """
+    else."""
     try:
         return time.time() + parse_seconds(text)
     except ValueError:

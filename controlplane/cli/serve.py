@@ -136,8 +136,7 @@ def _connect(
     arguments: argparse.Namespace, leadership: Leadership | None, switches: Sequence[SwitchAddress], **more: Any
 ) -> list[SwitchTarget]:
     """Return connected targets of switches. A controller that leads takes the switches over from the last leader, any
-    other one only with --take-over.
-    """
+    other one only with --take-over."""
     polite, confirmed = not arguments.take_over and leadership is None, leadership.confirmed if leadership else None
     return connect_targets(switches, timeout=arguments.timeout, polite=polite, may_connect=confirmed, **more)
 

@@ -80,9 +80,7 @@ class Access:
     """The callers that a controller knows. Without certificates and tokens, everybody who reaches it may do everything.
 
     Args:
-        tokens: the caller of each token.
         certificates: the server demands certificates of its clients.
-        revoked: serial numbers of certificates that are no longer valid.
         issuer: makes a caller's next certificate and key (PEM); None where this controller renews none.
     """
 

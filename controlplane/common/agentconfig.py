@@ -91,7 +91,6 @@ class RootFlow:
     """A flow that ends at the parameter server.
 
     Attributes:
-        label: the label of its packets.
         parts: workers, by index in the job, grouped like the flows into the aggregation point from which the flow
             comes.
         partial: whether bit i of a packet's bitmap says that the workers in parts[i] are in the packet; otherwise all
@@ -116,7 +115,6 @@ class RootTree:
         answer_labels: by worker index, the label of packets to that worker alone.
         others_labels: by worker index, the label of packets to all workers but that one; empty where these packets go
             to all workers.
-        port: the UDP destination port of the tree.
         rate_mbps: the planned wire rate of its results, within which retransmissions stay; 0 where it is unknown.
         directions, lanes: those of `WorkerTree`.
         link: the one of its node's links over which its results are sent; sums come over any link.

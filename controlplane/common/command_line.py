@@ -68,10 +68,8 @@ def add_output(
     """Add `--output json` and its short form `--json`, which set `json`.
 
     Args:
-        what: the help of `--json`.
         file: makes the value of `output` from a file's name, for a command that takes one, too (a file that is called
             json is ./json).
-        of_file: what is written to that file, for the help.
     """
     metavar = "json|text" if file is None else "json|FILE"
     more = f"; {of_file}" if of_file else " (default: text)"

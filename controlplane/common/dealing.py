@@ -15,7 +15,6 @@ def dealt(turns: int, shares: Sequence[float], at_once: int = 1) -> list[int]:
     each tree.
 
     Args:
-        turns: the number of turns of an operation.
         shares: the trees' rates, in any unit, all above 0.
         at_once: chunks of a turn, which cannot be cut (1 chunk, or one for each worker where chunks take turns).
 

@@ -69,8 +69,6 @@ class Admission:
     """The rate that a job would get beside those that run.
 
     Attributes:
-        plan: the job's plan, with that rate.
-        bottleneck: what limits the rate.
         others: by name of each running job, its rate before and after, Mbit/s.
         plans: the new plans of running jobs, where all are planned together.
         note: which other way is faster than this plan, for whoever adds the job; "" where none was found.
@@ -87,8 +85,6 @@ class AdmissionControl:
     """Says what a job would get on one network, as the network is at the moment of the question.
 
     Args:
-        steady: jobs that share keep their plans while their rates are within this part of the fair ones.
-        most: at most so many jobs migrate in one step.
         log: gets one line for each guarantee that cannot be kept.
 
     The attribute `steps` counts the steps on the way to fair rates so far, while there are more to take; otherwise it

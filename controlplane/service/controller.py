@@ -75,7 +75,6 @@ class Controller:
     """The gRPC server of a network's jobs.
 
     Args:
-        network: the network to which operators add jobs, and from which they remove them.
         log: gets one line per event. Where it is an `EventLog`, `status` shows its events.
         access: who may do what; without it, everybody who reaches the server may do everything.
     """

@@ -35,7 +35,6 @@ class _Seen:
     """Observations of one job under one plan (or two, during a change).
 
     Attributes:
-        versions: the versions of the plan that ran.
         since: when they began to, in seconds.
         ways: the way of each flow; empty during a change of plan.
         failures: the checks that failed: when, of which flow, and how many.

@@ -27,8 +27,6 @@ class Effects:
     """Owns the state of one job's agents. Whoever reads or changes anything here holds `lock`.
 
     Args:
-        labels: what agents are told in the place of the configurations' label numbers; None where they get the numbers.
-        log: gets one line per event.
         plan_without: called (node, reason) with the lock held when a node was lost and the job runs on; it must not
             wait.
 
@@ -38,7 +36,6 @@ class Effects:
         configs: by node, the configurations of the running plan.
         offered: by node, those of a change of plan that is under way.
         members: agents' streams, by the number of their connection.
-        rounds: the rounds of the agents' reports.
         failures: by epoch, why its change of plan failed, until somebody has read it.
     """
 

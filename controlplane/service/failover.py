@@ -28,7 +28,6 @@ class Failover:
 
     Args:
         answers: counts what was done, by kind.
-        log: gets one line per event.
 
     The attribute `record` is a function that gets every change of what is disabled: the event, what is disabled from
     now on and why, and what is used again.

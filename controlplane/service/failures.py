@@ -52,7 +52,6 @@ class Followed:
     went in from the second, which follows at once: no packet that counts as gone in has come out before.
 
     Attributes:
-        versions: the versions of the plan whose packets are followed.
         looks: for each look, when it ended and what the entries had counted then.
         took: seconds that the last look took. A machine on which switches answer late may be as late with packets.
         began: when the job was first looked at, in seconds. What it waits for, it has waited for since before that.
@@ -233,7 +232,6 @@ def dead_links(
     may hold one flow's packets back for long.
 
     Args:
-        hops: the flows' ways over links.
         before, after: what the entries had counted at the first look and at the last.
         between: what they had counted some time before `after`, longer than a packet may be under way: only packets
             that went in until then count.

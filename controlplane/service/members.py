@@ -33,7 +33,6 @@ class Member:
     core (core/state.py).
 
     Attributes:
-        connection: the number of the stream.
         events: what to send to the agent; None ends its stream.
         heard: the round (`Rounds`) of its last report, or the one in which its epoch began.
         began: when its epoch began, in seconds.

@@ -90,7 +90,6 @@ class Network:
         targets: the connected switches, which the caller closes.
         labels: what agents are told in the place of label numbers; None where they get the numbers.
         found: what jobs, by number, have on the switches already (`room.found`).
-        log: gets one line per event.
 
     `changed` is called after every change of the jobs. `read_again` reads the topology's and the switches' files again
     and reloads them (in a dry run, only says what would change); it is None where there are none.

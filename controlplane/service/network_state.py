@@ -28,11 +28,8 @@ class NetworkState:
 
     Args:
         topology: the network before anything is disabled.
-        switches, jobs: those of the network, which change.
-        tenants: who owns which jobs.
 
     Attributes:
-        parts: what is disabled, and why (core/parts.py).
         bases: by job, the topology for which its last plan was made, before anything is disabled.
         others: by link, the Mbit/s that plans leave to other traffic, where that is measured.
         others_mbps: by link, the measured average of other traffic (core/others.py).

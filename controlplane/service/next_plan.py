@@ -36,9 +36,6 @@ class Frame:
 
     Attributes:
         job: all of the job; a plan may be for a part of it.
-        limits: those of the switches.
-        job_id: the job's number.
-        pace: share of the planned rate at which agents send.
         check: raises DoesNotFit where the switches cannot hold or carry a plan (`Kind.check`).
         left: returns what other jobs leave of a state of the network.
     """

@@ -38,7 +38,6 @@ class Replan:
             are rerouted around them first.
         restored: those that are enabled again, for all jobs.
         strategy: None for that of the running plan.
-        dry_run: only plan.
         soon: jobs are replanned soon and not now, except those that could not be rerouted around what is disabled.
     """
 

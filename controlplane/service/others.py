@@ -20,7 +20,6 @@ class OtherTraffic(Periodic):
 
     Args:
         least: part of each link that jobs are planned for, whatever others take of it.
-        log: gets one line for each change.
     """
 
     def __init__(

@@ -51,11 +51,8 @@ class PlanChanges:
 
         Workers hold new operations back until `switch_over`, or until the change is withdrawn. With `again`, and where
         an agent was lost that is not in `configs`, they also stop the operations under way, and start them again
-        afterwards.
-
-        Raises:
-            HandoverError: an agent cannot, or does not say that it is ready within `timeout` seconds. The change is
-                withdrawn.
+        afterwards. Raise HandoverError where an agent cannot, or does not say that it is ready within `timeout`
+        seconds; the change is withdrawn then.
         """
         with self._lock:
             if self._effects.state.handover is None:

@@ -84,8 +84,7 @@ NUMBER = re.compile(r'\{"number": (\d+),')
 @dataclass(frozen=True)
 class Entry:
     """An entry of the record, about something that has happened. Entries have consecutive numbers; `time` is in seconds
-    since 1970, and `level` one of `Level`'s names.
-    """
+    since 1970, and `level` one of `Level`'s names."""
 
     number: int
     time: float

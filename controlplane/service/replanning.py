@@ -95,10 +95,6 @@ CLOSE_SECONDS = 20.0
 class Replanning:
     """Makes new plans for the jobs of one network. Thread-safe; its thread runs from the first `soon` to `end`.
 
-    Args:
-        answers: counts what was changed.
-        log: gets one line per event.
-
     Attributes:
         changing: a lock that whoever changes running jobs holds: one order at a time, which may wait for operations to
             end.

@@ -35,12 +35,7 @@ MOST = 1000
 
 
 class Reservations(Periodic):
-    """The reservations of one network. Thread-safe.
-
-    Args:
-        log: gets one line per event.
-        now: returns the time, in seconds since 1970.
-    """
+    """The reservations of one network. Thread-safe."""
 
     def __init__(self, network: Network, log: Callable[[str], None], now: Callable[[], float] = time.time) -> None:
         super().__init__("reservations", LOOK_SECONDS, log)

@@ -100,11 +100,8 @@ def with_taken(topology: Topology, taken: Mapping[str, Taken], kind: Kind) -> To
 
 
 def present_state(whole: Topology, base: Topology, changes: Iterable[str] = ()) -> Topology:
-    """Return a state of the deployed network (`whole`): `base`, with `changes`.
-
-    Raises:
-        TopologyError: `base` is no state of the deployed network, or a change is invalid.
-    """
+    """Return a state of the deployed network (`whole`): `base`, with `changes`. Raise TopologyError where `base` is no
+    state of the deployed network, or a change is invalid."""
     for u, v in base.links:
         if not whole.has_link(u, v):
             raise TopologyError(f"link {u} -> {v} is not one of the deployed network")

@@ -69,11 +69,9 @@ class Roster:
 
     Args:
         configs: by node, its agent's configuration, whose epoch is ignored.
-        log: gets one line per event.
         labels: what agents are told in the place of the configurations' label numbers; None where they get the numbers.
         on_lost: called (node, reason) when the job goes on without a node, with the roster's lock held; it must not
             wait.
-        journal: gets every event.
 
     The attribute `plan` changes the plan of the job, and what its agents are told of it.
     """

@@ -28,8 +28,7 @@ class JobsError(Exception):
 
 class RunningJob:
     """A job that runs: its agents, and its plan, which `updater` changes while it runs. `terms` are what the job is
-    promised where jobs share the network.
-    """
+    promised where jobs share the network."""
 
     def __init__(self, roster: Roster, updater: Updater, job_id: int, terms: Terms = USUAL) -> None:
         self.terms = terms

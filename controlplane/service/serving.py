@@ -18,13 +18,7 @@ LEAVING_SECONDS = 0.5
 
 
 class Serving:
-    """A controller at work, from `start` to `close`, which ends the network, too; the entries stay on the switches.
-
-    Args:
-        network: the network, with its jobs.
-        log: gets one line per event.
-        access: who may do what; without it, everybody who reaches the controller may do everything.
-    """
+    """A controller at work, from `start` to `close`, which ends the network, too; the entries stay on the switches."""
 
     def __init__(self, network: Network, log: Callable[[str], None], access: Access | None = None) -> None:
         self.network = network

@@ -25,7 +25,6 @@ class Switches:
         targets: the connected switches; making this object writes nothing to them.
         base: by switch, the network's own entries (IPv4 routes, bridging and ports); a switch that is missing has none.
         jobs: by job (its number) and switch, the entries that are there already.
-        log: gets one line per event.
     """
 
     def __init__(

@@ -48,9 +48,7 @@ class Update:
     """Result of a change of plan. Rates are in Mbit/s per worker.
 
     Attributes:
-        plan: the plan from now on.
         rate_before: the rate that the old plan would have in the new state.
-        trees: the differences between the two plans' trees.
         changed: false where the running plan is right for the new state.
         entries_added, entries_removed: on all switches together.
         epoch, first_operation: where the job switched over; 0 where it was not running.
@@ -81,8 +79,6 @@ class Updater:
 
     Args:
         running, topology: what is installed now, and for which state of the network.
-        frame: the settings for every plan of the job.
-        switches: the switches on which it is installed.
         changed: called when another plan runs.
     """
 

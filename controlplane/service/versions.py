@@ -49,8 +49,6 @@ class Around:
     """Result of rerouting versions around something.
 
     Attributes:
-        versions: the versions now.
-        trees: how many trees were rerouted.
         moved: for each tree that is added elsewhere now, (tree, switch that added, switch that took over).
         told: by node, what its agent has to know of it.
     """

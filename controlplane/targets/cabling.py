@@ -130,10 +130,7 @@ def trace(
     """Return which port each listening port hears; None where it hears none, or no clear answer.
 
     Args:
-        probes: the switches, which run our program.
         wanted: the ports that send, and where the topology says they lead.
-        cpu_port: the CPU port of every switch.
-        values: the number of values of a packet.
 
     Raise TargetError where a switch fails; the switches' entries are as before in any case.
     """

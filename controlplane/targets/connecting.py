@@ -41,7 +41,6 @@ class SessionTarget(ABC, Generic[SessionT]):
     """One switch and the session with it, if there is one.
 
     Args:
-        tls: the TLS settings; None for connections that are not encrypted.
         on_lost: called from another thread, with the reason, when the session ends or another controller takes over.
     """
 

@@ -58,8 +58,7 @@ ALL = "all"
 
 def part_of_links(arguments: argparse.Namespace, name: str) -> float | None:
     """Return the part of links' capacity, between 0 and 1, that `--losses` or `--headroom` gives; None where it gives
-    none. Raise ValueError where it is no part.
-    """
+    none. Raise ValueError where it is no part."""
     text = getattr(arguments, name)
     if text in (None, ALL):
         return None
@@ -77,8 +76,7 @@ def command_of(words: Sequence[str]) -> str:
 
 def parser(description: str | None, command: str = "plan") -> argparse.ArgumentParser:
     """Return the parser of all commands, whose help has the options of this one. It accepts those of the others, too,
-    so that `refuse_useless` can say which command they are for.
-    """
+    so that `refuse_useless` can say which command they are for."""
     result = command_line.make("controlplane.plan", description)
     result.add_argument(
         "command",
@@ -223,8 +221,7 @@ def refuse_unwritable(arguments: argparse.Namespace) -> None:
 
 def _refuse_unknown_format(option: str, path: str) -> None:
     """Check that matplotlib can write a picture of the format that the file's ending names; raise ValueError
-    otherwise.
-    """
+    otherwise."""
     from matplotlib.backend_bases import FigureCanvasBase  # takes a while, and few commands draw
 
     known = FigureCanvasBase.get_supported_filetypes()
@@ -235,8 +232,7 @@ def _refuse_unknown_format(option: str, path: str) -> None:
 
 def loaded(arguments: argparse.Namespace) -> tuple[Topology, Job]:
     """Return the topology, limited as the options ask, and the job. Raise one of planning.ERRORS where they are
-    wrong.
-    """
+    wrong."""
     topology = parse_topology(arguments.topology)
     if arguments.frozen_split and not arguments.job:
         job = Plan.load(arguments.frozen_split).job

@@ -51,8 +51,7 @@ Row = dict[str, Any]
 
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
     """Print all strategies side by side: rates in Mbit/s, planning times in seconds. Raise ValueError for an unknown
-    strategy.
-    """
+    strategy."""
     names = tuple(STRATEGIES) if arguments.strategies == ["all"] else tuple(arguments.strategies or COMPARED)
     among_hosts = HOST_WAYS if arguments.strategies in (None, ["all"]) else tuple(n for n in names if n in HOST_WAYS)
     beside = arguments.strategies in (None, ["all"]) or ON_WORKERS in names
@@ -124,8 +123,7 @@ def _print_notes(
 ) -> None:
     """Print which rows are faster than the plans for these parameter servers, and which of these cannot be deployed.
     `sized` says whether the sizes of the job's tensors are known; where those of packets are known, too, times are
-    compared.
-    """
+    compared."""
     ours = _best(rows)
     if _beaten(topology, rows, host_part):
         winner = max(host_part, key=lambda row: row["rate_mbps"])
@@ -160,8 +158,7 @@ def _beaten(topology: Topology, ours: Sequence[Row], host_part: Sequence[Row]) -
 
 def _on_hosts(arguments: argparse.Namespace, topology: Topology, job: Job) -> Row | None:
     """Return the row of our planner where workers' hosts are parameter servers and add inside of trees; None for a job
-    of one worker.
-    """
+    of one worker."""
     if arguments.frozen_split or len(job.workers) < 2:
         return None
     return {**_row(arguments, "inart", *workers_add(topology, job), None), "strategy": ON_HOSTS}

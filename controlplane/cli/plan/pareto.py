@@ -23,8 +23,7 @@ ENOUGH = 1e-9  # relative tolerance for rounding
 @dataclass(frozen=True)
 class Point:
     """A point of the trade-off: a plan's number of trees, its rate in Mbit/s per worker, and the most table entries and
-    slots that it takes of any switch (slots are a lower limit).
-    """
+    slots that it takes of any switch (slots are a lower limit)."""
 
     trees: int
     rate_mbps: float
@@ -70,8 +69,7 @@ def plans(best: Plan, topology: Topology, strategy: Strategy) -> list[Plan]:
 
 def fewest(best: Plan, topology: Topology, part: str, strategy: Strategy) -> Plan:
     """Return the plan with the fewest trees that keeps a part of the best plan's rate, found by bisection. `part` is a
-    text such as "90%" or "0.9"; raise ValueError for anything else.
-    """
+    text such as "90%" or "0.9"; raise ValueError for anything else."""
     share = parse_part(part, "--rate-at-least")
     if best.multicasts:
         raise ValueError(f"--rate-at-least is for trees; {best.strategy} plans multicasts")

@@ -44,8 +44,7 @@ class Placement:
 def free_servers(topology: Topology, job: Job, on_workers: bool = False) -> dict[tuple[object, ...], list[str]]:
     """Return the servers where a parameter server may go, grouped by what makes them interchangeable: the switch and
     capacity of the link, and whether a worker is on the server. With `on_workers`, servers with a worker are among
-    them.
-    """
+    them."""
     workers = set(job.workers)
     alike: dict[tuple[object, ...], list[str]] = {}
     for server in topology.servers:
@@ -82,8 +81,7 @@ def placement_bound(topology: Topology, job: Job, on_workers: bool = False) -> B
 
 class _Search:
     """A search over placements, each given as the group of servers (`alike`) of each parameter server, in order.
-    `tried` holds a bound of the rate of each placement so far, by its groups in sorted order.
-    """
+    `tried` holds a bound of the rate of each placement so far, by its groups in sorted order."""
 
     def __init__(self, topology: Topology, job: Job, alike: Sequence[Sequence[str]]) -> None:
         self.topology, self.job, self.alike = topology, job, alike
@@ -111,8 +109,7 @@ class _Search:
 
     def search(self, count: int) -> list[int]:
         """Return the best placement that was found of so many parameter servers: these are added one after the other,
-        then moved one by one.
-        """
+        then moved one by one."""
         chosen: list[int] = []
         for _ in range(count):
             chosen.append(self.best_with_one_more(chosen)[1])
@@ -130,8 +127,7 @@ class _Search:
 
 def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0, on_workers: bool = False) -> Placement:
     """Return the best placement that was found of the job's parameter servers; with `on_workers`, servers of workers
-    count, too. Raise JobError, Infeasible and other planning errors where there is none.
-    """
+    count, too. Raise JobError, Infeasible and other planning errors where there is none."""
     alike = list(free_servers(topology, job, on_workers).values())
     count = len(job.parameter_servers)
     if sum(map(len, alike)) < count:
@@ -157,8 +153,7 @@ def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0, on
 
 def _placed(arguments: argparse.Namespace, topology: Topology, job: Job, strategy: Strategy) -> Placement:
     """Return the faster of two placements: without workers' servers, and with these unless --apart is given. Raise as
-    `place` where there is none.
-    """
+    `place` where there is none."""
     found: list[Placement] = []
     refusal: Exception | None = None
     for on_workers in (False,) if arguments.apart else (False, True):

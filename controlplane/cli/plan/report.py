@@ -28,8 +28,6 @@ class Planned:
     """A plan with everything that is reported of it.
 
     Attributes:
-        plan: The plan.
-        evaluation: Its evaluation.
         bound: A cheap bound, or the one that was asked for.
         seconds: Seconds from the loaded inputs to the routed plan.
         cut_short: Whether the time limit or Ctrl-C ended the search.
@@ -118,8 +116,7 @@ def _faster_json(found: Planned) -> list[dict[str, Any]]:
 
 def written(content: dict[str, Any], plan: Plan) -> Iterator[str]:
     """Yield the text of a report with the plan's trees, piece by piece: the trees of 1,000 workers are 36 MB of text,
-    of which only one tree's is in memory at a time.
-    """
+    of which only one tree's is in memory at a time."""
     yield json.dumps(content)[:-1] + ', "trees": ['
     for number, tree in enumerate(plan.trees):
         yield (", " if number else "") + json.dumps(tree.to_json())
@@ -133,8 +130,7 @@ def communication_seconds(plan: Plan, rate_mbps: float) -> float:
 
 def packet_report(cost: Cost | None) -> dict[str, Any]:
     """Return a worker's packets and the time of one gradient's all-reduces, if the packets' size is known
-    (plan/cost.py).
-    """
+    (plan/cost.py)."""
     if cost is None:
         return {}
     sizes = cost.plan.job.sizes or (cost.plan.job.model_bytes,)

@@ -15,7 +15,6 @@ class Joined:
         connection: the number of its stream of events, which no other stream has.
         node: the node that it wants to be; "" where the controller is to find the node by `addresses`.
         version: of the packets' encoding.
-        agent: a random name of the process.
         process, peer: the process and where it connects from, for people.
         running_epoch, running_digest: the epoch and the digest of the configuration that it works with already, after a
             restart of the controller; 0 and "" without one.

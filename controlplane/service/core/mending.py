@@ -43,7 +43,6 @@ class Facts:
         members: nodes that the plan needs and whose agents are there.
         lost: nodes that were lost from the running epoch, and why.
         waiting: nodes whose agents wait until a plan uses them.
-        servers: all parameter servers of the job.
         without: nodes that plans for the job do not use.
         missing: a switch does not answer, or something is disabled that may be back soon.
     """
@@ -62,8 +61,6 @@ class Mending:
     """The state of what is done about lost agents of one job.
 
     Attributes:
-        job: its name.
-        node, reason: the agent that was lost, and why.
         began: when the controller began to look for a plan without it, in seconds.
         attempt: how many times a plan has been looked for.
         gone: the nodes that were lost when the last search began.

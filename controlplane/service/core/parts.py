@@ -25,7 +25,6 @@ class SwitchesSeen:
     """All switches were asked whether they answer.
 
     Attributes:
-        ready: whether each switch answers now.
         timed_out: switches that do not answer, and of which nothing else is known.
         prompt: by switch, when it was last sent a question that it answered at once, by the clock of `now`.
     """
@@ -93,9 +92,7 @@ class LedAround:
     """Jobs were rerouted around what was found silent.
 
     Attributes:
-        silent: the switches and links that were found silent.
         every: whether each job has a way now.
-        needs: one entry for each job.
         again: the reroute already used what a job has no other way than.
     """
 
@@ -137,14 +134,7 @@ Action = Say | LeadAround | CountLost | PlanSoon
 
 @dataclass(frozen=True)
 class Parts:
-    """The state of a network's switches and links.
-
-    Attributes:
-        layout: the network's switches, servers, links and ports.
-        off: what is disabled, and why.
-        trust: how long each switch or link has been away or back, and which are on probation.
-        ports: which ports are up, as switches have said.
-    """
+    """The state of a network's switches and links."""
 
     layout: Layout
     off: Mapping[str, Why] = field(default_factory=dict)

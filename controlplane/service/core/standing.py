@@ -54,8 +54,6 @@ def decide(
     """Return the memory after this step, the step to take, and the tree that it is about (-1 without a step).
 
     Args:
-        before: the memory of earlier steps.
-        epoch: the one that runs.
         standing: trees that every worker waits for and that have had no result in this epoch, with the seconds that
             each has waited.
         moving: trees that have had a result in this epoch.

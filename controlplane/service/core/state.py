@@ -111,15 +111,11 @@ class Node:
     """A node of the job, and the agent that has joined for it, if there is one.
 
     Attributes:
-        state: the node's state.
         connection: the number of the agent's stream of events; 0 without an agent.
-        agent: a random name of the agent's process.
-        process, peer: the process and where it connects from, for people.
         running: the epoch and the digest of the configuration that the agent works with; (0, "") without one.
         since: when the agent joined, or began to wait, in seconds.
         leaving: the agent has announced that it ends because it is done.
         failure: the failure because of which the agent has announced that it ends; "" without one.
-        reason: why the node was lost.
     """
 
     state: NodeState
@@ -142,7 +138,6 @@ class Starting:
         carried_on: the epoch that the agents run already, after a restart of the controller; 0 where a new one begins.
         without: nodes that count as lost from its beginning.
         joined: the node whose agent's joining has caused it, or "".
-        before: the phase until then.
         retried: its number could not be stored before.
     """
 
@@ -158,8 +153,6 @@ class Handover:
     """A change of plan under a running job, as the agents see it.
 
     Attributes:
-        stage: how far it is.
-        places: those of the new plan.
         again: operations under way are stopped and started again under the new plan, because an agent was lost.
         fewer: a worker of the running plan is not in the new one.
         epoch: the one that begins with the new plan.
@@ -228,14 +221,10 @@ class State:
         grace: seconds for which the others may go on after an agent that was done and has left.
         least_workers: the job may go on without lost agents while it has so many workers and one parameter server; None
             where it never may.
-        known: the nodes that may join.
         plan: by node that the plan needs, the digest of its configuration.
         nodes: every node that is not simply expected.
-        phase: the state of the job as a whole.
         epoch: the last one that began; 0 before the first.
         repeat: the agents have stopped the operations under way, which the next change of plan is to start again.
-        starting: the epoch that is about to begin, if there is one.
-        handover: the change of plan that is under way, if there is one.
         refusal: what agents are told once the job is closed.
     """
 

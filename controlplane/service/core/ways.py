@@ -92,7 +92,6 @@ def only_ways(
     help.
 
     Args:
-        layout: the network.
         jobs: for each job, its servers and what is disabled for it.
         probation: what may work again, the likeliest first. One that is enough for a job is preferred to several.
     """

@@ -19,7 +19,6 @@ class Chip:
         folded: whether every contribution recirculates, too, because a pass holds half of a packet's values.
         round_parts: the parts of a packet's bytes that recirculate for each contribution, and in addition for each sum.
         recirculation: ports of every pipe without a connector, which send packets back into the pipe by themselves.
-        speeds: those of its front-panel ports.
         lanes: channels of a connector, of which a port uses one or several.
     """
 

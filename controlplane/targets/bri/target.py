@@ -68,10 +68,8 @@ class Held:
     """State that was read from a switch: our entries, and ports that others made.
 
     Attributes:
-        entries: our entries.
         used: ports that others made and that we use.
         others: ports that others made and that the topology names.
-        ports: the translation of port numbers.
     """
 
     entries: list[Entry]

@@ -62,9 +62,6 @@ class Session:
     """A session as primary controller with one switch.
 
     Args:
-        switch: name for messages.
-        address: "host:port".
-        tls: the TLS settings; None for connections that are not encrypted.
         on_lost: called from another thread, with the reason, when the stream ends (also by `close`) or another
             controller becomes primary.
 
