@@ -89,12 +89,12 @@ def restore(source: Path, state: Path, epochs: Path, *, force: bool = False) -> 
             (state / JOBS).replace(state / f"{JOBS}.before")
         for name, content in contents.items():
             if name not in (EPOCH, SECRET, JOBS):
-                _put(state / name, content)
+                replace_file(state / name, content)
         if SECRET in contents:
-            _put(secret, contents[SECRET])
+            replace_file(secret, contents[SECRET])
         if EPOCH in contents:
             EpochStore(epochs).adopt(int(contents[EPOCH]))  # the epoch never goes back
-        _put(state / JOBS, contents[JOBS])
+        replace_file(state / JOBS, contents[JOBS])
     return jobs
 
 
@@ -128,11 +128,6 @@ def _check(contents: dict[str, bytes]) -> int:
             raise BackupError(f"the jobs cannot be used: {error}") from None
 
 
-def _put(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, content)
-
-
 def make_parser() -> argparse.ArgumentParser:
     parser = command_line.make("controlplane.cli.backup", __doc__)
     orders = parser.add_subparsers(dest="order", required=True)
@@ -158,7 +153,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    try:
+
+    def work() -> None:
         state = folder_of(arguments)
         if arguments.order == "backup":
             jobs = backup(state, arguments.epoch_file, arguments.file)
@@ -168,10 +164,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             words = f"{jobs} jobs are in {state}; inart serve starts with them and fills the switches"
         done = {"jobs": jobs, "state": str(state), "file": str(arguments.file)}
         print(json.dumps(done) if arguments.json else words)
-    except (BackupError, StateError, SwitchesFileError, OSError) as error:
-        print(f"{arguments.order}: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    return command_line.run(arguments.order, work, (BackupError, StateError, SwitchesFileError, OSError))
 
 
 if __name__ == "__main__":

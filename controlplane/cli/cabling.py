@@ -6,12 +6,11 @@ import argparse
 import json
 from collections.abc import Callable
 
-from controlplane.cli.options import DeployError, kind_of, target_of, wanted_switches
+from controlplane.cli.options import DeployError, connected, kind_of, target_of, wanted_switches
 from controlplane.planner.topology import Topology
 from controlplane.targets.base import TargetError
 from controlplane.targets.cabling import cables_of, ends_of, faults, trace
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
-from controlplane.targets.switches_file import connect_targets
 
 
 class WrongCables(Exception):
@@ -27,9 +26,8 @@ def check_cables(arguments: argparse.Namespace, topology: Topology, log: Callabl
     if of is None or of.protocol != "P4Runtime":
         raise DeployError("cabling needs switches that take packets over P4Runtime, by their CPU port: --target bmv2")
     kind, switches = kind_of(arguments), wanted_switches(arguments, topology)
-    connected = connect_targets(switches, kind, arguments.timeout, log, topology, polite=not arguments.take_over)
-    try:
-        targets = [target for target in connected if isinstance(target, P4RuntimeTarget)]
+    with connected(arguments, kind, switches, topology, log) as reached:
+        targets = [target for target in reached if isinstance(target, P4RuntimeTarget)]
         for target in targets:
             if target.load_pipeline():
                 log(f"switch {target.name}: program loaded")
@@ -43,9 +41,6 @@ def check_cables(arguments: argparse.Namespace, topology: Topology, log: Callabl
         if refused:
             advice = f"start it with --cpu-port {arguments.cpu_port}"
             raise TargetError("\n".join([*refused, advice]))
-    finally:
-        for one in connected:
-            one.close()
     wrong = faults(wanted, heard)
     hosts = len(heard) - len(set(wanted.values()))
     right = f"{len(wanted) - len(wrong)} of {len(wanted)} directions are as the file says"

@@ -30,10 +30,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from controlplane.common import command_line
-from controlplane.common.access import Caller
-from controlplane.common.authority import CLIENT, DAYS, SERVER, Authority, CertificatesError, now, write_file
-from controlplane.common.revoked import REVOKED_FILE
+from controlplane.common.access import REVOKED_FILE, Caller
+from controlplane.common.authority import CLIENT, DAYS, SERVER, Authority, CertificatesError, now
 from controlplane.common.rpc.tls import CONTROLLER_NAME, FOLDER_FILES, switch_name
+from controlplane.common.whole_file import replace_file
 
 BROWSER_FILE = "browser.p12"
 """The file with key and certificate, in PKCS #12, that operators and viewers import into a browser."""
@@ -179,7 +179,7 @@ def revoke(folder: Path, names: Sequence[str]) -> list[tuple[Path, str]]:
         if not any(one.startswith(line) for one in lines):
             lines.append(f"{line} {now():%Y-%m-%d}")
         done.append((found[0], line))
-    write_file(file, ("\n".join(lines) + "\n").encode(), 0o644)
+    replace_file(file, ("\n".join(lines) + "\n").encode(), 0o644)
     return done
 
 
@@ -198,7 +198,7 @@ def _write_browser_file(where: Path, authority: Authority) -> None:
         bundle = pkcs12.serialize_key_and_certificates(
             name, key, certificate, [authority.certificate], serialization.NoEncryption()
         )
-        write_file(file, bundle, 0o600)
+        replace_file(file, bundle, 0o600)
 
 
 def _write_tokens(folder: Path, given: dict[str, Caller], authority: Authority) -> None:
@@ -209,9 +209,9 @@ def _write_tokens(folder: Path, given: dict[str, Caller], authority: Authority) 
     lines = [f"{token} {caller.role} {caller.name}" for token, caller in given.items()]
     for token, caller in given.items():
         where = folder / f"{caller.role}s" / caller.name
-        write_file(where / FOLDER_FILES["authority"], authority.pem, 0o644)
-        write_file(where / FOLDER_FILES["token"], f"{token}\n".encode(), 0o600)
-    write_file(file, (before + "\n".join(lines) + "\n").encode(), 0o600)
+        replace_file(where / FOLDER_FILES["authority"], authority.pem, 0o644)
+        replace_file(where / FOLDER_FILES["token"], f"{token}\n".encode(), 0o600)
+    replace_file(file, (before + "\n".join(lines) + "\n").encode(), 0o600)
 
 
 def _check_names(wanted: Wanted) -> None:
@@ -229,7 +229,7 @@ def write_switches(folder: Path, source: Path) -> Path:
     own = folder / "controller-of-switches"
     tls = {part: os.path.relpath(own / FOLDER_FILES[part], folder) for part in ("authority", "certificate", "key")}
     file = folder / "switches.json"
-    write_file(
+    replace_file(
         file, json.dumps({name: {**entry, "tls": tls} for name, entry in data.items()}, indent=2).encode(), 0o644
     )
     return file
@@ -353,18 +353,16 @@ def run(arguments: argparse.Namespace) -> Iterable[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    try:
+
+    def work() -> None:
         lines = list(run(arguments))
         if arguments.json:
             folder = arguments.folder
             until = {one.relative_to(folder).as_posix(): _end(one).isoformat() for one in _there(folder)}
-            print(json.dumps({"folder": str(folder), "until": until}))
-        else:
-            print("\n".join(lines))
-    except (CertificatesError, ValueError, OSError) as error:
-        print(f"certificates: {error}", file=sys.stderr)
-        return 1
-    return 0
+            lines = [json.dumps({"folder": str(folder), "until": until})]
+        print("\n".join(lines))
+
+    return command_line.run("certificates", work, (CertificatesError, ValueError, OSError))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -456,17 +457,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.controller = controller_address(arguments.controller)
     except ValueError as error:
         parser.error(str(error))
-    try:
-        COMMANDS[arguments.command](arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        command_line.end_output()
-    except (ControllerError, ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        pass
-    return 0
+
+    def work() -> None:
+        with suppress(KeyboardInterrupt):  # which ends --watch and --follow
+            COMMANDS[arguments.command](arguments)
+
+    return command_line.run("", work, (ControllerError, ValueError, OSError))
 
 
 if __name__ == "__main__":

@@ -28,43 +28,39 @@ from controlplane.cli.options import (
     add_job_arguments,
     add_switch_arguments,
     check_address,
+    connected,
     given_job,
     given_plan,
     kind_of,
     target_of,
     wanted_switches,
 )
-from controlplane.cli.serve import serve
+from controlplane.cli.serve import ERRORS, serve
 from controlplane.common import command_line
 from controlplane.common.log_lines import to_stderr
-from controlplane.common.rpc.client import ControllerError
 from controlplane.common.rpc.tls import tls_from
 from controlplane.planner.adding_switches import with_adding_switches
-from controlplane.planner.entries import RuleSet
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import JobError
 from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.plan.limits import DoesNotFit, limited
 from controlplane.planner.strategies import Infeasible, get_strategy
-from controlplane.planner.topology import Topology, TopologyError
+from controlplane.planner.topology import Topology
 from controlplane.service.admission import MOST, STEADY
 from controlplane.service.epochs import EpochStore, default_file
 from controlplane.service.listening import add_listen_arguments
 from controlplane.service.network import Network
 from controlplane.service.record import EventLog
 from controlplane.service.room import JOB_IDS, deployment_of, found
-from controlplane.service.running import JobsError
 from controlplane.service.switches import Switches
 from controlplane.targets import fabric
-from controlplane.targets.base import SwitchTarget, TargetError
-from controlplane.targets.bri import registers
-from controlplane.targets.bri.target import BriTarget
+from controlplane.targets.base import SwitchTarget
+from controlplane.targets.bri.target import BriTarget, slots_of
 from controlplane.targets.kind import Kind
 from controlplane.targets.registry import TARGETS
 from controlplane.targets.secret import SecretTarget
-from controlplane.targets.switches_file import SwitchesFileError, connect_targets
-from p4src.artifacts import ArtifactError
+from controlplane.targets.switches_file import SwitchesFileError
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -90,9 +86,8 @@ def run(arguments: argparse.Namespace) -> None:
         show(arguments, plan, topology, kind)
         return
     log(f"{plan.strategy}: {plan.rate_mbps:.4g} Mbit/s planned, bottleneck {evaluate(plan, topology).bottleneck.name}")
-    polite, labels = not arguments.take_over, EpochStore(arguments.epoch_file).labels()
-    targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=polite, labels=labels)
-    try:
+    labels = EpochStore(arguments.epoch_file).labels()
+    with connected(arguments, kind, switches, topology, log, labels=labels) as targets:
         there = found(targets)
         others = [str(number) for number in there if number != arguments.job_id]
         if others:
@@ -103,9 +98,6 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.json:
             done = {"job": plan.job.name, "job_id": arguments.job_id, "rate_mbps": plan.rate_mbps, "changes": changes}
             print(json.dumps(done))
-    finally:
-        for target in targets:
-            target.close()
 
 
 def make_plan(arguments: argparse.Namespace, topology: Topology) -> Plan:
@@ -135,19 +127,17 @@ def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callab
         what = "--clear-registers" if arguments.clear_registers else f"--remove {which}"
         raise DeployError(f"{what} needs --topology: which ports loop back is not on the switches")
     switches = wanted_switches(arguments, topology)
-    polite, labels = not arguments.take_over, EpochStore(arguments.epoch_file).labels()
-    kind = kind_of(arguments)
-    targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=polite, labels=labels)
-    try:
+    labels = EpochStore(arguments.epoch_file).labels()
+    with connected(arguments, kind_of(arguments), switches, topology, log, labels=labels) as targets:
         jobs = found(targets)
         every = which in ("", "all")
-        slots = slots_of(jobs if every else {int(which): jobs.get(int(which), {})})
+        removed = jobs if every else {int(which): jobs.get(int(which), {})}
         there = f"the switches hold entries of job {', '.join(map(str, jobs))}" if jobs else "no job has entries there"
         if which == "" and len(jobs) > 1:
             raise DeployError(f"{there}: say which: remove N, or remove all")
         if every:
-            removed = fabric.remove(targets, log)
-            log(f"removed {sum(one.changes for one in removed)} entries from {len(removed)} switches")
+            done = fabric.remove(targets, log)
+            log(f"removed {sum(one.changes for one in done)} entries from {len(done)} switches")
         else:
             if int(which) not in jobs:
                 raise DeployError(f"{there}, none of job {which}")
@@ -156,19 +146,11 @@ def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callab
             changes = Switches(ours, base, jobs, log).remove(int(which))
             log(f"removed {changes} entries of job {which}")
         if arguments.clear_registers:
+            slots: dict[str, set[int]] = {}
+            for rulesets in removed.values():
+                for switch, rules in rulesets.items():
+                    slots.setdefault(switch, set()).update(slots_of(rules))
             clear_registers(targets, slots, log)
-    finally:
-        for target in targets:
-            target.close()
-
-
-def slots_of(jobs: Mapping[int, Mapping[str, RuleSet]]) -> dict[str, set[int]]:
-    """Return the register slots that jobs use, by switch."""
-    found: dict[str, set[int]] = {}
-    for rulesets in jobs.values():
-        for switch, rules in rulesets.items():
-            found.setdefault(switch, set()).update(registers.slots_of(rules))
-    return found
 
 
 def clear_registers(targets: Sequence[SwitchTarget], slots: Mapping[str, set[int]], log: Callable[[str], None]) -> None:
@@ -256,21 +238,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = words.pop(0) if words and words[0] in COMMANDS else ""
     arguments = make_parser(command).parse_args(words)
-    try:
+
+    def work() -> None:
         check_arguments(arguments)
         run(arguments)
-    except BrokenPipeError:
-        command_line.end_output()
-    except (
-        DeployError, SwitchesFileError, TopologyError, JobError, PlanError, Infeasible, DoesNotFit, TargetError,
-        ControllerError, JobsError, ArtifactError, WrongCables, ValueError, OSError,
-    ) as error:  # fmt: skip
-        print(f"deploy: {error}", file=sys.stderr)
-        return 2 if isinstance(error, DeployError | SwitchesFileError) else 1
-    except KeyboardInterrupt as interrupt:
-        print(f"deploy: interrupted; {str(interrupt) or 'run it again, or inart deploy remove'}", file=sys.stderr)
-        return 130
-    return 0
+
+    errors = (JobError, PlanError, Infeasible, DoesNotFit, WrongCables, *ERRORS)
+    usage = (DeployError, SwitchesFileError)
+    return command_line.run("deploy", work, errors, usage, "run it again, or inart deploy remove")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from controlplane.planner.evaluate import evaluate
@@ -11,10 +13,11 @@ from controlplane.planner.job import Job, parse_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.strategies import STRATEGIES
 from controlplane.planner.topology import Topology
-from controlplane.targets.base import SwitchAddress
+from controlplane.targets.base import SwitchAddress, SwitchTarget
 from controlplane.targets.kind import Kind
 from controlplane.targets.registry import TARGETS, Target, artifact, target
-from controlplane.targets.switches_file import load_switches
+from controlplane.targets.secret_labels import SecretLabels
+from controlplane.targets.switches_file import connect_targets, load_switches
 from p4src.artifacts import ArtifactError
 
 GENERATIONS = {"1": "tofino", "2": "tofino2"}
@@ -90,6 +93,26 @@ def wanted_switches(arguments: argparse.Namespace, topology: Topology | None) ->
     if missing:
         raise DeployError(f"switches file {arguments.switches} lacks {', '.join(missing)} of the topology")
     return [switches[name] for name in topology.devices]
+
+
+@contextmanager
+def connected(
+    arguments: argparse.Namespace,
+    kind: Kind,
+    switches: Sequence[SwitchAddress],
+    topology: Topology | None,
+    log: Callable[[str], None],
+    *,
+    labels: SecretLabels | None = None,
+) -> Iterator[list[SwitchTarget]]:
+    """Yield connected targets of the switches, which are closed at the end; raise the errors of `connect_targets`."""
+    polite = not arguments.take_over
+    targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=polite, labels=labels)
+    try:
+        yield targets
+    finally:
+        for target in targets:
+            target.close()
 
 
 def _generation(text: str) -> str:

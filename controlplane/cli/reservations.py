@@ -8,8 +8,8 @@ from datetime import datetime
 
 from controlplane.cli.log import AGO, UNITS
 from controlplane.common.command_line import value
+from controlplane.common.log_lines import clock
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.common.times import clock
 
 HEAD = ("reserved", "from", "until", "promised", "")
 

@@ -250,22 +250,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+ERRORS = (TopologyError, TargetError, ControllerError, JobsError, StateError, ArtifactError, ValueError, OSError)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    try:
-        run(arguments)
-    except BrokenPipeError:
-        command_line.end_output()
-    except (
-        DeployError, SwitchesFileError, TopologyError, TargetError, ControllerError, JobsError, StateError,
-        ArtifactError, ValueError, OSError,
-    ) as error:  # fmt: skip
-        print(f"serve: {error}", file=sys.stderr)
-        return 2 if isinstance(error, DeployError | SwitchesFileError) else 1
-    except KeyboardInterrupt:
-        print("serve: interrupted", file=sys.stderr)
-        return 130
-    return 0
+    return command_line.run("serve", lambda: run(arguments), ERRORS, (DeployError, SwitchesFileError))
 
 
 if __name__ == "__main__":

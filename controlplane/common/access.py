@@ -7,6 +7,7 @@ certificates` makes it. A token file names holders that have no certificates.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,26 +16,62 @@ from urllib.parse import quote, unquote
 
 import grpc
 
-from controlplane.common.revoked import Revoked, Unreadable
+REVOKED_FILE = "revoked"
+"""Name of the file of revoked certificates, beside the controller's certificate."""
+
+
+class Unreadable(ValueError):
+    """The list cannot be used. Nobody with a certificate is let in then, since any certificate may be on it."""
+
+
+class Revoked:
+    """The serial numbers in a file, which may have none. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int] | None = None
+        self._serials: frozenset[int] = frozenset()
+
+    def __contains__(self, serial: int) -> bool:
+        """Return whether this serial number was revoked. Raise Unreadable where the file cannot be used."""
+        with self._lock:
+            try:
+                status = self.path.stat()
+                if (status.st_mtime_ns, status.st_size) != self._seen:
+                    self._serials = frozenset(serials(self.path.read_text()))
+                    self._seen = status.st_mtime_ns, status.st_size
+            except FileNotFoundError:
+                self._seen, self._serials = None, frozenset()
+            except (OSError, ValueError) as error:
+                raise Unreadable(f"the list of revoked certificates {self.path} cannot be used: {error}") from None
+            return serial in self._serials
+
+
+def serials(text: str) -> list[int]:
+    """Return the serial numbers of a list. Raise ValueError where a line does not begin with one."""
+    lines = [line.partition("#")[0].split() for line in text.splitlines()]
+    return [int(words[0], 16) for words in lines if words]
+
 
 SCHEME = "inart://"
 CLIENT_ROLES = ("node", "operator", "tenant", "viewer")
 ROLES = (*CLIENT_ROLES, "controller", "switch")
-MAY: Mapping[str, tuple[str, ...]] = {
-    "Join": ("node",),
-    "Leave": ("node",),
-    "Report": ("node",),
-    "ReportUpdate": ("node",),
-    "Status": ("node", "operator", "tenant", "viewer"),
-    "Replan": ("operator",),
-    "AddJob": ("operator", "tenant"),
-    "RemoveJob": ("operator", "tenant"),
-    "Log": ("operator",),
-    "Reload": ("operator",),
-    "Renew": ("node", "operator", "tenant", "viewer"),
+MAY: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "Join": (("node",), "join as an agent"),
+    "Leave": (("node",), "speak for an agent"),
+    "Report": (("node",), "speak for an agent"),
+    "ReportUpdate": (("node",), "speak for an agent"),
+    "Status": (CLIENT_ROLES, "see the status"),
+    "Replan": (("operator",), "change a plan"),
+    "AddJob": (("operator", "tenant"), "add a job"),
+    "RemoveJob": (("operator", "tenant"), "remove a job"),
+    "Log": (("operator",), "read the log"),
+    "Reload": (("operator",), "reload the topology"),
+    "Renew": (CLIENT_ROLES, "renew a certificate"),
 }
-"""The roles that may call each method of the service. A node may speak only for itself, and a tenant adds and removes
-only jobs of its own."""
+"""The roles that may call each method of the service, and words for what it does. A node may speak only for itself, and
+a tenant adds and removes only jobs of its own."""
 # The shortest token that a file may have, in characters.
 LEAST_TOKEN = 16
 
@@ -147,28 +184,14 @@ class Access:
     def check(self, method: str, context: grpc.ServicerContext) -> Caller | None:
         """Return the caller, if it may call `method` ("Join"). Raise Denied where it may not."""
         caller = self.caller(context)
-        if caller is not None and caller.role not in MAY[method]:
-            allowed = " or ".join(f"{'an' if role[0] in 'aeiou' else 'a'} {role}" for role in MAY[method])
+        roles, what = MAY[method]
+        if caller is not None and caller.role not in roles:
+            allowed = " or ".join(f"{'an' if role[0] in 'aeiou' else 'a'} {role}" for role in roles)
             raise Denied(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"{caller} may not {WORDS[method]}: that takes the certificate or token of {allowed}",
+                f"{caller} may not {what}: that takes the certificate or token of {allowed}",
             )
         return caller
-
-
-WORDS = {
-    "Join": "join as an agent",
-    "Leave": "speak for an agent",
-    "Report": "speak for an agent",
-    "ReportUpdate": "speak for an agent",
-    "Status": "see the status",
-    "Replan": "change a plan",
-    "AddJob": "add a job",
-    "RemoveJob": "remove a job",
-    "Log": "read the log",
-    "Reload": "reload the topology",
-    "Renew": "renew a certificate",
-}
 
 
 def _of_certificate(found: Mapping[str, Any]) -> Caller:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from controlplane.common.access import Caller
 from controlplane.common.rpc.tls import FOLDER_FILES, ORGANISATION
+from controlplane.common.whole_file import replace_file
 
 # Days for which the certificates of agents, operators, switches and controllers are valid by default.
 DAYS = 90
@@ -79,8 +79,8 @@ class Authority:
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         )
         made = cls(builder.sign(key, hashes.SHA256()), key, days)
-        write_file(files[0], made.pem, 0o644)
-        write_file(files[1], _pem(key), 0o600)
+        replace_file(files[0], made.pem, 0o644)
+        replace_file(files[1], _pem(key), 0o600)
         return made
 
     def issue(
@@ -120,9 +120,9 @@ class Authority:
     ) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
         pem = self._signed(subject, key.public_key(), datetime.timedelta(days=self.days), uses, names)
-        write_file(folder / FOLDER_FILES["authority"], self.pem, 0o644)
-        write_file(folder / FOLDER_FILES["certificate"], pem, 0o644)
-        write_file(folder / FOLDER_FILES["key"], _pem(key), 0o600)
+        replace_file(folder / FOLDER_FILES["authority"], self.pem, 0o644)
+        replace_file(folder / FOLDER_FILES["certificate"], pem, 0o644)
+        replace_file(folder / FOLDER_FILES["key"], _pem(key), 0o600)
 
     def next_of(self, caller: Caller) -> tuple[bytes, bytes]:
         """Return a certificate and its key (PEM) for a node, operator, tenant or viewer, as `issue` writes them."""
@@ -204,12 +204,3 @@ def _general_name(name: str) -> x509.GeneralName:
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-
-
-def write_file(file: Path, content: bytes, mode: int) -> None:
-    """Write a file atomically: under a temporary name that has `mode` from the start, which then replaces the file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as out:
-        out.write(content)
-    temporary.replace(file)

@@ -85,6 +85,28 @@ def end_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def run(
+    name: str, work: Callable[[], object], errors: tuple[type[Exception], ...], usage: tuple[type[Exception], ...] = (),
+    after_interrupt: str = "",
+) -> int:  # fmt: skip
+    """Do a command's work, and return its exit status: 0, 1 after one of these errors, 2 after one of `usage`, and 130
+    after Ctrl-C. What was wrong is printed on standard error, behind the command's name where one is given."""
+    prefix = f"{name}: " if name else ""
+    try:
+        work()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        end_output()
+    except (*errors, *usage) as error:
+        print(f"{prefix}{error}", file=sys.stderr)
+        return 2 if isinstance(error, usage) else 1
+    except KeyboardInterrupt as interrupt:
+        hint = str(interrupt) or after_interrupt
+        print(f"{prefix}interrupted{f'; {hint}' if hint else ''}", file=sys.stderr)
+        return 130
+    return 0
+
+
 def value(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     """Return a `type=` for an option whose values `parse` reads; the message of its ValueError goes to the user."""
 

@@ -8,14 +8,15 @@ to the group, but only those with a UDP checksum.
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from controlplane.common.interface_kind import describe, read
 from p4src.protocol import GROUP, PROTOCOL, udp_port
 
 RECEIVE_BYTES = 4 << 20  # bytes for two windows of 1,024 packets of 256 values, with the kernel's overhead
@@ -81,10 +82,10 @@ def _link(folder: Path) -> Finding:
 def _kind(interface: str) -> Finding:
     """Check that packets leave unchanged, untagged and by one port. The result is a finding and no error, since a user
     may know better."""
-    link = read(interface)
+    link = read_link(interface)
     if link is None:
         return Finding("kind", True, False, "unknown (`ip -details -json link` says nothing)")
-    ok, what, fix = describe(link)
+    ok, what, fix = describe_link(link)
     return Finding("kind", ok, False, what, fix)
 
 
@@ -185,3 +186,43 @@ def _dropped() -> Finding:
         return Finding("kernel drops", True, False, "none since this namespace was made")
     advice = "if they grow while a job runs, they are its packets: nstat -a"
     return Finding("kernel drops", False, False, f"packets dropped, of any program: {'; '.join(some)}", advice)
+
+
+TUNNELS = ("vxlan", "geneve", "gre", "gretap", "ip6gre", "ipip", "sit", "tun", "wireguard", "xfrm")
+
+
+def describe_link(link: dict[str, Any]) -> tuple[bool, str, str]:
+    """Return whether agents can use an interface, what it is, and what to do if they cannot. `link` is one object of
+    `ip -details -json link show`."""
+    info = link.get("linkinfo", {})
+    kind, data = info.get("info_kind"), info.get("info_data", {})
+    parent = link.get("link") or "the interface below it"
+    if kind == "vlan":
+        what = f"a VLAN: frames leave with tag {data.get('id', '?')}, and P4 switches of ours drop frames with a tag"
+        return False, what, f"give the agent {parent} itself, on a port without a tag"
+    if kind in ("bond", "team"):
+        what = (
+            f"a {kind}: packets leave by one port or another, and a switch adds only what comes in by the planned one"
+        )
+        return False, what, "give the agent one of its ports, with an address of its own; the topology names its switch"
+    if kind == "bridge" and data.get("mcast_snooping"):
+        what = "a bridge with IGMP snooping, which sends a group only where a host has asked for it; switches never ask"
+        return False, what, f"ip link set {link.get('ifname', 'NAME')} type bridge mcast_snooping 0"
+    if kind in TUNNELS:
+        what = f"a tunnel ({kind}): switches on the way see its outer packets and add nothing"
+        return False, what, "give the agent the interface that is wired to the P4 switch"
+    if info.get("info_slave_kind") in ("bond", "team"):
+        what = f"a port of {link.get('master', 'a bond')}, whose other ports take a part of what comes"
+        return False, what, f"ip link set {link.get('ifname', 'NAME')} nomaster"
+    return True, f"{kind}: nothing between is known to keep packets back" if kind else "a network card", ""
+
+
+def read_link(interface: str) -> dict[str, Any] | None:
+    """Return what `ip` knows about an interface; None where it cannot tell."""
+    command = ["ip", "-details", "-json", "link", "show", "dev", interface]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
+        (link,) = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return dict(link)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from controlplane.common.times import clock
+from controlplane.common.log_lines import clock
 from controlplane.planner.job import Job
 from controlplane.planner.terms import Terms
 

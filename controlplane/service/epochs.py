@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from controlplane.common.whole_file import state_home
 from controlplane.targets.secret_labels import SecretLabels
 
 LAST_EPOCH = (1 << 32) - 1
@@ -19,8 +20,7 @@ SECRET_BYTES = 32
 
 def default_file() -> Path:
     """Return the file that keeps the last epoch of all jobs of this user, unless another one is given."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "inart" / "epoch"
+    return state_home() / "epoch"
 
 
 class EpochStore:

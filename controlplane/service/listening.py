@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controlplane.common.access import Access, Caller, load_tokens
-from controlplane.common.revoked import REVOKED_FILE, Revoked
+from controlplane.common.access import REVOKED_FILE, Access, Caller, Revoked, load_tokens
 from controlplane.common.rpc.channels import check_listen
 from controlplane.common.rpc.client import ControllerError
 from controlplane.common.rpc.tls import Tls, add_tls_arguments, is_local, tls_from

@@ -8,7 +8,6 @@ size. The log itself, for people, is beside it.
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 import time
@@ -25,6 +24,7 @@ from google.protobuf.message import Message
 
 from controlplane.common.access import Access
 from controlplane.common.log_lines import Level, failure, job_of, level_of, with_job
+from controlplane.common.whole_file import append_line
 from controlplane.service.core.journal import Journal, Record, ordered_by, orders_of
 
 KEPT = 1000
@@ -209,16 +209,11 @@ class Recorder:
 
     def _write(self, folder: Path, entry: Entry) -> None:
         try:
+            # The previous line may have been cut off, when the machine stopped or the disk was full.
             path = folder / "log.jsonl"
-            folder.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            with os.fdopen(os.open(path, flags, 0o600), "a") as file:
-                # The previous line may have been cut off, when the machine stopped or the disk was full.
-                begin = "\n" if self._torn and file.tell() else ""
-                self._torn = True
-                file.write(f"{begin}{json.dumps(asdict(entry))}\n")
-                full = file.tell() >= PART_BYTES
-            if full:
+            begin = "\n" if self._torn and path.exists() else ""
+            self._torn = True
+            if append_line(path, f"{begin}{json.dumps(asdict(entry))}") >= PART_BYTES:
                 files = self._files()
                 for older, newer in pairwise(files):
                     if newer.exists():

@@ -17,9 +17,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from controlplane.common.log_lines import of_job, warning
+from controlplane.common.log_lines import clock, of_job, warning
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.common.times import clock
 from controlplane.planner.reservations import LATEST_SECONDS, Reservation, beside
 from controlplane.service.network import Network
 from controlplane.service.next_plan import UpdateError

@@ -6,7 +6,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ from typing import Any
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.inputs import parse_json
 from controlplane.common.log_lines import failure
-from controlplane.common.whole_file import replace_file
+from controlplane.common.whole_file import append_line, replace_file, state_home
 from controlplane.planner.entries import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
@@ -63,9 +62,8 @@ class Keeps:
 
 def default_folder(addresses: Iterable[str]) -> Path:
     """Return the folder that keeps the state of the network with these switches, unless another one is given."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     network = hashlib.sha256("\n".join(sorted(addresses)).encode()).hexdigest()[:12]
-    return Path(state) / "inart" / f"network-{network}"
+    return state_home() / f"network-{network}"
 
 
 class StateFolder:
@@ -271,13 +269,9 @@ class JournalFile:
         if self._failed and not first:
             return
         try:
-            if first:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                if self._path.exists():
-                    self._path.replace(f"{self._path}.1")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            with os.fdopen(os.open(self._path, flags, 0o600), "a") as file:
-                file.write(json.dumps(record) + "\n")
+            if first and self._path.exists():
+                self._path.replace(f"{self._path}.1")
+            append_line(self._path, json.dumps(record))
             self._failed = False
         except OSError as error:
             if not self._failed:

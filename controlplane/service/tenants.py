@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.common.log_lines import warning
+from controlplane.common.whole_file import Fresh
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.quotas import UNLIMITED, Quota, parse_quotas, quota_of
 from controlplane.planner.rules import Taken
@@ -91,35 +91,19 @@ class QuotasFile:
     the file cannot be read at the start."""
 
     def __init__(self, path: Path, log: Callable[[str], None]) -> None:
-        self._path, self._log = path, log
-        self._lock = threading.Lock()
-        self._seen: object = None
-        self._quotas: Mapping[str, Quota] = {}
-        if problem := self._look():
-            raise ValueError(problem)
+        problem = f"the file of quotas {path} cannot be used"
+
+        def refused(error: Exception) -> None:
+            log(warning(f"{problem}: {error}; what it said before holds on"))
+
+        try:
+            self._quotas = Fresh([path], lambda: parse_quotas(path.read_text()), refused)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{problem}: {error}") from None
 
     def __call__(self, tenant: str) -> Quota:
         """Return a tenant's quota."""
-        with self._lock:
-            if problem := self._look():
-                self._log(warning(f"{problem}; what it said before holds on"))
-            return quota_of(self._quotas, tenant)
-
-    def _look(self) -> str:
-        """Read the file if it has changed. Return what is wrong with it, once for each change, or ""."""
-        seen: object = None
-        try:
-            status = self._path.stat()
-            seen = status.st_mtime_ns, status.st_size
-            if seen != self._seen:
-                self._quotas = parse_quotas(self._path.read_text())
-        except (OSError, ValueError) as error:
-            seen = seen or type(error)
-            if seen != self._seen:
-                self._seen = seen
-                return f"the file of quotas {self._path} cannot be used: {error}"
-        self._seen = seen
-        return ""
+        return quota_of(self._quotas.now(), tenant)
 
 
 def unlimited(tenant: str) -> Quota:

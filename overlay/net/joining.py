@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.common.access import Caller
-from controlplane.common.authority import Authority, CertificatesError, now, write_file
+from controlplane.common.authority import Authority, CertificatesError, now
 from controlplane.common.rpc.tls import FOLDER_FILES
+from controlplane.common.whole_file import replace_file
 from controlplane.planner.strategies.wan.site_rounds import NAME
 from overlay.core.errors import OverlayError
 
@@ -205,7 +206,7 @@ class Joining:
             fcntl.flock(lock, fcntl.LOCK_EX)
             tokens = self.tokens()
             yield tokens
-            write_file(self._folder / FILE, json.dumps(tokens, indent=1).encode(), 0o600)
+            replace_file(self._folder / FILE, json.dumps(tokens, indent=1).encode(), 0o600)
 
 
 def digest_of(pem: str) -> str:

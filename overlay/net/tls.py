@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any
 
 from controlplane.common.access import Caller, parse_uri
-from controlplane.common.rpc.tls import Fresh, Tls
+from controlplane.common.rpc.tls import Tls
+from controlplane.common.whole_file import Fresh
 from overlay.core.errors import OverlayError
 from overlay.net.joining import Joining
 
@@ -58,7 +59,7 @@ class Security:
             )
         if joining is not None and joining.authority.pem.split() != tls.authority.read_bytes().split():
             raise ValueError(f"TLS: {tls.authority} is not the authority that is to sign for those who have tokens")
-        fresh = Fresh(tls, partial(_contexts, strangers=joining is not None))
+        fresh = tls.fresh(partial(_contexts, strangers=joining is not None))
         serve = fresh.now()[1]
 
         def greet(connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:

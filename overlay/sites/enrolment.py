@@ -23,8 +23,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from controlplane.common.authority import write_file
 from controlplane.common.rpc.tls import FOLDER_FILES, Tls, not_after
+from controlplane.common.whole_file import replace_file
 from overlay.core.errors import OverlayError
 from overlay.net.joining import Token, digest_of
 from overlay.net.tls import Security, check_certificate
@@ -75,9 +75,9 @@ class Enrolment:
         if self._holds():
             return self.folder
         certificate, authority = self._certified({"type": "enrol", "token": str(self._token), "site": self._site})
-        write_file(self.folder / FOLDER_FILES["authority"], authority.encode(), 0o644)
-        write_file(self.folder / FOLDER_FILES["certificate"], certificate.encode(), 0o644)
-        write_file(self.folder / OF_TOKEN, f"{self._token.number}\n".encode(), 0o644)
+        replace_file(self.folder / FOLDER_FILES["authority"], authority.encode(), 0o644)
+        replace_file(self.folder / FOLDER_FILES["certificate"], certificate.encode(), 0o644)
+        replace_file(self.folder / OF_TOKEN, f"{self._token.number}\n".encode(), 0o644)
         return self.folder
 
     def keep(self, log: Callable[[str], None] = _log.info) -> None:
@@ -118,7 +118,7 @@ class Enrolment:
         pem = made.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        write_file(file, pem, 0o600)
+        replace_file(file, pem, 0o600)
         os.chmod(self.folder, 0o700)
         return made
 
@@ -127,7 +127,7 @@ class Enrolment:
         while not self._stop.wait(wait):
             try:
                 certificate, _ = self._certified({"type": "renew"}, Security.of(self._tls()))
-                write_file(self._file("certificate"), certificate.encode(), 0o644)
+                replace_file(self._file("certificate"), certificate.encode(), 0o644)
                 wait = self._half()
             except (OverlayError, OSError, ValueError) as error:
                 log(f"{self._site}: its certificate was not renewed: {error}")

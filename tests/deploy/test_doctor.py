@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.cli import doctor
 from controlplane.common import probe
-from controlplane.common.interface_kind import describe
+from controlplane.common.data_interface import describe_link
 from tests.deploy.fake_switch import FakeSwitch
 from topologies.choice import choose
 from topologies.network import EmulationError
@@ -163,7 +163,7 @@ def test_controller_and_its_missing_agents(tmp_path):
     ids=["card", "veth", "vlan", "bond", "snooping", "bridge", "tunnel", "port of a bond"],
 )
 def test_interfaces_that_change_packets_on_their_way_are_named(link, ok, what, fix):
-    found, says, advice = describe(link)
+    found, says, advice = describe_link(link)
     assert found == ok and what in says and fix in advice
     assert bool(advice) != ok
 

@@ -13,9 +13,8 @@ from cryptography import x509
 
 from controlplane.cli.certificates import Wanted, make
 from controlplane.cli.certificates import main as certificates
-from controlplane.common.access import Access
+from controlplane.common.access import Access, Revoked
 from controlplane.common.authority import Authority
-from controlplane.common.revoked import Revoked
 from controlplane.common.rpc.client import ControllerError, fetch_status
 from controlplane.common.rpc.renewal import Renewal
 from controlplane.common.rpc.tls import Tls, credentials

@@ -5,8 +5,8 @@ They are written by hand as a table of methods, so that nobody needs protoc's gR
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -27,32 +27,6 @@ METHODS: dict[str, tuple[str, Any, Any]] = {
     "reload": ("Reload", pb.ReloadRequest, pb.ReloadReply),
     "renew": ("Renew", pb.RenewRequest, pb.RenewReply),
 }
-
-
-class ControllerService(Protocol):
-    """The methods that a server of the service implements; see inart.proto."""
-
-    def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> Iterator[pb.Event]: ...
-
-    def leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply: ...
-
-    def report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply: ...
-
-    def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply: ...
-
-    def report_update(self, request: pb.UpdateReport, context: grpc.ServicerContext) -> pb.UpdateReportReply: ...
-
-    def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply: ...
-
-    def add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply: ...
-
-    def remove_job(self, request: pb.RemoveJobRequest, context: grpc.ServicerContext) -> pb.RemoveJobReply: ...
-
-    def log(self, request: pb.LogRequest, context: grpc.ServicerContext) -> pb.LogReply: ...
-
-    def reload(self, request: pb.ReloadRequest, context: grpc.ServicerContext) -> pb.ReloadReply: ...
-
-    def renew(self, request: pb.RenewRequest, context: grpc.ServicerContext) -> pb.RenewReply: ...
 
 
 class ControllerStub:
@@ -79,8 +53,9 @@ class ControllerStub:
 Guard = Callable[[str, grpc.ServicerContext], object]
 
 
-def add_to_server(service: ControllerService, server: grpc.Server, guard: Guard = lambda method, context: None) -> None:
-    """Register an implementation of the service with a server.
+def add_to_server(service: object, server: grpc.Server, guard: Guard = lambda method, context: None) -> None:
+    """Register an implementation of the service with a server: an object with the methods of METHODS, each of which
+    takes a request and gRPC's context (grpc.ServicerContext) and returns the reply.
 
     `guard` is called before every call with its method ("Join"); it ends calls that the caller may not make
     (context.abort).

@@ -8,13 +8,14 @@ import ipaddress
 import logging
 import os
 import ssl
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import grpc
+
+from controlplane.common.whole_file import Fresh
 
 ORGANISATION = "InArt"
 """Organisation of the authorities that `inart certificates` makes. Their certificates name roles, which are then
@@ -83,7 +84,7 @@ class Tls:
         Raise ValueError where the files cannot be used."""
         if self.certificate is None or self.key is None:
             raise ValueError("TLS: a server needs --tls-cert and --tls-key")
-        fresh = Fresh(self, Tls._server_configuration)
+        fresh = self.fresh(Tls._server_configuration)
         return grpc.dynamic_ssl_server_credentials(
             fresh.now(),
             fresh.renewed,  # type: ignore[arg-type]  # None: they are as they were
@@ -109,11 +110,12 @@ class Tls:
             files = ", ".join(str(file) for file in (self.certificate, self.key, self.authority) if file is not None)
             raise ValueError(f"TLS: {files}: {error}; are they PEM, certificate and key a pair?") from None
 
-    def stamps(self) -> tuple[object, ...]:
-        """Return a value that changes when a file is replaced or written."""
-        files = (self.certificate, self.key, self.authority)
-        found = [os.stat(file) for file in files if file is not None]
-        return tuple((one.st_dev, one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
+    def fresh(self, make: Callable[[Tls], Made]) -> Fresh[Made]:
+        """Return what `make` makes of these files, which is made again when they are replaced. Raise what `make`
+        raises."""
+        files = [file for file in (self.certificate, self.key, self.authority) if file is not None]
+        said = "what replaced TLS files is not used: %s"
+        return Fresh(files, lambda: make(self), lambda error: logger.warning(said, error))
 
     def expired(self) -> str:
         """Return, in words, which of the own certificate and the authority's has expired; "" where neither has.
@@ -142,41 +144,6 @@ class Tls:
             raise ValueError(f"TLS: {self.authority} is not a certificate in PEM: {error}") from None
         wanted = (("organizationName", ORGANISATION),)
         return any(wanted in authority.get("subject", ()) for authority in authorities)
-
-
-class Fresh(Generic[Made]):
-    """A value made from TLS files, and made again when the files are replaced. Thread-safe.
-
-    As long as the present files cannot be used (half of a new pair, for instance), the previous value stays. The first
-    `make` may raise.
-    """
-
-    def __init__(self, tls: Tls, make: Callable[[Tls], Made]) -> None:
-        self._tls, self._make = tls, make
-        self._lock = threading.Lock()
-        self._stamps = tls.stamps()
-        self._made = make(tls)
-        self._refused: object = None
-
-    def now(self) -> Made:
-        self.renewed()
-        return self._made
-
-    def renewed(self) -> Made | None:
-        """Return the value if the files have changed since the last call, and otherwise None."""
-        with self._lock:
-            stamps: object = None
-            try:
-                stamps = self._tls.stamps()
-                if stamps == self._stamps:
-                    return None
-                self._made, self._stamps = self._make(self._tls), stamps
-            except (ValueError, OSError) as error:
-                if stamps is None or stamps != self._refused:
-                    logger.warning("what replaced TLS files is not used: %s", error)
-                self._refused = stamps
-                return None
-            return self._made
 
 
 _TIMES = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}

@@ -19,7 +19,8 @@ import bokeh
 import grpc
 
 from controlplane.common.access import Access, Caller, Denied, parse_uri
-from controlplane.common.rpc.tls import Fresh, Tls
+from controlplane.common.rpc.tls import Tls
+from controlplane.common.whole_file import Fresh
 from controlplane.service.snapshot import Snapshots
 from controlplane.service.web import page
 from controlplane.service.web.metrics import Metrics
@@ -252,7 +253,7 @@ class Web:
         self._server.access = access or Access()
         self._server.names = frozenset(name.lower() for name in (host, socket.gethostname(), socket.getfqdn()))
         if tls is not None:
-            self._server.contexts = Fresh(tls, _context)
+            self._server.contexts = tls.fresh(_context)
         self._thread: threading.Thread | None = None
         self.url = f"http{'s' if tls is not None else ''}://{host}:{self._server.server_port}/"
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from pathlib import Path
 
+from controlplane.common.whole_file import replace_file, state_home
 from controlplane.targets.base import TargetError
 
 _lock = threading.Lock()
@@ -14,8 +14,7 @@ _lock = threading.Lock()
 
 def default_file() -> Path:
     """Return the default path of the file."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "inart" / "tofino-ports.json"
+    return state_home() / "tofino-ports.json"
 
 
 class Ledger:
@@ -52,10 +51,7 @@ class Ledger:
 
     def _write(self, content: dict[str, dict[str, str]]) -> None:
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self.file.with_suffix(".new")
-            fresh.write_text(json.dumps(content, indent=1) + "\n")
-            fresh.replace(self.file)
+            replace_file(self.file, (json.dumps(content, indent=1) + "\n").encode(), 0o644)
         except OSError as error:
             raise TargetError(f"cannot note in {self.file} which ports are ours: {error.strerror}") from None
 

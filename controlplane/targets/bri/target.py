@@ -6,11 +6,11 @@ the whole device, its ports and other programs included; that is left to the swi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controlplane.planner.entries import RuleSet
+from controlplane.planner.entries import Aggregate, RuleSet
 from controlplane.planner.frontpanel import FrontPanelPort
 from controlplane.targets.base import RPC_SECONDS, Change, Counters, Operation, SwitchAddress, TargetError, Traffic
 from controlplane.targets.bri.entries import Entry, Step, check
@@ -26,7 +26,7 @@ from controlplane.targets.bri.program import (
     number_of,
 )
 from controlplane.targets.bri.reading import rule_set
-from controlplane.targets.bri.registers import cleared
+from controlplane.targets.bri.schema import Schema
 from controlplane.targets.bri.session import Session, new_client_id
 from controlplane.targets.bri.steps import batches, steps
 from controlplane.targets.connecting import SessionTarget
@@ -322,3 +322,33 @@ def _changed(rules: RuleSet, changes: Sequence[Change]) -> RuleSet:
         if change.operation is not Operation.DELETE:
             items[change.item.kind, change.item.key] = change.item
     return RuleSet.of(rules.switch, items.values())
+
+
+REGISTER = "Register"
+"""Kind of the tables that stand for registers in BRI."""
+OF_SLOTS = "slot_epoch"
+"""A register with one cell per slot; others may have several."""
+
+
+def slots_of(rules: RuleSet) -> set[int]:
+    """Return the slots of a rule set's aggregation points."""
+    found: set[int] = set()
+    for entry in rules.labels:
+        if isinstance(entry.action, Aggregate):
+            found |= set(range(entry.action.slot_base, entry.action.slot_base + entry.action.slot_mask + 1))
+    return found
+
+
+def cleared(program: Schema, slots: Iterable[int]) -> Iterator[list[Entry]]:
+    """Yield, for each register of a program, the entries that set these slots to 0."""
+    there, number = sorted(slots), program.table(OF_SLOTS).size
+    for table in program.tables.values():
+        if table.kind != REGISTER:
+            continue
+        (index,) = table.keys
+        data = tuple((name, 0) for name in table.data)
+        yield [
+            Entry(table.name, ((index, first + slot),), None, data)
+            for first in range(0, table.size, number)
+            for slot in there
+        ]
