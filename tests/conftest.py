@@ -55,7 +55,7 @@ LONG = (
     "hook/test_training.py", "emulation/test_allreduce.py", "emulation/test_shared_hosts.py",
     "emulation/test_failures.py", "emulation/test_chaos.py", "emulation/test_lost_agents.py",
     "emulation/test_torchrun.py", "hook/test_sharded.py", "emulation/test_late_ranks.py",
-    "emulation/test_lifetime.py", "hook/test_leaving.py", "emulation/test_soak.py", "emulation/test_hosts.py",
+    "emulation/test_lifetime.py", "hook/test_leaving.py", "emulation/test_hosts.py",
     "emulation/test_culprits.py", "hook/test_nodes.py", "emulation/test_mpi.py", "hook/test_tools.py",
     "emulation/test_rails.py", "emulation/test_over_tls.py", "emulation/test_run.py", "emulation/test_update.py",
     "hook/test_launchers.py", "hook/test_sharing.py", "test_docs.py", "overlay/test_failures_emulated.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 Say = Callable[[str], None]
 
@@ -19,6 +19,12 @@ def stopwatch() -> Say:
         print(f"[{time.monotonic() - started:6.1f} s] {line}\n", end="", flush=True)
 
     return say
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the rows of a table as lines, the first column aligned to the left and the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
 def guarded(name: str, work: Callable[[], int], *refusals: type[Exception]) -> int:

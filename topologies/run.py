@@ -38,7 +38,7 @@ from controlplane.service.running import JobsError
 from controlplane.targets.base import TargetError
 from topologies.agents import MODULES, JobAgents, Outcome
 from topologies.choice import KINDS, choose
-from topologies.command import Say, guarded, stopwatch
+from topologies.command import Say, aligned, guarded, stopwatch
 from topologies.deployment import Fabric, Service
 from topologies.emulation import Emulation
 from topologies.faults import Fault, Faults, parse_fault
@@ -183,11 +183,7 @@ class Report:
                 str(sum(one.resent for one in done)) if done else "",
                 "FAILED" if job.failure else right if done or job.codes else "", job.bottleneck,
             ])  # fmt: skip
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-            for row in rows
-        ]
+        lines = aligned(rows)
         lines += [f"\n{job.name}: {job.failure}" for job in self.jobs if job.failure]
         shown = [event for event in self.events if event.time >= self.work_began]
         if shown:

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from evaluation import commands
 from evaluation.beside.run import CASES, PLANS, Settings, run
 from evaluation.beside.shares import draw, table
 from topologies.command import Say, guarded, stopwatch
@@ -27,9 +28,7 @@ from topologies.zygote import HostFailure
 
 def make_parser() -> argparse.ArgumentParser:
     usual = Settings()
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.beside", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.parser("beside", __doc__)
     cases = "; ".join(f"{name}: {what}" for name, what in CASES.items())
     parser.add_argument("--cases", default=",".join(CASES), metavar="NAME,...", help=f"{cases} (default: all)")
     parser.add_argument("--plans", default=",".join(PLANS), metavar="NAME,...", help="%(default)s (default: all)")

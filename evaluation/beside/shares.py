@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evaluation import commands
+
 TCP_WIRE = 1514 / 1448
 """Bytes on an Ethernet link for a byte of TCP, in full segments with timestamps."""
 Samples = Sequence[tuple[float, float]]
@@ -140,28 +142,22 @@ def _rates(rates: Sequence[float]) -> str:
 
 def draw(shares: Sequence[Share], path: Path) -> None:
     """Write the figure, two rows of panels for each case: what the job and each flow have, and the queue over time."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     cases = {case: [one for one in shares if one.case == case] for case in dict.fromkeys(one.case for one in shares)}
     columns = max(len(group) for group in cases.values())
     size = (2.6 * columns + 1, 3.4 * len(cases) + 0.4)
-    figure, panels = plt.subplots(2 * len(cases), columns, figsize=size, sharey="row", squeeze=False)
-    for row, group in enumerate(cases.values()):
-        for above, below in panels[2 * row : 2 * row + 2, len(group) :].T:
-            above.set_axis_off()
-            below.set_axis_off()
-        for one, above, below in zip(group, panels[2 * row], panels[2 * row + 1], strict=False):
-            _draw_rates(above, one)
-            below.plot([at for at, _ in one.queue], [waits * 8e-3 / one.link_mbps for _, waits in one.queue], lw=0.6)
-            below.set_xlabel("s")
-        panels[2 * row][0].set_ylabel("Mbit/s")
-        panels[2 * row + 1][0].set_ylabel("queue, ms")
-    figure.tight_layout()
-    figure.savefig(path, dpi=70)
-    plt.close(figure)
+    with commands.drawing(path, 2 * len(cases), columns, dpi=70, figsize=size, sharey="row") as (_, panels):
+        for row, group in enumerate(cases.values()):
+            for above, below in panels[2 * row : 2 * row + 2, len(group) :].T:
+                above.set_axis_off()
+                below.set_axis_off()
+            for one, above, below in zip(group, panels[2 * row], panels[2 * row + 1], strict=False):
+                _draw_rates(above, one)
+                below.plot(
+                    [at for at, _ in one.queue], [waits * 8e-3 / one.link_mbps for _, waits in one.queue], lw=0.6
+                )
+                below.set_xlabel("s")
+            panels[2 * row][0].set_ylabel("Mbit/s")
+            panels[2 * row + 1][0].set_ylabel("queue, ms")
 
 
 def _draw_rates(panel: Any, one: Share) -> None:

@@ -10,12 +10,12 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology
 from evaluation.bmv2_fattree.results import RATE_TOLERANCE, Report, StrategyResult, Training
-from evaluation.bmv2_fattree.setting import Progress, Setting
-from evaluation.bmv2_fattree.settings import Settings
+from evaluation.bmv2_fattree.settings import Setting, Settings
 from evaluation.bmv2_fattree.training import train_both
 from p4src.protocol import frame_bytes
 from topologies import Emulation, EmulationError, hosts
 from topologies.agents import HOSTS, MODULES, JobAgents, Outcome
+from topologies.command import Say
 from topologies.deployment import Fabric, Service
 from topologies.load import Load, LoadMonitor
 from topologies.zygote import HostProcess, Zygote
@@ -35,7 +35,7 @@ GLOO_MODULES = ("torch.distributed",)  # imported once, for all processes that t
 HEAVY_MODULES = ("examples.train_digits", "sklearn.datasets", "worker_agent.torch.hook", "torch._dynamo")
 
 
-def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
+def run(settings: Settings, say: Say) -> tuple[Report, Topology, Job]:
     """Run all stages; `say` gets a line per step.
 
     Raise EmulationError, FabricError, HostFailure and planners' errors.
@@ -86,7 +86,7 @@ def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
     return report, topology, job
 
 
-def plan_all(settings: Settings, topology: Topology, say: Progress) -> list[dict[str, Plan]]:
+def plan_all(settings: Settings, topology: Topology, say: Say) -> list[dict[str, Plan]]:
     """Return, for each strategy, a plan for each model's size, as users' jobs get them. This comes before anything is
     built, so that a strategy that cannot plan does not cost a minute.
     """

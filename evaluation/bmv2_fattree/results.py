@@ -2,11 +2,11 @@
 
 import csv
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from topologies.command import aligned
 from topologies.load import Load
 
 RATE_TOLERANCE = 0.10
@@ -77,9 +77,6 @@ class Checked:
     def right(self) -> bool:
         return self.buckets > 0 and not self.wrong_buckets
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Training:
@@ -132,6 +129,9 @@ class Training:
         """Whether every sum was right, and the losses differ by no more than rounding explains."""
         return self.sums.right and self.losses_agree
 
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"largest_difference": self.largest_difference, "agrees": self.agrees}
+
 
 @dataclass(frozen=True)
 class Report:
@@ -178,7 +178,7 @@ class Report:
                 for s in self.strategies
             ],
             "gloo_seconds": self.gloo_seconds,
-            "training": None if self.training is None else _training_json(self.training),
+            "training": None if self.training is None else self.training.to_json(),
             "tcp_mbps": self.tcp_mbps,
             "seconds": round(self.seconds, 1),
         }
@@ -206,7 +206,7 @@ class Report:
         if self.gloo_seconds:
             times = [f"{self.gloo_seconds[m]:.2f}" for m in models]
             rows.append(["gloo (ring)", "", "", "", *times, "", "", ""])
-        lines = _aligned(rows)
+        lines = aligned(rows)
         if self.training is not None:
             lines += ["", *_loss_lines(self.training)]
         return "\n".join([*lines, "", *self.remarks()])
@@ -255,41 +255,30 @@ class Report:
         summary = directory / "summary.json"
         summary.write_text(json.dumps(self.to_json(), indent=2) + "\n")
         paths = [summary, directory / "strategies.csv"]
+        rows = [
+            {
+                "strategy": s.name,
+                "planned_rate_mbps": s.planned_rate_mbps,
+                "measured_rate_mbps": s.measured_rate_mbps,
+                "communication_seconds": s.communication_seconds,
+                "ps_ingress_bytes": s.ps_ingress_bytes,
+                **{f"seconds_{model}": seconds for model, seconds in s.model_seconds.items()},
+                "cpu_idle_share": s.load.idle,
+                "bottleneck": s.bottleneck,
+            }
+            for s in self.strategies
+        ]
         with paths[-1].open("w", newline="") as file:
-            writer = csv.writer(file)
-            models = list(self.strategies[0].model_seconds) if self.strategies else []
-            writer.writerow(
-                [
-                    "strategy",
-                    "planned_rate_mbps",
-                    "measured_rate_mbps",
-                    "communication_seconds",
-                    "ps_ingress_bytes",
-                    *(f"seconds_{m}" for m in models),
-                    "cpu_idle_share",
-                    "bottleneck",
-                ]
-            )
-            for s in self.strategies:
-                writer.writerow(
-                    [
-                        s.name,
-                        s.planned_rate_mbps,
-                        s.measured_rate_mbps,
-                        s.communication_seconds,
-                        s.ps_ingress_bytes,
-                        *s.model_seconds.values(),
-                        s.load.idle,
-                        s.bottleneck,
-                    ]
-                )
+            writer = csv.DictWriter(file, rows[0] if rows else [])
+            writer.writeheader()
+            writer.writerows(rows)
         if self.training is not None:
             paths.append(directory / "losses.csv")
             with paths[-1].open("w", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(["step", "loss_gloo", "loss_inart"])
+                lines = csv.writer(file)
+                lines.writerow(["step", "loss_gloo", "loss_inart"])
                 pairs = zip(self.training.loss_gloo, self.training.loss_inart, strict=True)
-                writer.writerows([step, *pair] for step, pair in enumerate(pairs, 1))
+                lines.writerows([step, *pair] for step, pair in enumerate(pairs, 1))
         return paths
 
 
@@ -317,26 +306,6 @@ def _training_remarks(training: Training) -> list[str]:
     return lines
 
 
-def _training_json(training: Training) -> dict[str, Any]:
-    return {
-        "loss_gloo": training.loss_gloo,
-        "loss_inart": training.loss_inart,
-        "loss_rounded": training.loss_rounded,
-        "largest_difference": training.largest_difference,
-        "sums": training.sums.to_json(),
-        "agrees": training.agrees,
-        "seconds_gloo": training.seconds_gloo,
-        "seconds_inart": training.seconds_inart,
-        "strategy": training.strategy,
-        "workers": training.workers,
-        "ranks": training.ranks,
-        "dataset": training.dataset,
-        "parameters": training.parameters,
-        "test_accuracy_gloo": training.test_accuracy_gloo,
-        "test_accuracy_inart": training.test_accuracy_inart,
-    }
-
-
 def _loss_lines(training: Training) -> list[str]:
     steps = len(training.loss_gloo)
     shown = sorted({0, *range(max(steps // 8 - 1, 0), steps, max(steps // 8, 1)), steps - 1}) if steps else []
@@ -348,14 +317,4 @@ def _loss_lines(training: Training) -> list[str]:
     rows.append(["test", f"{training.test_accuracy_gloo:.1%}", f"{training.test_accuracy_inart:.1%}", ""])
     workers = f"{training.workers} workers" + (f" of {training.ranks} ranks" if training.ranks > 1 else "")
     what = f"{training.parameters:,} parameters, {workers}, {steps} steps"
-    return [f"Training: {training.dataset}, {what}.", *_aligned(rows)]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines, the first column aligned to the left and the others to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip())
-    return lines
+    return [f"Training: {training.dataset}, {what}.", *aligned(rows)]

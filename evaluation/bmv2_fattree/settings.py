@@ -9,12 +9,17 @@ from typing import Any
 
 from controlplane.common.inputs import parse_bytes
 from controlplane.planner.generators import fattree
-from controlplane.planner.job import ON_WORKERS, Job, place_job
+from controlplane.planner.job import Job, place_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import Limits, limited
 from controlplane.planner.strategies import STRATEGIES, get_strategy
 from controlplane.planner.topology import Topology
+from evaluation import commands
+from topologies import Emulation
+from topologies.command import Say
+from topologies.deployment import Fabric
 from topologies.scale import fitting, switched_packets
+from topologies.zygote import Zygote
 
 # The three gradients that the InArt paper (section 5.3.1) replays, a thousandth of the models' sizes.
 MODEL_BYTES = {"LSTM": 1_627_000, "VGG19": 548_000, "ResNet-50": 97_000}
@@ -118,6 +123,19 @@ class Settings:
         )
 
 
+@dataclass
+class Setting:
+    """The objects that the stages of a run share: the running network, its switches, and the zygote."""
+
+    settings: Settings
+    topology: Topology
+    job: Job
+    emulation: Emulation
+    fabric: Fabric
+    zygote: Zygote
+    say: Say
+
+
 @lru_cache(maxsize=32)
 def _plan(settings: Settings, strategy: str, model: str) -> Plan:
     """Return the plan of `Settings.plan`, kept in memory, since the search for the scale and the run both need it."""
@@ -126,22 +144,14 @@ def _plan(settings: Settings, strategy: str, model: str) -> Plan:
     return get_strategy(strategy)(held, settings.job(topology, model), seed=settings.seed)
 
 
-def servers(text: str) -> int | None:
-    """Return a number of parameter servers; None for "workers", if every worker's host is one. Raise ValueError."""
-    return None if text == ON_WORKERS else int(text)
-
-
 def _parser(switch: str) -> argparse.ArgumentParser:
     """Return the parser; `switch` is the kind of switch if no option names one."""
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.bmv2_fattree",
-        description="Train through P4 switches in an emulated fat-tree, beside gloo on the same network.",
+    parser = commands.parser(
+        "bmv2_fattree", "Train through P4 switches in an emulated fat-tree, beside gloo on the same network."
     )
     parser.add_argument("--k", type=int, default=4, help="ports of a switch: k^3/4 hosts, 5k^2/4 switches (4)")
     parser.add_argument("--workers", type=int, default=8, help="(%(default)s)")
-    parser.add_argument(
-        "--ps", type=servers, default=2, help='parameter servers; "workers": one on every worker\'s host (%(default)s)'
-    )
+    commands.add_servers(parser, 2)
     parser.add_argument("--ranks", type=int, default=1, help="ranks per worker in training, which share its agent (1)")
     parser.add_argument(
         "--bandwidth",

@@ -12,7 +12,7 @@ from typing import Any
 
 from controlplane.planner.plan import Plan
 from evaluation.bmv2_fattree.results import LOSS_TOLERANCE, Checked, Training
-from evaluation.bmv2_fattree.setting import Setting
+from evaluation.bmv2_fattree.settings import Setting
 from topologies.deployment import Service
 from topologies.zygote import Channel, HostFailure
 
@@ -141,7 +141,7 @@ def train(_: Channel, *, environment: dict[str, str], options: list[str], rounde
             setattr(train_digits, PARALLEL, _hooked(parallel, rounded_hook(arguments.seed, nodes)))
         report = asdict(train_digits.train(arguments))
         if recorder is not None:
-            report["sums"] = recorder.check(nodes, ranks).to_json()
+            report["sums"] = asdict(recorder.check(nodes, ranks))
         return report
     finally:
         setattr(worker_agent, HOOK, inner)

@@ -3,13 +3,15 @@
     python -m evaluation.chaos --minutes 30 --seed 1                                      fat-tree, k = 4
     python -m evaluation.chaos --minutes 30 --seed 1 --topology leafspine:leaves=4,spines=4,servers=3,bandwidth=20
     python -m evaluation.chaos --minutes 5 --seed 7 --events flip,forge,link --json report.json
+    python -m evaluation.chaos --minutes 10 --coming 16 --topology fattree:k=6 --events link,switch,edge,reboot,ps
     python -m evaluation.chaos --minutes 30 --seed 1 --list                               what would happen, and when
     python -m evaluation.chaos --summary one.json two.json                                reports as one table
 
 Needs root (network namespaces). Workers add up whole numbers, whose sum fixed point and float32 carry exactly; each
 worker compares each result with it, bit for bit. The seed decides what happens and when, which is printed first; the
 network is removed at the end, after Ctrl-C, too. Exit status: 0 when all is well; 1 when it could not run; 3 when a sum
-was wrong; 4 when an operation failed for good, or an event was not seen to happen; 130 when it was interrupted.
+was wrong; 4 when an operation failed for good, an event was not seen to happen, or something was left when all jobs
+were removed; 130 when it was interrupted.
 docs/chaos.md explains the figures. Events:
 """
 
@@ -25,6 +27,7 @@ from controlplane.common.rpc.client import ControllerError
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, JobError, parse_next_job
 from controlplane.planner.topology import TopologyError
+from evaluation import commands
 from evaluation.chaos import summary
 from evaluation.chaos.kinds import KINDS, described
 from evaluation.chaos.run import Settings, run
@@ -36,10 +39,7 @@ DEFAULT_TOPOLOGY = "fattree:k=4,bandwidth=20"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.chaos", description=(__doc__ or "") + described(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = commands.parser("chaos", (__doc__ or "") + described())
     parser.add_argument("--minutes", type=float, default=5.0, help="how long (%(default)g)")
     parser.add_argument("--seed", type=int, default=1, help="of what happens; when, almost (default: %(default)s)")
     parser.add_argument(
@@ -47,6 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="a file, or words such as leafspine:leaves=4,spines=2 (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="that share the network (%(default)s)")
+    parser.add_argument("--coming", type=int, default=0, metavar="N", help="more jobs at a time, which come and go (0)")
     parser.add_argument("--workers", type=int, default=6, metavar="W", help="of each job (%(default)s)")
     parser.add_argument("--ps", type=int, default=2, metavar="S", help="parameter servers of each job (%(default)s)")
     parser.add_argument("--strategy", default="inart", metavar="S", help="default: %(default)s")
@@ -65,8 +66,8 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Settings]:
     """Parse the command line. Raise TopologyError, JobError, EmulationError."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
-    if arguments.minutes <= 0 or min(arguments.jobs, arguments.workers, arguments.ps) < 1:
-        parser.error("--minutes, --jobs, --workers and --ps are above 0")
+    if arguments.minutes <= 0 or min(arguments.jobs, arguments.workers, arguments.ps) < 1 or arguments.coming < 0:
+        parser.error("--minutes, --jobs, --workers and --ps are above 0, --coming is not below")
     kinds = [name for name in arguments.events.split(",") if name and name not in arguments.without.split(",")]
     unknown = sorted({*kinds, *filter(None, arguments.without.split(","))} - KINDS.keys())
     if unknown:
@@ -80,7 +81,8 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Settings]:
     events = draw(topology, list(jobs.values()), kinds, 60 * arguments.minutes, arguments.seed) if kinds else []
     return arguments, Settings(
         topology=topology, jobs=tuple(jobs.values()), strategy=arguments.strategy, events=tuple(events),
-        seconds=60 * arguments.minutes, seed=arguments.seed, log=arguments.controller_log,
+        seconds=60 * arguments.minutes, seed=arguments.seed, coming=arguments.coming,
+        log=arguments.controller_log,
     )  # fmt: skip
 
 

@@ -9,12 +9,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig
 from evaluation.chaos import forger
-from evaluation.chaos.controller import ControllerProcess, eventually, repeated, stopped
+from evaluation.chaos.controller import ControllerProcess, dead, eventually, repeated, stopped
 from evaluation.chaos.findings import Happening, Steps
 from evaluation.chaos.jobs import JobRun, Place
 from p4src.protocol import PROTOCOL, VERSION, Flag
@@ -48,7 +47,7 @@ class AgentEvents:
         process = run.process(node)
         run.kill(node)
         one.evidence["process"] = process.pid
-        one.happened = process.pid is not None and eventually(lambda: _dead(process.pid))
+        one.happened = process.pid is not None and eventually(lambda: dead(process.pid))
         try:
             yield
         finally:
@@ -58,7 +57,7 @@ class AgentEvents:
         node, run = one.event.target, self._job(one.event.target)
         process = run.process(node)
         run.signal(node, signal.SIGSTOP)
-        one.happened = eventually(lambda: stopped(process.pid or 0))
+        one.happened = eventually(lambda: stopped(process.pid))
         one.evidence["process"] = process.pid
         try:
             yield
@@ -69,7 +68,7 @@ class AgentEvents:
         processes = [run.process(node) for run in self._jobs for node in (*run.job.workers, *run.job.parameter_servers)]
         for process in processes:
             process.signal(signal.SIGSTOP)
-        one.happened = eventually(lambda: all(stopped(process.pid or 0) for process in processes))
+        one.happened = eventually(lambda: all(stopped(process.pid) for process in processes))
         one.evidence["processes"] = len(processes)
         try:
             yield
@@ -152,10 +151,3 @@ class AgentEvents:
                                          "flags": 0})  # fmt: skip
         random.shuffle(packets)
         return {"address": address, "packets": packets[:6]}
-
-
-def _dead(pid: int | None) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True

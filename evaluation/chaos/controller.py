@@ -183,12 +183,21 @@ class ControllerProcess:
         )  # fmt: skip
 
 
-def stopped(pid: int) -> bool:
-    """Return whether the process is stopped by a signal."""
+def process_state(pid: int | None) -> str:
+    """Return the state of a process, as the letter of /proc (T: stopped by a signal; Z or X: dead); X for none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "X"
+
+
+def stopped(pid: int | None) -> bool:
+    """Return whether the process is stopped by a signal."""
+    return process_state(pid) == "T"
+
+
+def dead(pid: int | None) -> bool:
+    return process_state(pid) in "ZX"
 
 
 def eventually(condition: Any, seconds: float = 5.0) -> bool:

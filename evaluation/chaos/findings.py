@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +59,12 @@ class Findings:
         self.wrong: list[str] = []
         self.failed: list[str] = []
         self.errors: dict[str, int] = {}
+        self.ended: Counter[str] = Counter()
+        """Jobs that have come and gone, by how they ended."""
+        self.turned_away = 0
+        """Times that a job could not come: there was no room, or the switch of one of its hosts was disabled."""
+        self.left: list[str] = []
+        """What was left when all jobs were gone, in words."""
         self.longest: dict[str, float] = {}
         self.began = time.monotonic()
         self.seconds = 0.0
@@ -86,6 +93,19 @@ class Findings:
         with self.lock:
             self.failed.append(what)
 
+    def add_ended(self, how: str) -> None:
+        """Take note that a job has come and gone."""
+        with self.lock:
+            self.ended[how] += 1
+
+    def add_turned_away(self) -> None:
+        with self.lock:
+            self.turned_away += 1
+
+    def add_left(self, what: Iterable[str]) -> None:
+        with self.lock:
+            self.left += what
+
     def add_gap(self, job: str, start: float, end: float) -> None:
         """Take note that no all-reduce of this job was done from `start` to `end`, when one was. The events to which
         that may be due are noted, too.
@@ -112,10 +132,10 @@ class Findings:
 
     @property
     def status(self) -> int:
-        """Exit status of the run: 3 where a sum was wrong, 4 where an operation failed for good or an event did not
-        happen, else 0.
+        """Exit status of the run: 3 where a sum was wrong, 4 where an operation failed for good, an event did not
+        happen, or something was left, else 0.
         """
-        return 3 if self.wrong else 4 if self.failed or self.missed else 0
+        return 3 if self.wrong else 4 if self.failed or self.missed or self.left else 0
 
     def to_json(self, title: str = "") -> dict[str, Any]:
         """Return the findings as an object of JSON, with a title of the run for `--summary`."""
@@ -127,6 +147,9 @@ class Findings:
             "failed": len(self.failed),
             "seconds": round(self.seconds, 1),
             "interrupted": self.interrupted,
+            "came_and_went": dict(self.ended),
+            "turned_away": self.turned_away,
+            "left": self.left,
             "longest_outage_seconds": {key: round(value, 2) for key, value in sorted(self.longest.items())},
             "kinds": {
                 kind: {"times": times, "happened": seen, "outage_alone_seconds": alone, "outage_beside_seconds": beside}
@@ -187,9 +210,16 @@ class Findings:
         quiet = self.longest.get(QUIET)
         if quiet is not None:
             lines.append(f"| none | | | {quiet:.1f} | |")
+        if self.ended:
+            how = ", ".join(f"{count} {how}" for how, count in sorted(self.ended.items()))
+            lines += [
+                "",
+                f"{self.ended.total()} jobs came and went ({how}); {self.turned_away} times there was no room",
+            ]
         lines += ["", *(f"WRONG: {what}" for what in self.wrong[:SHOWN])]
         lines += [f"FAILED: {what}" for what in self.failed[:SHOWN]]
         lines += [f"DID NOT HAPPEN: {each.event}: {each.problem or each.evidence}" for each in self.missed]
+        lines += [f"LEFT: {what}" for what in self.left[:SHOWN]]
         return "\n".join(lines).rstrip()
 
 

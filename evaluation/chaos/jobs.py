@@ -14,6 +14,7 @@ from typing import Any
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, fetch_status
 from controlplane.planner.job import Job
+from evaluation.chaos.controller import dead, eventually
 from evaluation.chaos.findings import Findings
 from evaluation.chaos.worker import HERE
 from topologies.agents import HOSTS
@@ -69,10 +70,16 @@ class JobRun:
     Each operation is one or two all-reduces that all workers start at once. When it fails on one of them, all do it
     again, also those that had its result, since the others begin a new epoch with it. The next operation begins only
     when all workers have the exact sum.
+
+    Args:
+        rate_mbps: planned rate, to which the sizes of the all-reduces are fitted.
+        outages: whether the times between two all-reduces are findings.
     """
 
-    def __init__(self, place: Place, controller: str, job: Job, rate_mbps: float, seed: int) -> None:
-        self.job, self._findings, self._say = job, place.findings, place.say
+    def __init__(
+        self, place: Place, controller: str, job: Job, rate_mbps: float, seed: int, *, outages: bool = True
+    ) -> None:
+        self.job, self._findings, self._say, self._outages = job, place.findings, place.say, outages
         self._zygote, self._controller = place.zygote, controller
         self._random = random.Random(f"{seed} {job.name}")
         self._sizes = [max(1, int(rate_mbps * 1e6 / 32 * share)) for share in SHARES_OF_A_SECOND]
@@ -121,14 +128,44 @@ class JobRun:
         self._over.set()
         self._thread.join()
 
-    def end(self) -> None:
+    def leave(self, seconds: float) -> None:
+        """Let the workers leave the job in good order, after `finish`. Raise EmulationError where one does not leave
+        within so many seconds.
+        """
+        for worker in self._workers.values():
+            worker.process.send(None)
+        left: set[str] = set()
+        while len(left) < len(self._workers):
+            try:
+                worker, message = self._inbox.get(timeout=seconds)
+            except queue.Empty:
+                raise EmulationError(f"{self.job.name}: only {sorted(left)} have left after {seconds:.0f} s") from None
+            if isinstance(message, HostFailure) and worker.node not in left:
+                raise message
+            if message is None:  # what the worker's function returns
+                left.add(worker.node)
+
+    def abandon(self) -> None:
+        """Take nothing that happens from now on for a finding: the job ends in the middle of an operation."""
         self._ended = True
-        self._until = 0.0
         self._over.set()
+
+    def end(self) -> None:
+        self.abandon()
+        self._until = 0.0
         for worker in self._workers.values():
             worker.process.end(2.0)
         for process in self._roots.values():
             process.end(2.0)
+
+    def still_running(self) -> list[str]:
+        """Return, after `end`, the agents' processes that run nevertheless, in words."""
+        processes = [*self._roots.values(), *(worker.process for worker in self._workers.values())]
+        return [
+            f"a process of {self.job.name} in {process.host}"
+            for process in processes
+            if process.pid is not None and not eventually(lambda pid=process.pid: dead(pid))
+        ]
 
     def process(self, node: str) -> HostProcess:
         """Return the agent's process that runs on this node now."""
@@ -190,12 +227,12 @@ class JobRun:
                      "seconds": GIVEN_UP_SECONDS}  # fmt: skip
             done = self._operate(order)
             now = time.monotonic()
-            if done:
+            if self._outages and not self._ended:
                 self._findings.add_gap(self.job.name, last, now)
+            if done:
                 self._findings.add_sums(len(elements))
                 last = now
             elif not self._ended:
-                self._findings.add_gap(self.job.name, last, now)
                 self._give_up(number)
                 last = time.monotonic()
             self._over.wait(PAUSE_SECONDS)
@@ -235,7 +272,7 @@ class JobRun:
                         done.add(worker.node)
                     else:
                         self._order(worker, order)
-                else:
+                elif not self._ended:
                     self._findings.add_flagged(message["error"], again=flagged)
                     flagged, ended = True, max(ended, message["ended"])
                     done = self._again(done, order)

@@ -14,6 +14,7 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, ask
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
+from evaluation.chaos.coming import Coming, left_over
 from evaluation.chaos.controller import ControllerProcess
 from evaluation.chaos.disturb import Disturber
 from evaluation.chaos.findings import Findings, Happening
@@ -37,6 +38,7 @@ class Settings:
     Attributes:
         events: the events, drawn before (see `schedule`).
         seconds: how long the run lasts, also when the events are over.
+        coming: number of jobs beside `jobs` that run at a time, of those that come and go.
         log: where the controller's log is kept, or None.
     """
 
@@ -46,6 +48,7 @@ class Settings:
     events: tuple[Event, ...]
     seconds: float
     seed: int
+    coming: int = 0
     log: Path | None = None
 
 
@@ -69,9 +72,13 @@ def run(settings: Settings, say: Say) -> Findings:
         jobs = _jobs(settings, place, controller, stack)
         say(f"{len(settings.topology.switches)} switches, {len(jobs)} jobs: all workers have joined")
         disturber = Disturber(place, controller, jobs)
+        coming = Coming(place, controller, settings.coming, settings.seed)
+        stack.callback(coming.end)
         findings.began = time.monotonic()
         try:
-            _disturbed(settings, jobs, disturber, findings, emulation)
+            _disturbed(settings, jobs, coming, disturber, place)
+            say("all events are over; all jobs are removed")
+            findings.add_left(left_over(emulation, controller, jobs))
         except KeyboardInterrupt:
             findings.interrupted = True
             say("interrupted: what was found until now")
@@ -88,8 +95,9 @@ def run(settings: Settings, say: Say) -> Findings:
 def _jobs(settings: Settings, place: Place, controller: ControllerProcess, stack: ExitStack) -> list[JobRun]:
     runs = []
     for job in settings.jobs:
+        share = len(settings.jobs) + settings.coming > 1
         request = pb.AddJobRequest(
-            job=json.dumps(job.to_json()), strategy=settings.strategy, seed=settings.seed, share=len(settings.jobs) > 1
+            job=json.dumps(job.to_json()), strategy=settings.strategy, seed=settings.seed, share=share
         )
         try:
             reply = ask(controller.address, "add_job", request, timeout=ADD_SECONDS)
@@ -106,21 +114,22 @@ def _jobs(settings: Settings, place: Place, controller: ControllerProcess, stack
     return runs
 
 
-def _disturbed(
-    settings: Settings, jobs: Sequence[JobRun], disturber: Disturber, findings: Findings, emulation: Emulation
-) -> None:
-    """Run from the first operation to the last one, with events meanwhile."""
+def _disturbed(settings: Settings, jobs: Sequence[JobRun], coming: Coming, disturber: Disturber, place: Place) -> None:
+    """Run from the first operation to the last one, with events and other jobs meanwhile."""
+    findings = place.findings
     for job in jobs:
         job.begin()
+    coming.begin()
     events = [threading.Thread(target=disturber.run, args=(one,), daemon=True) for one in findings.happenings]
     for thread in events:
         thread.start()
     until = findings.began + settings.seconds
     while time.monotonic() < until:
-        emulation.switches.check()
+        place.emulation.switches.check()
         time.sleep(min(0.5, max(0.0, until - time.monotonic())))
     for thread in events:
         while thread.is_alive():
             thread.join(1.0)
+    coming.finish()
     for job in jobs:
         job.finish(FINISH_SECONDS)

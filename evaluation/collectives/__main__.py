@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.common.inputs import parse_bytes
-from evaluation import machine
+from evaluation import commands, machine
 from evaluation.collectives.cases import OPS, bus_factor, cases
 from evaluation.collectives.measure import Result, measure
 from worker_agent.fields import FIELDS
@@ -69,11 +69,7 @@ def line(result: Result) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m evaluation.collectives",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = commands.parser("collectives", __doc__)
     sizes = [4, 1000, 16_000, 64_000, 256_000, 1_000_000, 8_000_000, 25_000_000]
     made.add_argument("--bytes", type=_list(parse_bytes), default=sizes, help="sizes of the tensor (4 to 25M)")
     made.add_argument(

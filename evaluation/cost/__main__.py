@@ -12,7 +12,6 @@ calm machine.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -32,6 +31,7 @@ from controlplane.planner.plan.slots import with_host_ms
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.targets.base import TargetError
+from evaluation import commands
 from topologies import Emulation, EmulationError
 from topologies.agents import MODULES, JobAgents
 from topologies.deployment import HEADROOM, Fabric
@@ -192,40 +192,30 @@ def worst_of(found: Sequence[Measured]) -> float:
 
 def draw(found: Sequence[Measured], path: Path) -> None:
     """Draw seconds above, and measured over modelled time below."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (above, below) = plt.subplots(2, 1, figsize=(5.5, 5.2), sharex=True, height_ratios=(3, 1.4))
-    colours: dict[float, str] = {}
-    for one in found:
-        seen = one.link_mbps in colours  # a network of this rate was in another run
-        colour = colours.setdefault(one.link_mbps, COLOURS[len(colours) % len(COLOURS)])
-        sizes = [row.size for row in one.rows]
-        label, dots = (None, None) if seen else (f"model, {one.link_mbps:g} Mbit/s", "emulation")
-        above.loglog(sizes, [row.model_s for row in one.rows], color=colour, label=label)
-        above.loglog(sizes, [row.measured_s for row in one.rows], "o", color=colour, label=dots)
-        below.semilogx(sizes, [100 * row.error for row in one.rows], "o-", color=colour)
-    below.axhspan(-100 * WANTED, 100 * WANTED, color="#888888", alpha=0.2)
-    below.set_ylim(-15, 15)
-    below.set_ylabel("differs, %")
-    below.set_xlabel("bytes")
-    above.set_ylabel("seconds of an all-reduce")
-    above.legend(frameon=False)
-    for axis in (above, below):
-        axis.grid(alpha=0.3)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    with commands.drawing(path, 2, dpi=130, figsize=(5.5, 5.2), sharex=True, height_ratios=(3, 1.4)) as (_, axes):
+        above, below = axes[:, 0]
+        colours: dict[float, str] = {}
+        for one in found:
+            seen = one.link_mbps in colours  # a network of this rate was in another run
+            colour = colours.setdefault(one.link_mbps, COLOURS[len(colours) % len(COLOURS)])
+            sizes = [row.size for row in one.rows]
+            label, dots = (None, None) if seen else (f"model, {one.link_mbps:g} Mbit/s", "emulation")
+            above.loglog(sizes, [row.model_s for row in one.rows], color=colour, label=label)
+            above.loglog(sizes, [row.measured_s for row in one.rows], "o", color=colour, label=dots)
+            below.semilogx(sizes, [100 * row.error for row in one.rows], "o-", color=colour)
+        below.axhspan(-100 * WANTED, 100 * WANTED, color="#888888", alpha=0.2)
+        below.set_ylim(-15, 15)
+        below.set_ylabel("differs, %")
+        below.set_xlabel("bytes")
+        above.set_ylabel("seconds of an all-reduce")
+        above.legend(frameon=False)
+        for axis in (above, below):
+            axis.grid(alpha=0.3)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Return the exit status: 0 within 5 %, 3 where it is not within 5 %, 1 when it failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.parser("cost", __doc__)
     parser.add_argument(
         "--mbps", type=float, nargs="+", default=[SLOW, FAST], help=f"rate of each link (default: {SLOW:g} {FAST:g})"
     )

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from evaluation import commands
 from evaluation.crew.accuracy import COMPUTE_SECONDS, Run, Trained, trained
 from evaluation.wan.report import Row, table
 
@@ -202,51 +203,50 @@ def draw(found: Iterable[Trained], path: str) -> None:
     The curve above goes as far as all workers and seeds went. The points below are means over workers and seeds; their
     bars go from the fastest to the slowest worker.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     settings = _settings(found)
     xs = sorted({x for *_, x in settings})
     lines = sorted({(compute, p) for _, p, compute, _ in settings})
     several = len({compute for compute, _ in lines}) > 1
     names = [f"p {p}" + (f", computing {compute:g} s" if several else "") for compute, p in lines]
-    figure, grid = pyplot.subplots(2, 2, figsize=(10, 7.5), layout="constrained", sharey="row")
     target = next(iter(settings.values()))[0].run.target
-    for column, alike in enumerate((True, False)):
-        above, below = grid[:, column]
-        for k, ((compute, p), name) in enumerate(zip(lines, names, strict=True)):
-            style = ("-", "--", ":", "-.")[k % 4]
-            own = {x: settings[alike, p, compute, x] for x in xs if (alike, p, compute, x) in settings}
-            for x, trials in own.items():
-                means = accuracy_by_round(trials)
-                above.plot(
-                    range(1, len(means) + 1), means, style, color=f"C{xs.index(x)}", linewidth=1.2,
-                    label=f"{name}, x {x:g} s",
-                )  # fmt: skip
-            if own:
-                rows = summary(each for trials in own.values() for each in trials)
-                means = [row["rounds"] for row in rows]
-                spread = [[row["rounds"] - row["low"] for row in rows], [row["high"] - row["rounds"] for row in rows]]
-                below.errorbar(
-                    [xs.index(row["x_s"]) + 0.06 * k for row in rows], means, yerr=spread, linestyle=style,
-                    marker="os^d"[k % 4], capsize=3, color=str(0.22 * (k % 4)), label=name,
-                )  # fmt: skip
-        above.axhline(target, color="grey", linewidth=0.8)
-        above.set_title("IID" if alike else "non-IID (by label, two parts of 16 a worker)")
-        above.set(xlabel="rounds of a worker", ylim=(0, 1))
-        below.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
-        below.set(xlabel="x: mean seconds of a partial reduce")
-        above.xaxis.get_major_locator().set_params(integer=True)
-    grid[0, 0].set_ylabel("accuracy, mean of 8 workers")
-    grid[1, 0].set_ylim(bottom=0)
-    grid[1, 0].set_ylabel(f"rounds to {target:g}")
-    curves, points = (max((axes.get_legend_handles_labels() for axes in row), key=lambda h: len(h[1])) for row in grid)
-    figure.legend(*curves, fontsize="small", ncols=4, loc="outside upper center")
-    grid[1, 0].legend(*points, fontsize="small", loc="upper left")
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    drawn = commands.drawing(path, 2, 2, dpi=110, figsize=(10, 7.5), layout="constrained", sharey="row")
+    with drawn as (figure, grid):
+        for column, alike in enumerate((True, False)):
+            above, below = grid[:, column]
+            for k, ((compute, p), name) in enumerate(zip(lines, names, strict=True)):
+                style = ("-", "--", ":", "-.")[k % 4]
+                own = {x: settings[alike, p, compute, x] for x in xs if (alike, p, compute, x) in settings}
+                for x, trials in own.items():
+                    means = accuracy_by_round(trials)
+                    above.plot(
+                        range(1, len(means) + 1), means, style, color=f"C{xs.index(x)}", linewidth=1.2,
+                        label=f"{name}, x {x:g} s",
+                    )  # fmt: skip
+                if own:
+                    rows = summary(each for trials in own.values() for each in trials)
+                    means = [row["rounds"] for row in rows]
+                    spread = [
+                        [row["rounds"] - row["low"] for row in rows],
+                        [row["high"] - row["rounds"] for row in rows],
+                    ]
+                    below.errorbar(
+                        [xs.index(row["x_s"]) + 0.06 * k for row in rows], means, yerr=spread, linestyle=style,
+                        marker="os^d"[k % 4], capsize=3, color=str(0.22 * (k % 4)), label=name,
+                    )  # fmt: skip
+            above.axhline(target, color="grey", linewidth=0.8)
+            above.set_title("IID" if alike else "non-IID (by label, two parts of 16 a worker)")
+            above.set(xlabel="rounds of a worker", ylim=(0, 1))
+            below.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
+            below.set(xlabel="x: mean seconds of a partial reduce")
+            above.xaxis.get_major_locator().set_params(integer=True)
+        grid[0, 0].set_ylabel("accuracy, mean of 8 workers")
+        grid[1, 0].set_ylim(bottom=0)
+        grid[1, 0].set_ylabel(f"rounds to {target:g}")
+        curves, points = (
+            max((axes.get_legend_handles_labels() for axes in row), key=lambda h: len(h[1])) for row in grid
+        )
+        figure.legend(*curves, fontsize="small", ncols=4, loc="outside upper center")
+        grid[1, 0].legend(*points, fontsize="small", loc="upper left")
 
 
 def accuracy_by_round(trials: Iterable[Trained]) -> list[float]:

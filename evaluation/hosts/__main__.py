@@ -25,7 +25,7 @@ from pathlib import Path
 
 from controlplane.common.command_line import value
 from controlplane.common.inputs import parse_bytes
-from evaluation import machine
+from evaluation import commands, machine
 from evaluation.hosts.measure import Result, Setting, measure
 from evaluation.hosts.numbers import speeds
 from worker_agent.io_options import IoOptions
@@ -63,9 +63,7 @@ def line(result: Result, what: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.hosts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.parser("hosts", __doc__)
     parser.add_argument("--bytes", type=value(parse_bytes), default=25_000_000, help="size of the tensor (25M)")
     parser.add_argument("--workers", type=_list, default=[4.0], help="how many; a list for a sweep (4)")
     parser.add_argument("--mbps", type=_list, default=[200.0], help="rate of every link; a list for a sweep (200)")

@@ -14,7 +14,6 @@ has the check word in both, which is the cost in bytes. Needs root.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import math
@@ -30,7 +29,7 @@ import numpy as np
 
 from controlplane.common.command_line import value
 from controlplane.common.inputs import parse_bytes
-from evaluation import machine
+from evaluation import commands, machine
 from evaluation.hosts.measure import Array, Meter, Setting, agents_of, allreduce, check, tensors_of
 from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.switch import Switch
@@ -186,11 +185,7 @@ def _line(name: str, found: Part) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.hosts.check_cost",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = commands.parser("hosts.check_cost", __doc__)
     parser.add_argument("--bytes", type=value(parse_bytes), default=12_000_000, help="size of the tensor (12M)")
     parser.add_argument("--mbps", type=float, default=1000.0, help="of each link (%(default)s)")
     parser.add_argument("--values", type=int, default=256, help="in a packet: 64 or 256 (%(default)s)")

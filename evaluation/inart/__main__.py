@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from controlplane.common import command_line
+from evaluation import commands
 from evaluation.inart import few, instances
 from evaluation.inart.figures import FIGURES, Figure, Panel
 from evaluation.inart.headline import headline
@@ -54,31 +55,26 @@ def print_figure(figure: Figure, panels: list[Panel]) -> None:
 
 
 def plot_figure(figure: Figure, panels: list[Panel], path: Path) -> None:
-    import matplotlib  # here, as `times` says how much memory planning takes
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    drawn, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4), constrained_layout=True, squeeze=False)
-    for axis, panel in zip(axes[0], panels, strict=True):
-        width = 0.8 / len(panel.series)
-        for i, (strategy, values) in enumerate(panel.series.items()):
-            means, spreads = [v[0] for v in values], [v[1] for v in values]
-            if panel.x_label == "model":
-                places = [x + (i - len(panel.series) / 2 + 0.5) * width for x in range(len(panel.x))]
-                axis.bar(places, means, width, yerr=spreads, label=strategy)
-            else:
-                axis.errorbar(range(len(panel.x)), means, yerr=spreads, marker="o", capsize=3, label=strategy)
-        axis.set_xticks(range(len(panel.x)), panel.x)
-        axis.set_xlabel(panel.x_label)
-        axis.set_ylabel(panel.y_label)
-        axis.set_title(panel.title)
-        axis.set_ylim(bottom=0)
-    axes[0][0].legend(fontsize=7)
-    drawn.suptitle(f"Fig. {figure.number}: {figure.title}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    drawn.savefig(path, dpi=130)
-    plt.close(drawn)
+    with commands.drawing(path, 1, len(panels), dpi=130, figsize=(5.5 * len(panels), 4), layout="constrained") as (
+        drawn,
+        axes,
+    ):
+        for axis, panel in zip(axes[0], panels, strict=True):
+            width = 0.8 / len(panel.series)
+            for i, (strategy, values) in enumerate(panel.series.items()):
+                means, spreads = [v[0] for v in values], [v[1] for v in values]
+                if panel.x_label == "model":
+                    places = [x + (i - len(panel.series) / 2 + 0.5) * width for x in range(len(panel.x))]
+                    axis.bar(places, means, width, yerr=spreads, label=strategy)
+                else:
+                    axis.errorbar(range(len(panel.x)), means, yerr=spreads, marker="o", capsize=3, label=strategy)
+            axis.set_xticks(range(len(panel.x)), panel.x)
+            axis.set_xlabel(panel.x_label)
+            axis.set_ylabel(panel.y_label)
+            axis.set_title(panel.title)
+            axis.set_ylim(bottom=0)
+        axes[0][0].legend(fontsize=7)
+        drawn.suptitle(f"Fig. {figure.number}: {figure.title}")
 
 
 def print_bounds(arguments: argparse.Namespace) -> None:
@@ -149,11 +145,8 @@ PRINTED = {
 
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.inart", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = ("figure", "all", "headline", *PRINTED)
-    parser.add_argument("command", choices=commands)
+    parser = commands.parser("inart", __doc__)
+    parser.add_argument("command", choices=("figure", "all", "headline", *PRINTED))
     parser.add_argument("number", nargs="?", type=int, choices=sorted(FIGURES), help="with figure: which")
     parser.add_argument(
         "--seeds", type=int, default=30, help="instances per point (default: %(default)s, as the paper; times: runs)"

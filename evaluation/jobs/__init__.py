@@ -1,1 +1,1 @@
-"""Many jobs on one network: a soak test in the emulation, and the effect of sharing on completion times."""
+"""Many jobs on one network: completion times when they share it, and the cost of a switch that fails."""

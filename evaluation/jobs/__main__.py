@@ -1,6 +1,5 @@
 """Measures many jobs on one network.
 
-python -m evaluation.jobs soak      jobs come and go on an emulated network that fails; every sum is checked
 python -m evaluation.jobs stream    completion times of a stream of jobs, under several ways to share
 python -m evaluation.jobs failover  the cost of killing a switch in the middle of an all-reduce
 """
@@ -9,7 +8,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("soak", "stream", "failover")
+COMMANDS = ("stream", "failover")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,7 +12,6 @@ remaining data at the remaining rate. The exit status is 3 when a sum was wrong.
 
 from __future__ import annotations
 
-import argparse
 import re
 import statistics
 import time
@@ -26,6 +25,7 @@ from controlplane.planner.job import Job, parse_bytes, parse_next_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology
 from controlplane.service.record import EventLog
+from evaluation import commands
 from topologies import Emulation, EmulationError
 from topologies.agents import MODULES, JobAgents
 from topologies.command import Say, guarded, stopwatch
@@ -122,11 +122,7 @@ def slower(left: float, what: str) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.jobs failover",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = commands.parser("jobs failover", __doc__)
     parser.add_argument("--topology", default="fattree:k=4,bandwidth=20", metavar="T", help="default: %(default)s")
     parser.add_argument("--job", default="workers=8,ps=2", metavar="J", help="default: %(default)s")
     parser.add_argument("--switch", default="", metavar="NAME", help="default: the most used spine")

@@ -12,7 +12,6 @@ Jobs arrive at random (Poisson), each with an amount to all-reduce; rates hold b
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from controlplane.planner.simulate.plans import PlanNetwork
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.fabric.sharing import Demand, share
 from controlplane.planner.topology import Topology
+from evaluation import commands
 
 Rates = dict[str, float]
 Way = Callable[[Sequence["Arrival"]], Rates]
@@ -129,10 +129,7 @@ def most_together(arrivals: Sequence[Arrival], took: Sequence[float]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.jobs stream", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = commands.parser("jobs stream", __doc__)
     parser.add_argument("--k", type=int, default=8, help="of the fat-tree (%(default)s)")
     parser.add_argument("--jobs", type=int, default=20, help="how many come (%(default)s)")
     parser.add_argument("--gap", type=float, default=60.0, help="mean seconds between two (%(default)s)")

@@ -12,7 +12,6 @@ Needs root, and Open MPI (Debian: openmpi-bin libopenmpi-dev).
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 
 from controlplane.common.inputs import parse_bytes
 from controlplane.planner.generators import parse_topology
+from evaluation import commands
 from evaluation.mpi.network import MpiNetwork, compiled, missing
 
 PROGRAM = Path(__file__).with_name("collectives.c")
@@ -56,9 +56,7 @@ def line(result: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command, and return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.mpi", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.parser("mpi", __doc__)
     parser.add_argument("--ranks", type=int, default=4, help="hosts (%(default)s)")
     parser.add_argument("--mbps", type=float, default=200.0, help="rate of every link (%(default)g)")
     parser.add_argument("--bytes", default="64K,1M,8M", help="sizes (%(default)s)")

@@ -24,6 +24,7 @@ from pathlib import Path
 from controlplane.common.rpc.client import ControllerError
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.topology import TopologyError
+from evaluation import commands
 from evaluation.operate.day import draw
 from evaluation.operate.run import Settings, run
 from topologies.command import Say, guarded, stopwatch
@@ -34,9 +35,7 @@ DEFAULT_TOPOLOGY = "fattree:k=6,bandwidth=10"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.operate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.parser("operate", __doc__)
     parser.add_argument("--seed", type=int, default=1, help="of what happens (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=8.0, help="how long the day is (%(default)g)")
     parser.add_argument("--jobs", type=int, default=20, metavar="N", help="that come and go (%(default)s)")

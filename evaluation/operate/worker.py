@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from evaluation import commands
 from evaluation.chaos.worker import JOIN_SECONDS, Worker
 from worker_agent.launch.machines import expand
 
@@ -74,7 +75,7 @@ def work(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m evaluation.operate.worker", description=__doc__)
+    parser = commands.parser("operate.worker", __doc__)
     parser.add_argument("--nodes", default=os.environ.get("SLURM_JOB_NODELIST", ""))
     parser.add_argument("--folder", type=Path, required=True)
     for name in ("operations", "elements", "seed"):

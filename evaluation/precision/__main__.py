@@ -15,7 +15,6 @@ each worker does.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from evaluation import commands
 from evaluation.precision.schemes import as_bfloat16, exact, schemes
 from evaluation.precision.training import TASKS, train
 from worker_agent.fixedpoint import Floats
@@ -73,9 +73,7 @@ def measure(task: str, workers: int, steps: int, every: int, seed: int, *, named
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command, and return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.precision", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.parser("precision", __doc__)
     parser.add_argument("--task", default=",".join(TASKS), help="of gpt, digits (both)")
     parser.add_argument("--ways", default="", metavar="TEXT", help="those with this text in their names (all)")
     parser.add_argument("--workers", type=int, default=8, help="(8)")

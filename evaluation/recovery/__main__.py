@@ -8,10 +8,11 @@ import sys
 from collections.abc import Sequence
 
 from controlplane.planner.generators import fattree
-from controlplane.planner.job import ON_WORKERS, place_job
+from controlplane.planner.job import place_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
+from evaluation import commands
 from evaluation.recovery.bound import most_carried
 from evaluation.recovery.disturbances import KINDS, LENGTH, LOSSES, SHARE, WINDOW, Played, Recovery
 from evaluation.recovery.networks import racks
@@ -20,11 +21,6 @@ from evaluation.recovery.virtual import VirtualNetwork
 GOAL_SECONDS = 2.0
 SLACK_SECONDS = 8.0
 INGRESS = 1.0
-
-
-def servers(text: str) -> int | None:
-    """Return a number of parameter servers; None for "workers", if every worker's host is one. Raise ValueError."""
-    return None if text == ON_WORKERS else int(text)
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -37,9 +33,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--k", type=int, default=0, help="a fat-tree; 0: racks of 32 below one switch (%(default)s)")
     parser.add_argument("--workers", type=int, default=100, help="(%(default)s)")
-    parser.add_argument(
-        "--ps", type=servers, default=4, help='parameter servers; "workers": one on every worker\'s host (%(default)s)'
-    )
+    commands.add_servers(parser, 4)
     parser.add_argument("--bandwidth", type=float, default=2.0, help="Mbit/s of each link (%(default)s)")
     parser.add_argument(
         "--aggregation", type=float, default=9.0, help="Mbit/s that a fat-tree's switch adds (%(default)s)"

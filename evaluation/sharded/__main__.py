@@ -22,6 +22,7 @@ from controlplane.common.inputs import parse_bytes
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import place_job
 from controlplane.planner.strategies import get_strategy
+from evaluation import commands
 from evaluation.ranks import REFUSALS, run_ranks
 from topologies import Emulation
 from topologies.command import Say, guarded, stopwatch
@@ -36,9 +37,7 @@ MODULES = (
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.sharded", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.parser("sharded", __doc__)
     parser.add_argument("--workers", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--servers", type=int, default=2, help="parameter servers")
     parser.add_argument("--mbps", type=float, default=25.0, help="rate of every link")

@@ -29,6 +29,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from evaluation import commands
 from evaluation.sites import chaos, coordination, rounds, volume, with_pccl
 from evaluation.sites.rings import Rings
 from evaluation.sites.training import OPTIMISERS, Lesson
@@ -281,22 +282,15 @@ def line_of(row: Row) -> str:
 
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Draw the loss over seconds, a panel for each network."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     networks = list(dict.fromkeys(row.network for row in rows))
-    figure, axes = plt.subplots(1, len(networks), figsize=(4.2 * len(networks), 3.4), squeeze=False)
-    for axis, network in zip(axes[0], networks, strict=True):
-        for row in rows:
-            if row.network == network and row.points:
-                axis.plot(*zip(*row.points, strict=True), label=row.system)
-                axis.axhline(row.target, color="grey", linewidth=0.7)
-        axis.set(title=network, xlabel="seconds", ylabel="loss of the common model")
-        axis.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    with commands.drawing(path, 1, len(networks), figsize=(4.2 * len(networks), 3.4)) as (_, axes):
+        for axis, network in zip(axes[0], networks, strict=True):
+            for row in rows:
+                if row.network == network and row.points:
+                    axis.plot(*zip(*row.points, strict=True), label=row.system)
+                    axis.axhline(row.target, color="grey", linewidth=0.7)
+            axis.set(title=network, xlabel="seconds", ylabel="loss of the common model")
+            axis.legend(fontsize=8)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -304,9 +298,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, one in (("chaos", chaos.main), ("bytes", volume.main), ("rounds", rounds.main)):
         if words[:1] == [name]:
             return one(words[1:])
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.sites", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.parser("sites", __doc__)
     parser.add_argument("--network", nargs="+", default=["netstorm"], metavar="NAME",
                         help=f"of {', '.join(NETWORKS)}, or a file, as `topologies run --wan` takes")  # fmt: skip
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["diloco", "gloo"])

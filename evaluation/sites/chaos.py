@@ -29,6 +29,7 @@ from typing import Any
 
 import networkx as nx
 
+from evaluation import commands
 from overlay.sites.command import main as command
 from topologies.wan.networks import Wan, emulated, redrawn, scaled
 from topologies.zygote import HostFailure, HostProcess, Zygote
@@ -319,10 +320,7 @@ class Chaos:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.sites chaos", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = commands.parser("sites chaos", __doc__)
     parser.add_argument("--sites", type=int, default=20, help="four fifths begin (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=10.0, help="of disturbances (default %(default)g)")
     parser.add_argument("--coordinators", type=int, choices=(1, 2), default=2, help="(default %(default)s)")

@@ -10,7 +10,6 @@ take: `--compute` seconds.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from controlplane.planner.plan.task import Sending, Task, task_of
 from controlplane.planner.strategies.wan.policy import Rounds
 from controlplane.planner.topology import Topology
+from evaluation import commands
 from evaluation.sites.coordination import CHUNK_VALUES
 from evaluation.sites.rings import Rings
 from evaluation.sites.training import Lesson
@@ -112,10 +112,7 @@ def row_of(name: str, total_mbps: float, delay_ms: float, compute: float, seed: 
 
 def main(argv: Sequence[str]) -> int:
     """Print the figures of each network, as a table or as JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.sites rounds", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = commands.parser("sites rounds", __doc__)
     parser.add_argument("--network", nargs="+", default=NETWORKS, metavar="NAME", help="as of `evaluation.sites`")
     parser.add_argument("--total-mbps", type=float, default=25.0, help="of all links (default %(default)s)")
     parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link (default %(default)s)")

@@ -8,7 +8,6 @@ Sites are agents of this process that average random values over loopback. A sum
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from evaluation import commands
 from overlay.core.site_network import SiteNetwork
 from overlay.sites import SiteGroup, init
 from overlay.sites.command import CHUNK_VALUES, SiteSettings, make_coordinator
@@ -123,11 +123,7 @@ def rows(sites: int, parameters: int, every: int) -> list[Row]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.sites bytes",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = commands.parser("sites bytes", __doc__)
     parser.add_argument("--sites", type=int, nargs="+", default=[2, 8], metavar="N", help="(default: 2 8)")
     parser.add_argument("--parameters", type=int, default=1_000_000, help="of the model (default %(default)s)")
     parser.add_argument("--every", type=int, default=100, help="steps of a round (default %(default)s, as published)")

@@ -20,6 +20,7 @@ from typing import Any
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import place_job
 from controlplane.planner.strategies import get_strategy
+from evaluation import commands
 from evaluation.ranks import REFUSALS, run_ranks
 from topologies import Emulation
 from topologies.command import Say, guarded, stopwatch
@@ -40,11 +41,7 @@ RUNS = {
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.stragglers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = commands.parser("stragglers", __doc__)
     parser.add_argument("--workers", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--mbps", type=float, default=200.0, help="rate of every link (default: %(default)g)")
     parser.add_argument("--slow", type=float, default=0.16, help="probability, of each step (default: %(default)g)")

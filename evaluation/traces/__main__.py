@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from evaluation import commands
 from evaluation.collectives.cases import OPS, Case
 from evaluation.collectives.measure import Bench
 from evaluation.traces.execution_trace import read
@@ -101,9 +102,7 @@ def replay(traces: list[Trace], mbps: float, repeat: int, gloo: bool) -> Iterato
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m evaluation.traces", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = commands.parser("traces", __doc__)
     made.add_argument("--how", default=",".join(HOW), help=f"what is recorded: of {', '.join(HOW)} (all)")
     made.add_argument(
         "--trace",

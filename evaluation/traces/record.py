@@ -7,7 +7,6 @@ among the nodes are recorded, because only they use the network.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from evaluation import commands
 from evaluation.traces.trace import HOW, Operation, Trace
 from examples.train_gpt import GPT
 from worker_agent.torch.fsdp import gather_ahead
@@ -164,7 +164,7 @@ def _distributed(model: GPT, how: str, workers: int, recorder: Recorder) -> torc
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m evaluation.traces.record", description=__doc__)
+    parser = commands.parser("traces.record", __doc__)
     parser.add_argument("how", choices=HOW)
     parser.add_argument("--workers", type=int, default=4, help="nodes (4)")
     parser.add_argument("--width", type=int, default=256, help="of the model (256)")

@@ -22,6 +22,7 @@ from controlplane.planner.strategies.wan.crew import algorithm as crew
 from controlplane.planner.strategies.wan.netstorm import algorithm as netstorm
 from controlplane.planner.strategies.wan.selmcast import algorithm as selmcast
 from controlplane.planner.strategies.wan.tree_packing.algorithm import GivenUp, Packing, pack
+from evaluation import commands
 from evaluation.wan.networks import aws, by_distance, netstorm_draw, overlay, random_network, whole_job
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread
@@ -146,32 +147,24 @@ def compare(trials: int) -> list[Row]:
 
 def draw(rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str) -> None:
     """Draw a panel per network and a line per strategy: a synchronisation's time over its lower bound."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     networks = list(dict.fromkeys(str(row[x]) for row in rows))
     names = list(dict.fromkeys(str(row[series[0]]) for row in rows))
-    figure, axes = pyplot.subplots(1, len(networks), sharey=True, figsize=(15, 6), squeeze=False)
-    for panel, network in zip(axes[0], networks, strict=True):
-        own = {row[series[0]]: row for row in rows if row[x] == network}
-        times = [own[name][y] / own[name]["bound_s"] for name in names]
-        colours = ["tab:red" if name == "wan" else "tab:blue" for name in names]
-        panel.hlines(range(len(names)), 1, times, colors="lightgray")
-        panel.scatter(times, range(len(names)), c=colours, zorder=2)
-        panel.set_xscale("log")
-        panel.set_xlim(0.8, 80)
-        panel.set_xticks([1, 3, 10, 30], ["1", "3", "10", "30"])
-        panel.set_xticks([], minor=True)
-        panel.set_title(network, fontsize="medium")
-        panel.grid(axis="x", alpha=0.4)
-    axes[0][0].set_yticks(range(len(names)), names)
-    axes[0][0].invert_yaxis()
-    figure.supxlabel("time of a synchronisation over its lower bound (logarithmic)")
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+    with commands.drawing(path, 1, len(networks), dpi=100, sharey=True, figsize=(15, 6)) as (figure, axes):
+        for panel, network in zip(axes[0], networks, strict=True):
+            own = {row[series[0]]: row for row in rows if row[x] == network}
+            times = [own[name][y] / own[name]["bound_s"] for name in names]
+            colours = ["tab:red" if name == "wan" else "tab:blue" for name in names]
+            panel.hlines(range(len(names)), 1, times, colors="lightgray")
+            panel.scatter(times, range(len(names)), c=colours, zorder=2)
+            panel.set_xscale("log")
+            panel.set_xlim(0.8, 80)
+            panel.set_xticks([1, 3, 10, 30], ["1", "3", "10", "30"])
+            panel.set_xticks([], minor=True)
+            panel.set_title(network, fontsize="medium")
+            panel.grid(axis="x", alpha=0.4)
+        axes[0][0].set_yticks(range(len(names)), names)
+        axes[0][0].invert_yaxis()
+        figure.supxlabel("time of a synchronisation over its lower bound (logarithmic)")
 
 
 def promised(rows: Sequence[Row]) -> list[str]:

@@ -24,6 +24,7 @@ from controlplane.planner.strategies.wan.policy import FollowPlan, Policy
 from controlplane.planner.strategies.wan.tree_packing.strategy import wan
 from controlplane.planner.topology import Topology
 from controlplane.planner.wan_networks import overlay
+from evaluation import commands
 from evaluation.wan.bars import measured_beside_simulated
 from evaluation.wan.networks import whole_job
 from evaluation.wan.trials import HERE
@@ -198,26 +199,19 @@ HEAD = (
 
 def draw(rows: Sequence[Measured], path: Path) -> None:
     """Draw measured beside simulated seconds of each system, a panel per network, with the bound as a line."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     networks = list(dict.fromkeys(row.network for row in rows))
-    figure, axes = plt.subplots(1, len(networks), figsize=(4.2 * len(networks), 3.6), squeeze=False)
-    for axis, network in zip(axes[0], networks, strict=True):
-        own = [row for row in rows if row.network == network]
-        measured_beside_simulated(axis, [(row.strategy, row.measured_s, row.simulated_s) for row in own])
-        axis.axvline(own[0].bound_s, color="#b03a2e", linewidth=1, label="bound")
-        axis.set_xlabel("seconds a synchronisation")
-        axis.set_title(network)
-    axes[0][0].legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    with commands.drawing(path, 1, len(networks), figsize=(4.2 * len(networks), 3.6)) as (_, axes):
+        for axis, network in zip(axes[0], networks, strict=True):
+            own = [row for row in rows if row.network == network]
+            measured_beside_simulated(axis, [(row.strategy, row.measured_s, row.simulated_s) for row in own])
+            axis.axvline(own[0].bound_s, color="#b03a2e", linewidth=1, label="bound")
+            axis.set_xlabel("seconds a synchronisation")
+            axis.set_title(network)
+        axes[0][0].legend(fontsize=8)
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m evaluation.wan run", description=(__doc__ or "").split("\n")[0])
+    parser = commands.parser("wan run", __doc__)
     parser.add_argument("--network", nargs="+", choices=NETWORKS, default=["netstorm"])
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES, metavar="NAME", help=", ".join(STRATEGIES))
     parser.add_argument("--values", type=amount, default=1_000_000, help="float32 values of the model (default 1M)")

@@ -6,41 +6,32 @@ evaluation/wan/systems.py; rows of `run` become seconds over loss.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from evaluation import commands
 from evaluation.wan.systems import Row, draw_systems, table, together, wide
 
 
 def draw_loss(rows: Sequence[Row], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(6.5, 4.2))
-    for k, own in enumerate(together(rows, ("strategy",))):
-        own.sort(key=lambda row: row["loss"])
-        places = [f"{row['loss']:.2%}" for row in own]
-        axis.plot(places, [row["measured_s"] for row in own], marker="o", color=f"C{k}", label=own[0]["strategy"])
-        axis.plot(places, [row["simulated_s"] for row in own], linestyle="--", color=f"C{k}")
-    axis.set_xlabel("part of the packets that each link loses")
-    axis.set_ylabel("seconds of a synchronisation")
-    axis.set_title("dashed: simulated, each connection with a window of its own", fontsize=9)
-    axis.set_yscale("log")
-    axis.yaxis.set_major_formatter("{x:g}")
-    axis.yaxis.set_minor_formatter("{x:g}")
-    axis.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    with commands.drawing(path, figsize=(6.5, 4.2)) as (_, ((axis,),)):
+        for k, own in enumerate(together(rows, ("strategy",))):
+            own.sort(key=lambda row: row["loss"])
+            places = [f"{row['loss']:.2%}" for row in own]
+            axis.plot(places, [row["measured_s"] for row in own], marker="o", color=f"C{k}", label=own[0]["strategy"])
+            axis.plot(places, [row["simulated_s"] for row in own], linestyle="--", color=f"C{k}")
+        axis.set_xlabel("part of the packets that each link loses")
+        axis.set_ylabel("seconds of a synchronisation")
+        axis.set_title("dashed: simulated, each connection with a window of its own", fontsize=9)
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("{x:g}")
+        axis.legend(fontsize=8)
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.wan measured", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = commands.parser("wan measured", __doc__)
     parser.add_argument(
         "files", nargs="+", type=Path, metavar="JSON", help="results of `train --json`, or of `run --json`"
     )

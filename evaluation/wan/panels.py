@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evaluation import commands
 from evaluation.wan.report import Row
 
 Draw = Callable[[Sequence[Row], str, str, Sequence[str], str], None]
@@ -60,33 +61,26 @@ class Panels:
 
     def draw(self, rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str) -> None:
         """Draw lines (or bars) over x, one per combination of the series' keys, and write the picture to the path."""
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-
         titles = list(dict.fromkeys(tuple(str(row[key]) for key in self.by) for row in rows))
         across = len(titles) if self.metrics or len(titles) <= 3 else (len(titles) + 1) // 2
         down = len(self.metrics) or -(-len(titles) // across)
         size = (max(7.0, 3.6 * across), 3.4 * down)
-        figure, grid = pyplot.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
-        for k, axes in enumerate(grid.ravel()):
-            title = titles[k % across] if self.metrics else (titles[k] if k < len(titles) else None)
-            if title is None:
-                axes.set_visible(False)
-                continue
-            metric = self.metrics[k // across] if self.metrics else y
-            own = [row for row in rows if tuple(str(row[key]) for key in self.by) == title]
-            _panel(axes, own, x, metric, series, as_bars=self.as_bars)
-            axes.set_title(", ".join(_names(self.by, title)))
-            axes.set_ylabel(self.label or metric)
-            self._scale(axes)
-        handles, labels = grid[0, 0].get_legend_handles_labels()
-        if series:
-            columns = int(size[0] * 11 / (max(map(len, labels)) + 8))
-            figure.legend(handles, labels, loc="outside upper center", ncols=max(1, columns), fontsize="small")
-        figure.savefig(path, dpi=110)
-        pyplot.close(figure)
+        with commands.drawing(path, down, across, dpi=110, figsize=size, layout="constrained") as (figure, grid):
+            for k, axes in enumerate(grid.ravel()):
+                title = titles[k % across] if self.metrics else (titles[k] if k < len(titles) else None)
+                if title is None:
+                    axes.set_visible(False)
+                    continue
+                metric = self.metrics[k // across] if self.metrics else y
+                own = [row for row in rows if tuple(str(row[key]) for key in self.by) == title]
+                _panel(axes, own, x, metric, series, as_bars=self.as_bars)
+                axes.set_title(", ".join(_names(self.by, title)))
+                axes.set_ylabel(self.label or metric)
+                self._scale(axes)
+            handles, labels = grid[0, 0].get_legend_handles_labels()
+            if series:
+                columns = int(size[0] * 11 / (max(map(len, labels)) + 8))
+                figure.legend(handles, labels, loc="outside upper center", ncols=max(1, columns), fontsize="small")
 
     def _scale(self, axes: Any) -> None:
         from matplotlib.ticker import LogLocator, NullFormatter

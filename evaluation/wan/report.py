@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from evaluation import commands
+
 Row = dict[str, Any]
 FAR_ABOVE = 1.25
 
@@ -92,24 +94,17 @@ def plot(
     rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str, *, label: str = "", log: bool = False
 ) -> None:
     """Draw one line per combination of the series' keys."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
-    for each in dict.fromkeys(tuple(str(row[key]) for key in series) for row in rows):
-        own = [row for row in rows if tuple(str(row[key]) for key in series) == each]
-        axes.plot([str(row[x]) for row in own], [row[y] for row in own], marker="o", label=" ".join(each))
-    axes.set_xlabel(x)
-    axes.set_ylabel(label or y)
-    if log:
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(bottom=0)
-    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, bbox_inches="tight")
-    pyplot.close(figure)
+    with commands.drawing(path, beside=True, figsize=(7, 4.5)) as (_, ((axes,),)):
+        for each in dict.fromkeys(tuple(str(row[key]) for key in series) for row in rows):
+            own = [row for row in rows if tuple(str(row[key]) for key in series) == each]
+            axes.plot([str(row[x]) for row in own], [row[y] for row in own], marker="o", label=" ".join(each))
+        axes.set_xlabel(x)
+        axes.set_ylabel(label or y)
+        if log:
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
+        axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 @dataclass(frozen=True)

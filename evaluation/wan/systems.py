@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
+from evaluation import commands
+
 Row = dict[str, Any]
 
 TITLES = {"netstorm": "NetStorm's network", "internet2": "Internet2", "aws": "AWS", "b4": "B4"}
@@ -174,10 +176,6 @@ def draw_systems(rows: Sequence[Row], path: Path) -> None:
 
     Above there is a panel per network. Systems go from top to bottom, with a colour per paper.
     """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -187,34 +185,35 @@ def draw_systems(rows: Sequence[Row], path: Path) -> None:
     places = {name: k for k, name in enumerate(names)}
     reached = any(cell.target is not None for cell in found)
     down = 2 if reached else 1
-    figure, axes = plt.subplots(
-        down, len(networks) + 1, figsize=(3.1 * (len(networks) + 1) + 1.2, down * (0.25 * len(names) + 1.4) + 0.6),
-        squeeze=False, sharey=True, layout="constrained",
-    )  # fmt: skip
-    what = (
-        (("measured", "simulated"), "seconds of a synchronisation"),
-        (("target", "simulated_target"), f"seconds to {rows[0].get('target', 0.85):.0%} accuracy"),
-    )
-    for line, (keys, label) in zip(axes, what, strict=False):
-        for axis, network in zip(line, networks, strict=False):
-            _pairs(axis, [cell for cell in found if cell.network == network], places, keys)
-            axis.set_title(TITLES.get(network, network), fontsize=11)
-            axis.set_xlabel(label)
-            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.xaxis.set_major_formatter("{x:g}")
-            axis.xaxis.set_minor_formatter(NullFormatter())
-        _ratios(line[-1], found, places, networks, reaching=keys[0] == "target")
-        for axis in line:
-            _plain(axis)
-    axes[0][0].set_yticks(range(len(names)), names)
-    axes[0][0].set_ylim(len(names) - 0.4, -0.6)
-    known = {_colour(name) for name in names}
-    legend = [Line2D([], [], marker="o", linestyle="", color=c, label=text) for text, c, _ in FAMILIES if c in known]
-    legend += [Line2D([], [], marker="|", linestyle="", color="black", markersize=11, label="simulated")]
-    legend += [
-        Line2D([], [], marker=_marker(n, networks), linestyle="", color="#777777", markersize=5, label=TITLES.get(n, n))
-        for n in networks
-    ]  # fmt: skip
-    figure.legend(handles=legend, loc="outside upper center", ncols=5, fontsize=9, frameon=False)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    size = (3.1 * (len(networks) + 1) + 1.2, down * (0.25 * len(names) + 1.4) + 0.6)
+    drawn = commands.drawing(path, down, len(networks) + 1, dpi=110, figsize=size, sharey=True, layout="constrained")
+    with drawn as (figure, axes):
+        what = (
+            (("measured", "simulated"), "seconds of a synchronisation"),
+            (("target", "simulated_target"), f"seconds to {rows[0].get('target', 0.85):.0%} accuracy"),
+        )
+        for line, (keys, label) in zip(axes, what, strict=False):
+            for axis, network in zip(line, networks, strict=False):
+                _pairs(axis, [cell for cell in found if cell.network == network], places, keys)
+                axis.set_title(TITLES.get(network, network), fontsize=11)
+                axis.set_xlabel(label)
+                axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axis.xaxis.set_major_formatter("{x:g}")
+                axis.xaxis.set_minor_formatter(NullFormatter())
+            _ratios(line[-1], found, places, networks, reaching=keys[0] == "target")
+            for axis in line:
+                _plain(axis)
+        axes[0][0].set_yticks(range(len(names)), names)
+        axes[0][0].set_ylim(len(names) - 0.4, -0.6)
+        known = {_colour(name) for name in names}
+        legend = [
+            Line2D([], [], marker="o", linestyle="", color=c, label=text) for text, c, _ in FAMILIES if c in known
+        ]
+        legend += [Line2D([], [], marker="|", linestyle="", color="black", markersize=11, label="simulated")]
+        legend += [
+            Line2D(
+                [], [], marker=_marker(n, networks), linestyle="", color="#777777", markersize=5, label=TITLES.get(n, n)
+            )
+            for n in networks
+        ]
+        figure.legend(handles=legend, loc="outside upper center", ncols=5, fontsize=9, frameon=False)

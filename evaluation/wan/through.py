@@ -8,7 +8,6 @@ three processes do the same number of rounds by gloo's all-reduce in a ring (PyT
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import multiprocessing
@@ -26,6 +25,7 @@ from controlplane.cli.certificates import Wanted, make
 from controlplane.common.rpc.tls import credentials
 from controlplane.planner.plan.task import WINDOW_CHUNKS, Edge, SumTree, Task
 from controlplane.planner.strategies.wan.policy import Rounds
+from evaluation import commands
 from overlay.__main__ import amount
 from overlay.core.tcp import Connections
 from overlay.net.agent import Agent
@@ -148,9 +148,7 @@ def measure_gloo(load: Load) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.wan through", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = commands.parser("wan through", __doc__)
     parser.add_argument("--values", type=amount, default=8_000_000, help="float32 values of a round (default 8M)")
     parser.add_argument("--rounds", type=int, default=5, help="synchronisations (default: %(default)s)")
     parser.add_argument("--chunk", type=amount, nargs="+", default=[65_536], help="values of a chunk (65536)")

@@ -29,6 +29,7 @@ from controlplane.planner.plan.framing import MTU
 from controlplane.planner.routing import ways
 from controlplane.planner.strategies.wan.policy import Changed, Order, Policy
 from controlplane.planner.topology import Topology
+from evaluation import commands
 from evaluation.wan.again import Recorded, seconds_again
 from evaluation.wan.bars import measured_beside_simulated
 from evaluation.wan.emulated import Site, say
@@ -459,34 +460,25 @@ def line_of(row: Result) -> str:
 
 def draw(rows: Sequence[Result], path: Path) -> None:
     """Draw accuracy over seconds, and seconds of a task measured beside simulated, a row of panels per network."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     networks = list(dict.fromkeys(row.network for row in rows))
-    figure, axes = plt.subplots(len(networks), 2, figsize=(11, 3.8 * len(networks)), squeeze=False)
-    for (left, right), network in zip(axes, networks, strict=True):
-        own = [row for row in rows if row.network == network]
-        for row in own:
-            left.plot([at for at, _ in row.accuracy], [100 * value for _, value in row.accuracy], label=row.system)
-        left.axhline(100 * own[0].target, color="#888888", linewidth=0.8, linestyle=":")
-        left.set_xlabel("seconds")
-        left.set_ylabel("mean accuracy of the sites, %")
-        left.set_title(network)
-        left.legend(fontsize=8)
-        measured_beside_simulated(right, [(row.system, row.task_s, row.simulated_task_s) for row in own])
-        right.set_xlabel("seconds of a synchronisation (median)")
-        right.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    with commands.drawing(path, len(networks), 2, figsize=(11, 3.8 * len(networks))) as (_, axes):
+        for (left, right), network in zip(axes, networks, strict=True):
+            own = [row for row in rows if row.network == network]
+            for row in own:
+                left.plot([at for at, _ in row.accuracy], [100 * value for _, value in row.accuracy], label=row.system)
+            left.axhline(100 * own[0].target, color="#888888", linewidth=0.8, linestyle=":")
+            left.set_xlabel("seconds")
+            left.set_ylabel("mean accuracy of the sites, %")
+            left.set_title(network)
+            left.legend(fontsize=8)
+            measured_beside_simulated(right, [(row.system, row.task_s, row.simulated_task_s) for row in own])
+            right.set_xlabel("seconds of a synchronisation (median)")
+            right.legend(fontsize=8)
 
 
 def main(paper: str, argv: Sequence[str]) -> int:
     """Run the command `python -m evaluation.PAPER run ...`."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m evaluation.{paper} run", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = commands.parser(f"{paper} run", __doc__)
     known = list(dict.fromkeys(name for names in PAPERS.values() for name in names))
     parser.add_argument("--systems", nargs="+", choices=known, default=PAPERS[paper], metavar="NAME",
                         help=f"of {', '.join(known)} (default: {' '.join(PAPERS[paper])})")  # fmt: skip

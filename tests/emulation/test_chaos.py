@@ -13,6 +13,7 @@ import pytest
 
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import parse_next_job
+from evaluation.chaos import coming
 from evaluation.chaos.run import Settings, run
 from evaluation.chaos.schedule import Event
 
@@ -20,8 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TOPOLOGY = "leafspine:leaves=3,spines=2,servers=2,bandwidth=20"
 
 
-def chaos(*events: tuple[float, float, str, str], seconds: float):
-    """Run these (at, seconds, kind, target) under a job of 3 workers and 2 parameter servers."""
+def chaos(*events: tuple[float, float, str, str], seconds: float, at_once: int = 0):
+    """Run these (at, seconds, kind, target) under a job of 3 workers and 2 parameter servers, and others that come
+    and go."""
     topology = parse_topology(TOPOLOGY)
     job = parse_next_job("workers=3,ps=2,name=job1", topology, {})
     names = {f"worker{i}": node for i, node in enumerate(job.workers)}
@@ -31,7 +33,7 @@ def chaos(*events: tuple[float, float, str, str], seconds: float):
         Event(i, at, lasts, kind, names.get(target, target), i) for i, (at, lasts, kind, target) in enumerate(events, 1)
     )
     said: list[str] = []
-    findings = run(Settings(topology, (job,), "inart", drawn, seconds, seed=1), said.append)
+    findings = run(Settings(topology, (job,), "inart", drawn, seconds, seed=1, coming=at_once), said.append)
     return findings, "\n".join([findings.table("here"), *said[-60:]])
 
 
@@ -48,6 +50,17 @@ def test_every_sum_is_right_while_things_fail_two_at_a_time() -> None:
     assert [event["happened"] for event in report["events"]] == [True] * 7, said
     assert {2} <= set(report["events"][0]["beside"]), said
     assert report["longest_outage_seconds"], said
+
+
+@pytest.mark.timeout(500)
+def test_jobs_come_and_go_while_links_and_switches_fail_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coming, "LIFE_SECONDS", 4.0)
+    findings, said = chaos(
+        (3.0, 3.0, "link", "e1-s1"), (5.0, 3.0, "edge", "edge"), (12.0, 0.0, "reboot", "edge"),
+        (15.0, 3.0, "switch", "s1"), (20.0, 3.0, "ps", "ps0"), seconds=25.0, at_once=3,
+    )  # fmt: skip
+    assert findings.status == 0 and not findings.left, said
+    assert findings.ended.total() >= 3 and findings.sums > 30, said
 
 
 @pytest.mark.timeout(400)

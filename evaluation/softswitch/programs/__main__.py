@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import subprocess
 
+from evaluation import commands
 from evaluation.softswitch.programs import STATEFUL, TABLES
 
 COMPILER = "p4c-bm2-ss"
@@ -14,7 +14,7 @@ COMPILER = "p4c-bm2-ss"
 
 def main() -> int:
     """Run the command. Return the exit status, 1 where the compiler is missing."""
-    argparse.ArgumentParser(prog="python -m evaluation.softswitch.programs", description=__doc__).parse_args()
+    commands.parser("softswitch.programs", __doc__).parse_args()
     if shutil.which(COMPILER) is None:
         print(f"{COMPILER} is not on PATH")
         return 1
