@@ -64,7 +64,7 @@ class Findings:
         self.turned_away = 0
         """Times that a job could not come: there was no room, or the switch of one of its hosts was disabled."""
         self.left: list[str] = []
-        """What was left when all jobs were gone, in words."""
+        """Remains of jobs (entries, processes, ..) when all were gone, in words."""
         self.longest: dict[str, float] = {}
         self.began = time.monotonic()
         self.seconds = 0.0
