@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.rpc.client import ControllerError, fetch_status
 from evaluation.chaos import forger
 from evaluation.chaos.controller import ControllerProcess, dead, eventually, repeated, stopped
 from evaluation.chaos.findings import Happening, Steps
@@ -21,8 +22,11 @@ from p4src.protocol import PROTOCOL, VERSION, Flag
 FORGED_AT_ONCE = 40
 FORGE_EVERY = 0.25
 VALUES = PROTOCOL.targets["v1model"].values_per_packet
+ANSWER_SECONDS = 1.0
 LATE_SLACK_SECONDS = 60.0
 FORKED_SECONDS = 60.0
+DISBELIEVED = ("check", "unknown", "other_epoch", "refused", "malformed", "foreign", "stranger")
+"""Words in the names of the counters of packets that agents have refused to believe."""
 
 
 class AgentEvents:
@@ -56,7 +60,7 @@ class AgentEvents:
     def _stop(self, one: Happening) -> Steps:
         node, run = one.event.target, self._job(one.event.target)
         process = run.process(node)
-        run.signal(node, signal.SIGSTOP)
+        process.signal(signal.SIGSTOP)
         one.happened = eventually(lambda: stopped(process.pid))
         one.evidence["process"] = process.pid
         try:
@@ -106,7 +110,7 @@ class AgentEvents:
                 process.stdin.write(json.dumps(self._forged(node, run)) + "\n")
                 process.stdin.flush()
 
-        refused = run.refused(node)
+        before = refused(run, node)
         try:
             with repeated(feed, FORGE_EVERY):
                 yield
@@ -120,7 +124,7 @@ class AgentEvents:
         if not said:
             one.problem = (process.stderr.read() if process.stderr is not None else "")[-300:]
         report = json.loads(said or "{}")
-        one.evidence |= report | {"refused": f"{refused} -> {run.refused(node)}"}
+        one.evidence |= report | {"refused": f"{before} -> {refused(run, node)}"}
         one.happened = report.get("sent", 0) > 0 and int(report.get("capabilities", "1"), 16) == 0
 
     def _forged(self, node: str, run: JobRun) -> Mapping[str, Any]:
@@ -151,3 +155,15 @@ class AgentEvents:
                                          "flags": 0})  # fmt: skip
         random.shuffle(packets)
         return {"address": address, "packets": packets[:6]}
+
+
+def refused(run: JobRun, node: str) -> int | None:
+    """Return the number of packets that this node's agent has refused to believe, as it last reported; None where the
+    controller does not answer.
+    """
+    with suppress(ControllerError, OSError):
+        status = fetch_status(run.controller, timeout=ANSWER_SECONDS, job=run.job.name)
+        found = [agent.statistics for agent in status.agents if agent.node == node]
+        counted = dict(found[0]) if found else {}
+        return int(sum(value for name, value in counted.items() if any(word in name for word in DISBELIEVED)))
+    return None

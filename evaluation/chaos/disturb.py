@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 
-from evaluation.chaos.agent_events import AgentEvents
+from controlplane.common.rpc.client import ControllerError, fetch_status
+from evaluation.chaos.agent_events import ANSWER_SECONDS, AgentEvents
 from evaluation.chaos.controller import ControllerProcess
 from evaluation.chaos.controller_events import ControllerEvents
 from evaluation.chaos.findings import Happening, Steps
@@ -76,8 +77,10 @@ class Disturber:
 
     def _plans(self) -> str:
         """Return the jobs' plan versions in words; "" where the controller does not answer."""
-        versions = [job.plan_version() for job in self._jobs]
-        return "" if None in versions else ",".join(map(str, versions))
+        with suppress(ControllerError, OSError):
+            status = [fetch_status(run.controller, timeout=ANSWER_SECONDS, job=run.job.name) for run in self._jobs]
+            return ",".join(str(one.plan_version) for one in status)
+        return ""
 
     def _waiting(self, kind: str, target: str) -> frozenset[str]:
         """Return the jobs that can only wait while an event of this kind has hit this target."""

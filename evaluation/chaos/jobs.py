@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import random
-import signal
 import threading
 import time
 from contextlib import suppress
@@ -29,9 +28,6 @@ GIVEN_UP_SECONDS = 150.0
 """Seconds after which an operation that is not done has failed for good; the job's agents are then started anew."""
 ANSWER_SECONDS = 1e6  # the queue has the timeouts
 PAUSE_SECONDS = 0.02
-PLAN_SECONDS = 1.0
-DISBELIEVED = ("check", "unknown", "other_epoch", "refused", "malformed", "foreign", "stranger")
-"""Words in the names of the counters of packets that agents have refused to believe."""
 SHARES_OF_A_SECOND = (0.01, 0.05, 0.2)
 """Durations of the all-reduces at the planned rate, in seconds."""
 
@@ -80,7 +76,7 @@ class JobRun:
         self, place: Place, controller: str, job: Job, rate_mbps: float, seed: int, *, outages: bool = True
     ) -> None:
         self.job, self._findings, self._say, self._outages = job, place.findings, place.say, outages
-        self._zygote, self._controller = place.zygote, controller
+        self._zygote, self.controller = place.zygote, controller
         self._random = random.Random(f"{seed} {job.name}")
         self._sizes = [max(1, int(rate_mbps * 1e6 / 32 * share)) for share in SHARES_OF_A_SECOND]
         self._inbox: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
@@ -182,15 +178,12 @@ class JobRun:
         else:
             self._start_worker(node)
 
-    def signal(self, node: str, number: signal.Signals) -> None:
-        self.process(node).signal(number)
-
     def _start_root(self, node: str) -> None:
-        arguments = {"controller": self._controller, "job": self.job.name}
+        arguments = {"controller": self.controller, "job": self.job.name}
         self._roots[node] = self._zygote.spawn(node, f"{HOSTS}:parameter_server", arguments)
 
     def _start_worker(self, node: str) -> None:
-        arguments = {"controller": self._controller, "job": self.job.name, "workers": list(self.job.workers),
+        arguments = {"controller": self.controller, "job": self.job.name, "workers": list(self.job.workers),
                      "patience": PATIENCE}  # fmt: skip
         process = self._zygote.spawn(node, f"{HERE}:run", arguments)
         self._workers[node] = _Worker(node, process, self._inbox)
@@ -341,7 +334,7 @@ class JobRun:
     def state(self) -> str:
         """Return the controller's words about the job."""
         try:
-            status: pb.StatusReply = fetch_status(self._controller, timeout=5.0, job=self.job.name)
+            status: pb.StatusReply = fetch_status(self.controller, timeout=5.0, job=self.job.name)
         except (ControllerError, OSError) as error:
             return f"no status: {error}"
         missing = [agent.node for agent in status.agents if not agent.joined]
@@ -349,19 +342,3 @@ class JobRun:
         words = [f"{status.state}, epoch {status.epoch}, plan {status.plan_version}"]
         words += [f"not joined: {', '.join(missing)}"] if missing else []
         return "; ".join([*words, *lacks, *(event.text for event in status.events[-3:])])
-
-    def refused(self, node: str) -> int | None:
-        """Return the number of packets that this node's agent has refused to believe, as it last reported; None where
-        the controller does not answer.
-        """
-        with suppress(ControllerError, OSError):
-            status = fetch_status(self._controller, timeout=PLAN_SECONDS, job=self.job.name)
-            found = [agent.statistics for agent in status.agents if agent.node == node]
-            counted = dict(found[0]) if found else {}
-            return int(sum(value for name, value in counted.items() if any(word in name for word in DISBELIEVED)))
-        return None
-
-    def plan_version(self) -> int | None:
-        with suppress(ControllerError, OSError):
-            return int(fetch_status(self._controller, timeout=PLAN_SECONDS, job=self.job.name).plan_version)
-        return None
