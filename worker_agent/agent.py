@@ -16,12 +16,13 @@ from controlplane.common.rpc import channels
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, fetch_status
 from controlplane.common.rpc.tls import Tls
-from worker_agent.collectives import Operation, collective
+from worker_agent.collectives import Collective, Operation, collective
 from worker_agent.engine import DEFAULT_TIMEOUT, Engine
 from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import AbortedError, AgentError
 from worker_agent.flight import flight
 from worker_agent.member import Member
+from worker_agent.operands import HostArray, operand
 from worker_agent.relay import Repeated
 from worker_agent.reporter import LOOK_SECONDS
 from worker_agent.ways import Ways
@@ -95,9 +96,13 @@ class Agent(Member):
 
         Raise AbortedError, which says what is missing, while the job does not run.
         """
+        how = collective(op).encoded(bits, seed)
+        return self.submit(operand(array, how, dtype), how)
+
+    def submit(self, memory: HostArray, how: Collective) -> Work:
+        """Start an operation on host memory, as `allreduce_async` does."""
         epoch, began = self._engine().config.epoch, time.monotonic()
-        how = collective(op)
-        work = self._versions.submit(array, how.encoded(bits, seed), dtype)
+        work = self._versions.submit(memory, how)
         work.add_done_callback(self._check)
         work.add_done_callback(lambda done: flight.operation(done, str(how.plain), began, epoch))
         return work

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 from controlplane.common.agentconfig import AgentConfig, RepairedTree
 from p4src.protocol import data_values, frame_bytes
-from worker_agent.collectives import SUM, Collective, Operation, collective
+from worker_agent.collectives import Collective, Operation, collective
 from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import (
     AbortedError,
@@ -48,7 +48,7 @@ from worker_agent.native_worker import (
     library,
     native_config,
 )
-from worker_agent.operands import DTYPES, ITEM_BYTES, NATIVE_DTYPES, item_bytes, operand
+from worker_agent.operands import DTYPES, ITEM_BYTES, NATIVE_DTYPES, HostArray, item_bytes, operand
 from worker_agent.split import fields_of, lane_shares, part_sizes, ranges
 from worker_agent.tree_lanes import lanes_of
 from worker_agent.work import Work
@@ -136,7 +136,7 @@ class Engine:
         self.timeout = timeout
         self._lock = threading.Lock()  # protects the order of submissions and the handle
         self._registered = threading.Lock()  # ensures that an operation is in _works before its completion is delivered
-        self._works: dict[int, tuple[Work, Any]] = {}
+        self._works: dict[int, tuple[Work, HostArray]] = {}
         self._shapes: dict[tuple[Any, ...], Shape] = {}
         self._fetching = threading.Condition()
         self._fetchers = 0  # threads that wait in the library
@@ -186,30 +186,13 @@ class Engine:
             AllReduceError: the engine has failed or is aborted.
         """
         how = collective(op).encoded(bits, seed)
-        memory = operand(array, how, dtype)
-        return self.allreduce_pointer(memory.address, memory.elements, memory.dtype, how, keep_alive=array)
+        return self.submit(operand(array, how, dtype), how)
 
-    def allreduce_pointer(
-        self,
-        address: int,
-        elements: int,
-        dtype: str,
-        how: Collective = SUM,
-        *,
-        output: int | None = None,
-        residual: int | None = None,
-        keep_alive: Any = None,
-    ) -> Work:
-        """Start the operation on raw host memory (pinned staging buffers).
-
-        Args:
-            address, elements, dtype: where the values are, how many, and of which type.
-            how: the operation.
-            output: address that the result goes to (default: in place).
-            residual: address of as many float32 values, which get the rounded-off part of each value (fields.py), or
-                None.
-            keep_alive: object that is held until the work is done.
+    def submit(self, memory: HostArray, how: Collective) -> Work:
+        """Start an operation on host memory, in place; its owner is held until the work is done. Raise ValueError for
+        an operation that cannot be, AllReduceError when the engine has failed or is aborted.
         """
+        address, elements, dtype, _ = memory
         if elements > MOST_ELEMENTS:
             raise ValueError(f"an operation has at most {MOST_ELEMENTS} elements, not {elements}: split the tensor")
         work = Work(elements, elements * item_bytes(dtype), len(self.config.workers))
@@ -220,15 +203,15 @@ class Engine:
                 raise AbortedError(self._gone)
             shape = self._shape(how, dtype, elements)
             encoding = shape.encoding
+            encoding.residual, encoding.seed = None, how.seed
             if how.feedback:
                 elements //= 2
-                residual = address + elements * ITEM_BYTES[dtype]
-            encoding.residual, encoding.seed = residual, how.seed
+                encoding.residual = address + elements * ITEM_BYTES[dtype]
             with self._registered:
                 number = self._library.inart_worker_submit(
                     self._handle,
                     address,
-                    address if output is None else output,
+                    address,
                     elements,
                     NATIVE_DTYPES[dtype],
                     ctypes.byref(encoding),
@@ -244,7 +227,7 @@ class Engine:
                     len(error),
                 )
                 if number >= 0:
-                    self._works[number] = (work, keep_alive)
+                    self._works[number] = (work, memory)
                     work.fetched_by(lambda timeout: self._fetch(number, timeout))
         if number < 0:
             raise _ERRORS[status.value](error.value.decode(errors="replace"))

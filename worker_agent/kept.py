@@ -10,8 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.dealing import dealt
 from worker_agent.collectives import Collective, Kind
-from worker_agent.operands import BYTES, SMALL_DTYPES, HostArray
+from worker_agent.operands import HostArray
 from worker_agent.split import lane_shares, part_sizes
 from worker_agent.work import Work
 
@@ -37,7 +36,7 @@ class Kept:
     Attributes:
         number: its place among the operations since the last configuration.
         work: the caller's handle.
-        array, memory: the caller's array, and its host memory.
+        memory: the caller's array.
         copy: the array's input.
         run: the number of the engine that it was started in.
         reach: for each lane of a tree that the operation uses, the number of the lane's chunks up to the operation's
@@ -47,7 +46,6 @@ class Kept:
 
     number: int
     work: Work
-    array: Any
     op: Collective
     memory: HostArray
     copy: npt.NDArray[np.uint8]
@@ -83,13 +81,10 @@ class Kept:
         ctypes.memmove(self.memory.address, found.ctypes.data, found.size)
         return int(given[-2]) * 256 + int(given[-1])
 
-    def again(self) -> npt.NDArray[Any]:
+    def again(self) -> HostArray:
         """Return a copy of the input, for an operation whose caller has the result while another worker lacks it."""
-        return self.copy.copy().view(_VIEWS[self.memory.dtype])
-
-
-_VIEWS: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, BYTES: np.uint8}
-_VIEWS |= {name: np.dtype(name) for name in SMALL_DTYPES}
+        copy = self.copy.copy()
+        return self.memory._replace(address=copy.ctypes.data, owner=copy)
 
 
 class Ledger:
@@ -113,9 +108,9 @@ class Ledger:
         self._at = [0] * len(self._slots)
         self._answered = [0] * len(self._slots)
 
-    def add(self, work: Work, array: Any, op: Collective, memory: HostArray) -> Kept:
+    def add(self, work: Work, memory: HostArray, op: Collective) -> Kept:
         """Add the next operation before it is started. Raise ValueError when the engine would refuse it."""
-        one = Kept(self.started, work, array, op, memory, self._copy(memory), self._run)
+        one = Kept(self.started, work, op, memory, self._copy(memory), self._run)
         self._place(one)
         self._kept.append(one)
         self.started += 1
@@ -126,7 +121,7 @@ class Ledger:
         if self._config.shrinks and not one.done:
             one.result = np.empty_like(one.copy)
             ctypes.memmove(one.result.ctypes.data, one.memory.address, one.result.size)
-        one.done, one.array, one.memory = True, None, replace(one.memory, address=0, owner=None)
+        one.done, one.memory = True, one.memory._replace(address=0, owner=None)
         if one.run == self._run:
             for lane, reach in one.reach.items():
                 self._answered[lane] = max(self._answered[lane], reach)

@@ -9,19 +9,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from worker_agent.collectives import Collective
 from worker_agent.errors import AllReduceError
+from worker_agent.ordered_queue import OrderedQueue, Place
 from worker_agent.work import Work
-
-
-@dataclass(frozen=True)
-class _Later:
-    ready: Callable[[], Any]
-    op: Collective
-    work: Work
 
 
 class Lane:
@@ -33,31 +26,26 @@ class Lane:
 
     def __init__(self, allreduce_async: Callable[..., Work]) -> None:
         self._allreduce_async = allreduce_async
-        self._lock = threading.RLock()  # An operation may end, and its callback run, while it is being started.
-        self._waiting = 0
+        self._queue = OrderedQueue(self._begin)
         self._count = threading.Lock()  # It is held for counting only, and never while something is called.
         self._under_way = 0
         self._since = 0.0
-        self._queue: queue.SimpleQueue[_Later | None] = queue.SimpleQueue()
+        self._later: queue.SimpleQueue[tuple[Place, Callable[[], Any], Collective] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def submit(self, tensor: Any, op: Collective) -> Work:
         """Submit a tensor that is ready, in place; the operation starts at once when no earlier one waits. Raise the
         errors of the agent's method.
         """
-        with self._lock:
-            if not self._waiting:
-                return self._begin(tensor, op)
-        return self.submit_later(lambda: tensor, op, tensor.numel(), tensor.element_size())
+        return self._queue.submit(tensor, op)
 
     def submit_later(self, ready: Callable[[], Any], op: Collective, elements: int, item_bytes: int) -> Work:
-        """Submit the tensor that `ready()` will return; `ready` may wait. The Work ends with the exception that `ready`
-        raises.
+        """Submit the tensor that `ready()` will return; `ready` may wait. If it raises an exception, the Work ends with
+        that, and so do those that wait behind it.
         """
         work = Work(elements, elements * item_bytes)
-        with self._lock:
-            self._waiting += 1
-            self._queue.put(_Later(ready, op, work))
+        with self._queue.lock:
+            self._later.put((self._queue.reserve(work), ready, op))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="inart-lane", daemon=True)
                 self._thread.start()
@@ -72,10 +60,10 @@ class Lane:
 
     def close(self, *, wait: bool = False) -> None:
         """End the lane's thread after its last operation; with `wait`, return only when the agent has that one."""
-        with self._lock:
+        with self._queue.lock:
             thread, self._thread = self._thread, None
             if thread is not None:
-                self._queue.put(None)
+                self._later.put(None)
         if wait and thread is not None:
             thread.join()
 
@@ -93,23 +81,16 @@ class Lane:
             self._under_way -= 1
 
     def _run(self) -> None:
-        while (later := self._queue.get()) is not None:
-            failure: Exception | None = None
+        while (later := self._later.get()) is not None:
+            place, ready, op = later
             try:
-                tensor = later.ready()
+                tensor = ready()
             except Exception as error:
-                tensor, failure = None, error
-            with self._lock:
-                self._waiting -= 1
-                if failure is None:
-                    try:
-                        later.work.follow(self._begin(tensor, later.op))
-                    except Exception as error:
-                        failure = error
-            if failure is not None:
-                if not isinstance(failure, AllReduceError):
-                    failure = AllReduceError(str(failure) or repr(failure))
-                later.work.finish(failure)
+                failure = error if isinstance(error, AllReduceError) else AllReduceError(str(error) or repr(error))
+                for work in self._queue.take_waiting(place):
+                    work.finish(failure)
+            else:
+                self._queue.fill(place, tensor, op)
 
 
 _lanes_lock = threading.Lock()

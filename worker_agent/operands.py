@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,9 +24,11 @@ def item_bytes(dtype: str) -> int:
     return SMALL_DTYPES[dtype][1] if dtype in SMALL_DTYPES else ITEM_BYTES.get(dtype, 1)
 
 
-@dataclass(frozen=True)
-class HostArray:
-    """The host memory of an array: address, number of elements, the dtype's name, and the object that owns it."""
+class HostArray(NamedTuple):
+    """The host memory of an array: address, number of elements, the dtype's name, and the object that owns it.
+
+    It is a tuple, because making one costs a third of what a frozen dataclass does, and each operation makes one.
+    """
 
     address: int
     elements: int
@@ -80,7 +81,7 @@ def host_array(array: Any, dtype: str | None = None, *, raw: bool = False) -> Ho
 
 
 def operand(array: Any, op: Collective, dtype: str | None = None) -> HostArray:
-    """Return the memory of an operation's array. Raise TypeError or ValueError for an array that the operation cannot
-    take, as host_array does.
+    """Return the memory of an operation's array, which is the array itself where it is such memory already. Raise
+    TypeError or ValueError for an array that the operation cannot take, as host_array does.
     """
-    return host_array(array, dtype, raw=op.raw)
+    return array if isinstance(array, HostArray) else host_array(array, dtype, raw=op.raw)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +18,9 @@ from worker_agent.collectives import SUM, Collective
 from worker_agent.engine import Engine
 from worker_agent.errors import AbortedError, AgentError, AllReduceError
 from worker_agent.kept import Kept, Ledger
-from worker_agent.operands import BYTES, operand
+from worker_agent.operands import HostArray, host_array
+from worker_agent.ordered_queue import OrderedQueue, Place
 from worker_agent.work import Work
-
-
-@dataclass(frozen=True)
-class _Held:
-    """An operation that waits for the switch-over; `work` is the handle that the caller got."""
-
-    work: Work
-    array: Any
-    op: Collective
-    dtype: str | None
 
 
 @dataclass(frozen=True)
@@ -64,27 +54,22 @@ class Relay:
     def __init__(self, drained: Callable[[], None]) -> None:
         self.engine: Engine | None = None
         self._report_drained = drained
-        self._lock = threading.RLock()  # an operation may end, and its callback come, while it is started
+        self._queue = OrderedQueue(self._start)
+        self._lock = self._queue.lock
+        self._hold: Place | None = None  # operations behind this place are held back
         self._next: Engine | None = None
         self._old: Engine | None = None
         self._started = 0
         self._first: int | None = None
-        self._held: list[_Held] | None = None
         self._open: set[Work] = set()
         self._draining: set[Work] = set()
         self._ledger: Ledger | None = None  # where operations may have to be started again
         self._again = False  # operations are stopped and wait to be started again
         self._unkept = False  # the engine before this one still has operations that were not kept
 
-    def submit(self, array: Any, op: Collective, dtype: str | None) -> Work:
-        """Submit an operation, as Engine.allreduce_async does."""
-        with self._lock:
-            if self._held is None:
-                return self._start(array, op, dtype)
-            memory = operand(array, op, dtype)  # an array that cannot be reduced is refused now
-            work = Work(memory.elements, memory.nbytes)
-            self._held.append(_Held(work, array, op, dtype))
-            return work
+    def submit(self, memory: HostArray, op: Collective) -> Work:
+        """Submit an operation, as Engine.submit does."""
+        return self._queue.submit(memory, op)
 
     def configure(self, config: AgentConfig, make: Callable[[AgentConfig], Engine], reason: str) -> None:
         """Run `config` afresh, whatever ran before. Raise Engine's errors where it cannot run."""
@@ -106,17 +91,17 @@ class Relay:
         with self._lock:
             if self.engine is None:
                 raise AgentError("the plan cannot change: this agent runs none yet")
-            if self._held is not None or self._old is not None:
+            if self._hold is not None or self._old is not None:
                 raise AgentError("the update before this one has not ended")
             self._next = make(config)
-            self._held = []
+            self._hold = self._queue.reserve()
             return self._started
 
     @property
     def holding(self) -> bool:
         """Whether operations are held back now."""
         with self._lock:
-            return self._held is not None
+            return self._hold is not None
 
     def switch_over(self, first: int) -> None:
         """Give operations from number `first` on to the next engine. Raise AgentError where that one has started
@@ -128,7 +113,7 @@ class Relay:
             self._first = first
             if self._started == first:
                 self._turn()
-            self._release()
+        self._release()
 
     def withdraw(self) -> None:
         """Go on with the engine that runs, without a switch-over; operations that are to be started again still are."""
@@ -136,7 +121,7 @@ class Relay:
             if self._again:
                 return
             successor, self._next = self._next, None
-            self._release()
+        self._release()
         if successor is not None:
             successor.close()
 
@@ -153,7 +138,7 @@ class Relay:
             stopped = [engine for engine in (self.engine, self._next, self._old) if engine is not None]
             self.engine, self._next, self._old, self._first = successor, None, None, None
             self._open, self._draining = set(), set()
-            self._held = self._held or []
+            self._hold = self._hold or self._queue.reserve()
         for engine in stopped:
             engine.close()  # after this, all its completions have been delivered
         with self._lock:
@@ -188,11 +173,11 @@ class Relay:
                     if giver is not None:
                         self._give(self._ledger, one, one.giving(giver == self.engine.config.index))
                     else:
-                        self._begin(self._ledger, one, one.again() if one.done else one.array)
+                        self._begin(self._ledger, one, one.again() if one.done else one.memory)
                 except (AllReduceError, ValueError) as error:
                     raise AgentError(str(error)) from None
-            self._release()
-            return Repeated(count, nbytes)
+        self._release()
+        return Repeated(count, nbytes)
 
     def retire(self) -> None:
         """Forget the operations from before the last switch-over, as all workers have all their results."""
@@ -219,7 +204,10 @@ class Relay:
         with self._lock:
             stopped = [one.work for one in self._ledger.undone] if self._again and self._ledger is not None else []
             self._again = False
-            held, self._held, self._first = self._held or [], None, None
+            hold, self._hold, self._first = self._hold, None, None
+            waiting = self._queue.take_waiting()
+            if hold is not None:
+                self._queue.skip(hold)
             others = [engine for engine in (self._next, self._old) if engine is not None]
             self._next = self._old = None
             self._draining = set()
@@ -228,7 +216,7 @@ class Relay:
         for engine in others:
             engine.abort(reason)
             engine.close()
-        for work in (*stopped, *(operation.work for operation in held)):
+        for work in (*stopped, *waiting):
             work.finish(AbortedError(reason))
 
     def close(self) -> None:
@@ -239,22 +227,28 @@ class Relay:
         if engine is not None:
             engine.close()
 
+    def _release(self) -> None:
+        """Start the operations that are held; without the lock, as their callers may hear of their end at once."""
+        with self._lock:
+            hold, self._hold = self._hold, None
+        if hold is not None:
+            self._queue.skip(hold)
+
     # -- with the lock held -----------------------------------------------------------------------------------------
 
-    def _start(self, array: Any, op: Collective, dtype: str | None) -> Work:
+    def _start(self, memory: HostArray, op: Collective) -> Work:
         if self.engine is None:
             raise AbortedError("the agent is closed")
         if self._ledger is not None:
-            memory = operand(array, op, dtype)
             work = Work(memory.elements, memory.nbytes)
-            one = self._ledger.add(work, array, op, memory)
+            one = self._ledger.add(work, memory, op)
             try:
-                self._begin(self._ledger, one, array)
+                self._begin(self._ledger, one, memory)
             except BaseException:
                 self._ledger.drop_last()
                 raise
         else:
-            work = self.engine.allreduce_async(array, op, dtype=dtype)
+            work = self.engine.submit(memory, op)
             self._started += 1
             self._open.add(work)
             work.add_done_callback(self._ended)
@@ -268,23 +262,21 @@ class Relay:
         def taken(work: Work) -> None:
             work.workers = one.take(array)
 
-        self._begin(ledger, one, array, op=SUM, dtype="float32", taken=taken)
+        self._begin(ledger, one, host_array(array), op=SUM, taken=taken)
 
     def _begin(
         self,
         ledger: Ledger,
         one: Kept,
-        array: Any,
+        memory: HostArray,
         *,
         op: Collective | None = None,
-        dtype: str | None = None,
         taken: Callable[[Work], None] = lambda work: None,
     ) -> None:
-        """Give a kept operation to the engine, or one that stands for it (`op`, `dtype`)."""
+        """Give a kept operation to the engine, or one that stands for it (`op`)."""
         assert self.engine is not None, "it runs"
-        engine, run = self.engine, one.run
-        own = None if one.memory.dtype == BYTES else one.memory.dtype
-        inner = engine.allreduce_async(array, op or one.op, dtype=dtype or own)
+        run = one.run
+        inner = self.engine.submit(memory, op or one.op)
         self._started += 1
         self._open.add(inner)
 
@@ -304,14 +296,6 @@ class Relay:
 
         one.work.stands_for(inner)
         inner.add_done_callback(ended)
-
-    def _release(self) -> None:
-        held, self._held = self._held or [], None
-        for operation in held:
-            try:
-                operation.work.follow(self._start(operation.array, operation.op, operation.dtype))
-            except (AllReduceError, ValueError, TypeError) as error:
-                operation.work.finish(error if isinstance(error, AllReduceError) else AllReduceError(str(error)))
 
     def _turn(self) -> None:
         self._old, self.engine, self._next = self.engine, self._next, None

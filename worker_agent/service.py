@@ -30,7 +30,7 @@ from worker_agent.collectives import collective
 from worker_agent.engine import DEFAULT_TIMEOUT
 from worker_agent.errors import AbortedError, AgentError, NotReadyError
 from worker_agent.forked import abandon_when_forked
-from worker_agent.operands import BYTES, SMALL_DTYPES, item_bytes
+from worker_agent.operands import BYTES, SMALL_DTYPES, item_bytes, operand
 from worker_agent.socket_protocol import (
     VERSION,
     Connection,
@@ -459,7 +459,7 @@ class _Trainer:
         place.used = True
         array = np.frombuffer(memory, _NUMPY_TYPES[dtype], elements)
         try:
-            work = present().submit(place.seat.rank, array, op, dtype)
+            work = present().submit(place.seat.rank, operand(array, op, dtype), op)
         except (AgentError, ValueError) as error:
             self._answer({"type": "failed", "id": number, "error": type(error).__name__, "message": str(error)})
             return

@@ -7,26 +7,17 @@ rank 1, ..., then the second of each. It is the same on all nodes without a mess
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from worker_agent.agent import Agent
 from worker_agent.collectives import Collective, Operation, collective
-from worker_agent.errors import AbortedError, AllReduceError
-from worker_agent.operands import operand
+from worker_agent.errors import AbortedError
+from worker_agent.operands import HostArray, operand
+from worker_agent.ordered_queue import OrderedQueue, Place
 from worker_agent.ways import Ways
 from worker_agent.work import Work
-
-
-@dataclass(frozen=True)
-class _Queued:
-    work: Work
-    array: Any
-    op: Collective
-    dtype: str | None
 
 
 class Team:
@@ -43,11 +34,9 @@ class Team:
     def __init__(self, agent: Agent, size: int) -> None:
         self.size = size
         self._agent = agent
-        self._lock = threading.RLock()  # an operation may end, and its callback come, while it is started
-        self._queues: list[deque[_Queued]] = [deque() for _ in range(size)]
-        self._counts = [0] * size
-        self._turn = 0
-        self._ended = ""
+        self._queue = OrderedQueue(agent.submit)
+        self._turns: list[deque[Place]] = [deque() for _ in range(size)]  # for each member, places before others' ones
+        self._next = 0  # the member that gets the next place
         self._listeners: list[Callable[[str], None]] = []
         config = agent.wait_ready(0)
         self.epoch, self.workers, self.node, self.index = config.epoch, len(config.workers), config.node, config.index
@@ -59,64 +48,49 @@ class Team:
     @property
     def ended(self) -> str:
         """The reason for which the team has ended; empty while it has not."""
-        return self._ended
+        return self._queue.closed
 
     def on_end(self, listener: Callable[[str], None]) -> None:
         """Call `listener(reason)` when the team ends, or at once when it has ended."""
-        with self._lock:
-            if not self._ended:
+        with self._queue.lock:
+            if not self.ended:
                 self._listeners.append(listener)
                 return
-        listener(self._ended)
+        listener(self.ended)
 
-    def submit(self, member: int, array: Any, op: Collective, dtype: str | None) -> Work:
-        """Submit an operation, as Engine.allreduce_async does; it starts when it is this member's turn."""
-        with self._lock:
-            if self._ended:
-                raise AbortedError(self._ended)
-            if member == self._turn and not self._queues[member]:
-                work = self._agent.allreduce_async(array, op, dtype=dtype)
-                self._counts[member] += 1
-                self._advance()
-                return work
-            memory = operand(array, op, dtype)  # an array that cannot be reduced is refused now
-            work = Work(memory.elements, memory.nbytes)
-            self._counts[member] += 1
-            self._queues[member].append(_Queued(work, array, op, dtype))
-            return work
+    def submit(self, member: int, memory: HostArray, op: Collective) -> Work:
+        """Submit an operation, as Engine.submit does; it starts when it is this member's turn.
+
+        One that the engine refuses has had its turn: on another node it may have been refused later.
+        """
+        with self._queue.lock:
+            if not self._turns[member]:
+                while self._next != member:
+                    self._turns[self._next].append(self._queue.reserve())
+                    self._next = (self._next + 1) % self.size
+                self._next = (member + 1) % self.size
+                return self._queue.submit(memory, op)
+            place = self._turns[member].popleft()
+        return self._queue.fill(place, memory, op)
 
     def late(self) -> list[str]:
         """Return the workers for whom the others wait: local ranks of this node, else workers of the job, as the roots
         report them.
         """
-        with self._lock:
-            most = max(self._counts)
-            behind = [f"local rank {member} of {self.node}" for member, n in enumerate(self._counts) if n < most]
+        with self._queue.lock:
+            awaited = [len(turns) + (member >= self._next > 0) for member, turns in enumerate(self._turns)]
+        behind = [f"local rank {member} of {self.node}" for member, n in enumerate(awaited) if n > min(awaited)]
         return behind or self._agent.late()
 
     def end(self, reason: str) -> None:
         """Take no more operations, and fail those that wait for their turn."""
-        with self._lock:
-            if self._ended:
-                return
-            self._ended = reason
-            waiting = [queued.work for queue in self._queues for queued in queue]
+        if not self._queue.close(reason):
+            return
+        with self._queue.lock:
             listeners, self._listeners = self._listeners, []
         self._agent.on_stop(self.end, remove=True)
-        for work in waiting:
-            work.finish(AbortedError(reason))
         for listener in listeners:
             listener(reason)
-
-    def _advance(self) -> None:
-        self._turn = (self._turn + 1) % self.size
-        while self._queues[self._turn]:
-            queued = self._queues[self._turn].popleft()
-            try:
-                queued.work.follow(self._agent.allreduce_async(queued.array, queued.op, dtype=queued.dtype))
-            except AllReduceError as error:
-                queued.work.finish(error)
-            self._turn = (self._turn + 1) % self.size
 
 
 class Port:
@@ -146,7 +120,8 @@ class Port:
         """Submit an operation, as Engine.allreduce_async does."""
         if self._leave is None:
             raise AbortedError("the connection to the agent is closed")
-        return self._team.submit(self._member, array, collective(op), dtype)
+        how = collective(op)
+        return self._team.submit(self._member, operand(array, how, dtype), how)
 
     def late(self) -> list[str]:
         """Return the workers for whom the others wait."""

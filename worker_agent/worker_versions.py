@@ -7,7 +7,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from controlplane.common.agentconfig import REFUSED, SWITCH_ADDS, AgentConfig, RepairedTree, suspect_key
 from controlplane.common.rpc import inart_pb2 as pb
@@ -16,6 +15,7 @@ from worker_agent.collectives import Collective
 from worker_agent.engine import Engine
 from worker_agent.errors import AbortedError
 from worker_agent.native_worker import library
+from worker_agent.operands import HostArray
 from worker_agent.own_root import OwnRoot
 from worker_agent.plan_versions import PlanVersions
 from worker_agent.relay import NOTHING, Relay, Repeated
@@ -75,9 +75,9 @@ class WorkerVersions(PlanVersions):
             raise AbortedError("the agent is closed")
         return engine
 
-    def submit(self, array: Any, op: Collective, dtype: str | None) -> Work:
-        """Submit an operation to the version that holds for it; see Engine.allreduce_async."""
-        return self._relay.submit(array, op, dtype)
+    def submit(self, memory: HostArray, op: Collective) -> Work:
+        """Submit an operation to the version that holds for it; see Engine.submit."""
+        return self._relay.submit(memory, op)
 
     # -- PlanVersions ---------------------------------------------------------------------------------------------
 

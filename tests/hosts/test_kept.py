@@ -18,7 +18,7 @@ from tests.hosts.test_relay import Engine
 from worker_agent.collectives import GATHER, SCATTER_SUM, SUM, broadcast
 from worker_agent.errors import AbortedError, AgentError
 from worker_agent.kept import Ledger
-from worker_agent.operands import host_array
+from worker_agent.operands import host_array, operand
 from worker_agent.relay import Relay
 from worker_agent.work import Work
 
@@ -52,7 +52,7 @@ class Worker:
     def submit(self, elements: int) -> None:
         number = len(self.left)
         array = np.full(elements, number, np.float32)
-        self.kept.append(self.ledger.add(Work(elements, 4 * elements), array, SUM, host_array(array)))
+        self.kept.append(self.ledger.add(Work(elements, 4 * elements), host_array(array), SUM))
         counts = dealt(-(-elements // VALUES), self.shares)
         chunks = [count + -(-count // VALUES) for count in counts]
         for stream, count in zip(self.streams, chunks, strict=True):
@@ -122,7 +122,7 @@ class Rig:
     def submit(self, count: int = 1) -> None:
         for _ in range(count):
             self.arrays.append(np.full(3, len(self.arrays), np.float32))
-            self.works.append(self.relay.submit(self.arrays[-1], SUM, None))
+            self.works.append(self.relay.submit(host_array(self.arrays[-1]), SUM))
 
     def again(self, count: int = 1) -> int:
         return self.relay.prepare_again(config([1.0] * count, [4] * count), self.make)
@@ -233,9 +233,9 @@ def test_result_that_a_lost_worker_had_a_part_in_reaches_all_to_the_bit():
 def test_other_collectives_are_started_again_for_the_same_workers_only(op):
     rig = Rig()
     array = np.zeros(4, np.float32)
-    work = rig.relay.submit(array, op, None)
+    work = rig.relay.submit(operand(array, op), op)
     assert rig.again() == 0
-    held = rig.relay.submit(array, op, None)
+    held = rig.relay.submit(operand(array, op), op)
     rig.relay.switch_again(0)
     assert len(rig.engines[1].taken) == 2
     rig.relay.prepare_again(replace(config([1.0], [4]), workers=("w",)), rig.make)
@@ -251,7 +251,7 @@ def test_a_residual_is_not_taken_over_with_another_workers_result() -> None:
     ledgers = [Ledger(replace(config([1.0], [4]), shrinks=True)) for _ in range(2)]
     arrays = [np.array([1, 2, 0, 0], np.float32), np.array([3, 4, 0, 0], np.float32)]
     kept = [
-        ledger.add(Work(4, 16), array, SUM.encoded(8, 1, feedback=True), host_array(array))
+        ledger.add(Work(4, 16), host_array(array), SUM.encoded(8, 1, feedback=True))
         for ledger, array in zip(ledgers, arrays, strict=True)
     ]
     arrays[0][:] = 4, 6, 0.25, -0.5  # These are its result and its residual.

@@ -18,7 +18,9 @@ from tests.deploy.job import configs
 from tests.hosts.test_relay import SECONDS, Engine
 from worker_agent import worker_versions
 from worker_agent.agent import Agent
+from worker_agent.collectives import Collective
 from worker_agent.errors import AbortedError, AgentError
+from worker_agent.operands import HostArray
 
 CONFIG = replace(configs("127.0.0.1")["w1"], epoch=7)
 
@@ -35,9 +37,9 @@ class Summing(Engine):
     def stats(self) -> Any:
         raise AgentError("nothing is counted")
 
-    def allreduce_async(self, array: np.ndarray, op: Any, *, dtype: str | None = None) -> Any:
-        work = super().allreduce_async(array, op, dtype=dtype)
-        array *= 2
+    def submit(self, memory: HostArray, op: Collective) -> Any:
+        work = super().submit(memory, op)
+        memory.owner[:] *= 2
         work.finish(None)
         return work
 
