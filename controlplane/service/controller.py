@@ -40,7 +40,6 @@ from controlplane.service.record import EventLog, Order, ordered
 from controlplane.service.reload import Reloaded, ReloadError, in_words
 from controlplane.service.replanning import Late
 from controlplane.service.reservations import Reservations
-from controlplane.service.roster import Roster
 from controlplane.service.running import JobsError, NoJobYet, RunningJob, job_state
 from controlplane.service.shares import Loads, Used, bottleneck_words
 from controlplane.service.tenants import Holding
@@ -94,11 +93,6 @@ class Controller:
         self._stopping = threading.Event()
         self.reservations = Reservations(network, log)
         self._health = HealthServicer()  # which everybody may ask who gets a connection
-
-    @property
-    def roster(self) -> Roster:
-        """The roster of the only job."""
-        return self.jobs.get().roster
 
     def start(self, address: str | Bound, tls: Tls | None = None) -> int:
         """Serve on "host:port" (port 0 is any free one), or on what `listen` has bound, and return the port. Raise

@@ -71,10 +71,6 @@ class Failover:
         was seen."""
         return self.take(parts.Failed(causes, why))
 
-    def restore(self, names: Sequence[str], words: str) -> bool:
-        """Use again what is back."""
-        return self.take(parts.Mended(tuple(names), words))
-
     def needs(self) -> tuple[Need, ...]:
         """Return the servers of each job, which have to reach each other."""
         return tuple(Need(job.servers, frozenset(job.without)) for job in self.state.jobs)

@@ -354,7 +354,7 @@ def test_processes_join_die_and_come_back(tmp_path, until):
         assert workers[0].aborts[0][1] == ("ps1",)
         server.wait()
         server.stderr.close()
-        epoch = job.controller.roster.epoch
+        epoch = job.controller.jobs.get().roster.epoch
         server = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
         until(lambda: all(worker.config for worker in workers), "it is back", 60)
         assert workers[0].config.epoch > epoch

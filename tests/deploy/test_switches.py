@@ -59,20 +59,13 @@ def test_full_table_is_undone(target, program):
     assert difference(target.read(), small("s1")) == []
 
 
-def test_counters_and_registers(switch, target):
+def test_counters(switch, target):
     fabric.install([target], {"s1": small("s1")})
     counters = target.read_counters()
     assert counters.verdicts == dict.fromkeys(VERDICTS, 0)
     assert counters.labels == {(1, 1): (0, 0), (1, 2): (0, 0), (2, 3): (0, 0)}
     passed = target.read_traffic()
     assert not passed.whole and set(passed.ports.values()) == {(0, 0)}, "nothing has come to any port"
-    if switch.kind == "softswitch":
-        assert set(target.read_register("slot_owner")) == {0}
-    else:
-        with pytest.raises(TargetError, match="UNIMPLEMENTED"):
-            target.read_register("slot_owner")
-    with pytest.raises(TargetError, match="no register 'nothing'"):
-        target.read_register("nothing")
 
 
 def test_later_controller_takes_over(switch, target, program, until: Callable):

@@ -56,7 +56,7 @@ class Network:
         return self.run("s0", "ps_server", "--controller", self.address)
 
     def joined(self, *nodes: str) -> bool:
-        return set(nodes) <= set(self.controller.roster.members())
+        return set(nodes) <= set(self.controller.jobs.get().roster.members())
 
     def close(self) -> None:
         for process in self.processes:

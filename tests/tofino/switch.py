@@ -29,6 +29,15 @@ CONNECTORS, CHANNELS = 32, 4
 Stored = tuple[int, dict[int, object]]
 
 
+def table_by_id(schema: Schema, number: int) -> Table:
+    return next(table for table in schema.tables.values() if table.id == number)
+
+
+def octets(field: Field) -> int:
+    """Return the length of a number on the wire, in bytes."""
+    return ((field.bits or 0) + 7) // 8
+
+
 def device_port(connector: int, channel: int) -> int:
     """Return device ports roughly as on a 32-port Tofino 1 switch: two pipes, and numbers that do not follow the front
     panel.
@@ -262,7 +271,7 @@ class TofinoSwitch:
         with self._lock:
             for entity in request.entities:
                 if entity.HasField("table_usage"):
-                    table = self.schema.by_id(entity.table_usage.table_id)
+                    table = table_by_id(self.schema, entity.table_usage.table_id)
                     usage = len(self.tables[table.name])
                     answer.entities.add().table_usage.CopyFrom(pb.TableUsage(table_id=table.id, usage=usage))
                     continue
@@ -278,7 +287,7 @@ class TofinoSwitch:
     # -- tables ------------------------------------------------------------------------------------------------------
 
     def _read_entry(self, wanted: pb.TableEntry, answer: pb.ReadResponse, context) -> None:
-        table = self.schema.by_id(wanted.table_id)
+        table = table_by_id(self.schema, wanted.table_id)
         if table.name == "$PORT_HDL_INFO":
             if wanted.table_flags.from_hw:
                 context.abort(grpc.StatusCode.UNIMPLEMENTED, "Read from hardware not supported")
@@ -342,7 +351,7 @@ class TofinoSwitch:
         if self.updates in self.faults.forget_updates:
             return
         message = update.entity.table_entry
-        table = self.schema.by_id(message.table_id)
+        table = table_by_id(self.schema, message.table_id)
         if table.constant:
             raise UpdateError(code_pb2.INVALID_ARGUMENT, f"{table.name} is constant")
         key, entries = self._key(table, message.key), self.tables[table.name]
@@ -401,7 +410,7 @@ class TofinoSwitch:
     def key_of(self, name: str, number: int) -> bytes:
         (field_,) = self.schema.tables[name].keys.values()
         key = pb.TableKey()
-        key.fields.add(field_id=field_.id).exact.value = number.to_bytes(field_.octets, "big")
+        key.fields.add(field_id=field_.id).exact.value = number.to_bytes(octets(field_), "big")
         return key.SerializeToString(deterministic=True)
 
     def _key(self, table: Table, key: pb.TableKey) -> bytes:
@@ -421,7 +430,7 @@ class TofinoSwitch:
         return ordered.SerializeToString(deterministic=True)
 
     def _number(self, wanted: Field, value: bytes) -> None:
-        if len(value) != wanted.octets or int.from_bytes(value, "big") >> (wanted.bits or 0):
+        if len(value) != octets(wanted) or int.from_bytes(value, "big") >> (wanted.bits or 0):
             raise UpdateError(code_pb2.INVALID_ARGUMENT, f"{wanted.name}: {value.hex()} has not {wanted.bits} bits")
 
     def _data(self, table: Table, data: pb.TableData) -> dict[int, object]:

@@ -36,11 +36,6 @@ class Field:
     read_only: bool = False
     match: str = ""
 
-    @property
-    def octets(self) -> int:
-        """The length of a number on the wire, in bytes."""
-        return ((self.bits or 0) + 7) // 8
-
 
 @dataclass(frozen=True)
 class Action:
@@ -122,12 +117,6 @@ class Schema:
         """Return the table with this name, or the only one with these last components. Raise SchemaError where there is
         none."""
         return _find(self.tables, name, self.source, "table")
-
-    def by_id(self, number: int) -> Table:
-        for table in self.tables.values():
-            if table.id == number:
-                return table
-        raise SchemaError(f"{self.source} has no table with id {number}")
 
 
 def local(name: str) -> str:

@@ -147,15 +147,3 @@ class P4RuntimeTarget(SessionTarget[Session]):
     def packet_out(self, frame: bytes) -> None:
         """Give the switch a frame, which enters its pipeline by its CPU port (if it has one)."""
         self.session.packet_out(frame)
-
-    def read_register(self, name: str) -> list[int]:
-        """Return all values of a register. Raise TargetError where the switch gives no access to registers (bmv2)."""
-        registers = {register.preamble.alias: register for register in self.program.p4info.registers}
-        if name not in registers:
-            raise TargetError(f"the program has no register {name!r}; it has {', '.join(sorted(registers))}")
-        request = p4runtime_pb2.Entity(
-            register_entry=p4runtime_pb2.RegisterEntry(register_id=registers[name].preamble.id)
-        )
-        entries = [entity.register_entry for entity in self.session.read_entities([request])]
-        entries.sort(key=lambda entry: entry.index.index)
-        return [int.from_bytes(entry.data.bitstring, "big") for entry in entries]

@@ -328,7 +328,7 @@ class TableClient:
 
 
 def _encode(field: Field, value: int | str) -> bytes:
-    return value.encode() if isinstance(value, str) else value.to_bytes(field.octets, "big")
+    return value.encode() if isinstance(value, str) else value.to_bytes((field.bits + 7) // 8, "big")
 
 
 def _decode(field: Field, value: bytes) -> int | str:
