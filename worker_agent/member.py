@@ -229,8 +229,8 @@ class Member:
         self._fail(AgentError(f"the controller at {self.controller} refused: {reason}"))
 
     def on_unreachable(self, reason: str) -> None:
-        if self._state.miss_controller(reason):
-            self._log(reason + ("; the job goes on without it" if self.ready else ""))
+        self._state.miss_controller(reason)
+        self._log(reason + ("; the job goes on without it" if self.ready else ""))
 
     def _give_up(self, failure: str) -> None:
         """Ask for a new epoch, since this one cannot go on; that ends it for the other agents, too.

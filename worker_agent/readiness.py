@@ -74,14 +74,12 @@ class Readiness:
                 self._problem = f"{self._stopped}; {reason}" if self._stopped else reason
             self._changed.notify_all()
 
-    def miss_controller(self, reason: str) -> bool:
-        """Take note that the controller does not answer, while a running job goes on; return whether that is news."""
+    def miss_controller(self, reason: str) -> None:
+        """Take note that the controller does not answer, while a running job goes on."""
         with self._changed:
-            news = reason != self._problem
             if not self._ready:
                 self._problem = reason
             self._changed.notify_all()
-        return news
 
     def begin(self, config: AgentConfig) -> None:
         """Take note that the agent runs `config`, and all agents of the job are there."""

@@ -5,6 +5,10 @@ class OverlayError(Exception):
     """A synchronisation failed. The message says why, and which agent is concerned."""
 
 
+class NameTaken(OverlayError):
+    """The coordinator refused an agent, since another one of its name is there, which may have ended without a word."""
+
+
 class Late(OverlayError, TimeoutError):
     """A synchronisation did not end within the trainer's timeout. The message names the agents whose values are
     missing.

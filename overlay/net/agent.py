@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from controlplane.planner.plan.task import Task
-from overlay.core.errors import Late, OverlayError
+from overlay.core.errors import Late, NameTaken, OverlayError
 from overlay.core.execution import Execution
 from overlay.core.message import Values
 from overlay.core.tcp import ONE_OR_MORE, Connections
@@ -108,7 +108,7 @@ class Agent:
         self._inbox: deque[Copy] = deque()
         self._closing = False
         self._joined = threading.Event()
-        self._refusal: str | None = None
+        self._refusal: OverlayError | None = None
         self.loop = new_event_loop()
         self._compose((coordinator, *backups), clock)
         self._thread = threading.Thread(target=self._run, name=f"overlay {node}", daemon=True)
@@ -160,13 +160,13 @@ class Agent:
 
     def wait_joined(self, timeout: float = JOIN_SECONDS) -> None:
         """Return when the coordinator has accepted this agent. Raise OverlayError when the coordinator refuses the
-        agent, or does not answer within `timeout` seconds.
+        agent (NameTaken where another one has its name), or does not answer within `timeout` seconds.
         """
         if not self._joined.wait(timeout):
             host, port = self.coordinator
             raise OverlayError(f"{self.node}: the coordinator at {host}:{port} did not answer within {timeout:.0f} s")
         if self._refusal:
-            raise OverlayError(f"{self.node}: the coordinator refused this agent: {self._refusal}")
+            raise self._refusal
 
     def synchronise_async(self, tensor: Values, about: About | None = None) -> concurrent.futures.Future[Done]:
         """Submit these values, and return a future that ends when the result has replaced them. It raises PeerLost or
@@ -288,7 +288,7 @@ class Agent:
 
     def _submit_in_loop(self, submission: Submission) -> None:
         if self._closing or self._refusal:
-            submission.future.set_exception(OverlayError(f"{self.node}: {self._refusal or 'the agent was closed'}"))
+            submission.future.set_exception(self._refusal or OverlayError(f"{self.node}: the agent was closed"))
             return
         self.submissions.submit(submission)
 
@@ -354,12 +354,12 @@ class Agent:
         elif kind == "gathering":
             self._joined.set()
         elif kind == "refused":
-            self._refusal = message["reason"]
+            reason = f"the coordinator refused this agent: {message['reason']}"
+            self._refusal = (NameTaken if message.get("taken") else OverlayError)(f"{self.node}: {reason}")
             self._joined.set()
-            self.tasks.abort_all(f"the coordinator refused this agent: {self._refusal}")
-            reason = f"{self.node}: the coordinator refused this agent: {self._refusal}"
-            self.submissions.fail_all(OverlayError(reason))
-            self.site.fail_all(OverlayError(reason))
+            self.tasks.abort_all(reason)
+            self.submissions.fail_all(self._refusal)
+            self.site.fail_all(self._refusal)
 
     def _begun(self, execution: Execution | None) -> None:
         if execution is not None:

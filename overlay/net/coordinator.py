@@ -284,13 +284,14 @@ class Coordinator:
             writer.write(STANDBY)
             return None
         address = str(writer.get_extra_info("peername")[0]) if host in ANYWHERE else host, int(message["port"])
-        reason = self._objection(message, node, address, writer)
+        before = self.members.get(node)
+        taken = before is not None and before.address != address
+        reason = self._objection(message, node, before if taken else None, writer)
         if reason is not None:
-            writer.write(json.dumps({"type": "refused", "reason": reason}).encode() + b"\n")
+            writer.write(json.dumps({"type": "refused", "reason": reason, "taken": taken}).encode() + b"\n")
             return None
         state = AgentState.of(message)
         self.leadership.observe(node, message)
-        before = self.members.get(node)
         if before is not None:  # the same agent, of whose connection's end this process has not heard yet
             self._gone(before, f"{node} joins again")
         liveness.end_when_unreached(writer.transport, liveness.UNREACHED_SECONDS)
@@ -329,17 +330,16 @@ class Coordinator:
             self.desk.ended()
 
     def _objection(
-        self, message: dict[str, Any], node: str, address: tuple[str, int], writer: asyncio.StreamWriter
+        self, message: dict[str, Any], node: str, other: Member | None, writer: asyncio.StreamWriter
     ) -> str | None:
-        """Return why this agent may not join; None where it may."""
-        before = self.members.get(node)
+        """Return why this agent may not join; None where it may. `other` is the agent that has its name already."""
         if message.get("type") != "join":
             return "the first message must be of the type join"
         admit = getattr(self.policy, "admit", None)
         if admit is None and node not in self.policy.nodes:
             return f"{node} has no part in this job; it has {', '.join(self.policy.nodes)}"
-        if before is not None and before.address != address:
-            return f"{node} is there already, at {before.address[0]}:{before.address[1]}"
+        if other is not None:
+            return f"{node} is there already, at {other.address[0]}:{other.address[1]}"
         if self._security is not None:
             try:
                 self._security.check(writer.transport, "node", node)

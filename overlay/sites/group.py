@@ -20,7 +20,7 @@ import numpy as np
 
 from controlplane.common.rpc.tls import credentials as credentials_in
 from overlay.core.addresses import parse_address, parse_addresses
-from overlay.core.errors import Behind, Late, OverlayError, PeerLost
+from overlay.core.errors import Behind, Late, NameTaken, OverlayError, PeerLost
 from overlay.net.agent import NOWHERE, Agent
 from overlay.net.site_services import Bytes, State, digest_of
 from overlay.net.submissions import About, Done
@@ -151,7 +151,7 @@ def init(
             return SiteGroup(agent, timeout=timeout, rescue=rescue, enrolment=enrolment, log=log)
         except OverlayError as error:
             agent.close()
-            if "is there already" not in str(error) or time.monotonic() > end:
+            if not isinstance(error, NameTaken) or time.monotonic() > end:
                 raise
             time.sleep(PAUSE_SECONDS)
 
