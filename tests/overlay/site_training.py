@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from overlay.sites import init
@@ -68,8 +70,6 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             if checkpoint is not None:
                 torch.save(outer.state_dict(), checkpoint)
         if step == order.get("die"):
-            import os
-
             os._exit(9)
         time.sleep(order.get("pause", 0.0))
     outer.state_dict()  # Rounds under way end.
@@ -85,3 +85,22 @@ def train_all(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Train for each of the orders in turn, in a process of its own; returns what came of each."""
     torch.set_num_threads(1)
     return [train(order) for order in orders]
+
+
+def train_rank(variables: dict[str, str]) -> np.ndarray:
+    """Train as a process that torchrun or `inart site run` has started with these variables; returns the model."""
+    os.environ.update(variables)
+    torch.set_num_threads(1)
+    if "RANK" in variables:
+        dist.init_process_group("gloo")
+    model = make_model(int(variables.get("RANK", 0)) + 5 * (variables["INART_SITE"] == "tokyo"))
+    outer = StreamingDiLoCo(model, init(), every=4, fragments=2, delay=None, mixing=0.0, bits=8)
+    inner = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(16):
+        inner_step(model, inner, len(variables["INART_SITE"]), step)  # DDP: equal steps at all processes of a site
+        outer.step(samples=16)
+    outer.synchronise()
+    if "RANK" in variables:
+        dist.barrier()
+    outer.close()
+    return flat(model)

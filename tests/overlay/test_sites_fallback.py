@@ -7,11 +7,8 @@ agreement is taken away once, to see that go wrong. Then real processes train wh
 
 from __future__ import annotations
 
-import json
 import random
 import socket
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -30,8 +27,9 @@ from overlay.core.site_network import SiteNetwork
 from overlay.sites import Fallback, SiteGroup, init
 from overlay.sites import group as group_module
 from overlay.sites.fallback import NO, Attempt, Ballot, Rescue
+from tests.overlay import site_fallback
 from tests.overlay.test_agents import until
-from tests.overlay.test_sites import EVERY, SITES, Reference, coordinating
+from tests.overlay.test_sites import EVERY, PROCESSES, SITES, Reference, coordinating
 from tests.overlay.test_sites_elastic import averaged as averaged_over_network
 from tests.overlay.test_sites_elastic import begun, state
 from topologies.ports import free_port
@@ -441,44 +439,44 @@ def test_training_goes_on_over_gloo_while_sites_do_not_reach_each_other_and_then
             "timeout": timeout, "rounds": rounds,
             "options": {"every": EVERY, "rate": 0.7, "momentum": 0.9, "bits": 32},
         }  # fmt: skip
-        processes = []
+        processes, channels = [], []
         for site, gate in enumerate(gates):
             stack.callback(gate.close)
             order = common | {
                 "site": site, "listen": "{}:{}".format(*gate.address), "advertise": f"127.0.0.1:{gate.port}",
-                "out": str(tmp_path / f"{site}.npz"),
+                "out": str(tmp_path / f"{site}.npz"), "errors": str(tmp_path / f"{site}.log"),
             }  # fmt: skip
-            words = [sys.executable, "-m", "tests.overlay.site_fallback", json.dumps(order)]
-            process = stack.enter_context(subprocess.Popen(
-                words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            ))  # fmt: skip
-            stack.callback(process.kill)
-            processes.append(process)
+            ours, theirs = PROCESSES.Pipe()
+            processes.append(PROCESSES.Process(target=site_fallback.main, args=(order, theirs), daemon=True))
+            channels.append(ours)
+            processes[-1].start()
+            stack.callback(processes[-1].kill)
+            theirs.close()
 
-        def lines() -> list[dict]:
-            found = [process.stdout.readline() for process in processes]
-            assert all(found), ([process.stderr.read() for process in processes if process.poll()], log)
-            return [json.loads(line) for line in found]
+        def said_by_all() -> list[dict]:
+            assert all(channel.poll(SECONDS) for channel in channels), log
+            return [channel.recv() for channel in channels]
 
         def go_on() -> None:
-            for process in processes:
-                process.stdin.write("go on\n")
-                process.stdin.flush()
+            for channel in channels:
+                channel.send("go on")
 
-        assert lines() == [{"round": 0}] * SITES
+        assert said_by_all() == [{"round": 0}] * SITES
         for gate in gates:
             gate.shut()
         go_on()
         fell_back = []
         for round_ in range(rounds):
-            said = lines()
+            said = said_by_all()
             assert all(each == said[0] for each in said), f"all sites take the same way: {said}"
-            assert said[0]["sites"] == [f"site{k}" for k in range(SITES)] and said[0]["round"] == round_ + 1
+            assert said[0]["sites"] == tuple(f"site{k}" for k in range(SITES)) and said[0]["round"] == round_ + 1
             fell_back.append(said[0]["fell_back"])
             for gate in gates:
                 gate.open = round_ >= 1
             go_on()
-        warnings = [process.communicate(timeout=SECONDS)[1] for process in processes]
+        for process in processes:
+            process.join(SECONDS)
+    warnings = [(tmp_path / f"{site}.log").read_text() for site in range(SITES)]
     assert fell_back[:2] == [True, True] and not fell_back[-1]
     assert all("round 0 was done over torch.distributed, by site0, site1, site2" in each for each in warnings)
     wanted = Reference(fragments=1, delay=0, mixing=0.0, rate=0.7, momentum=0.9, bits=32).train(rounds, EVERY)

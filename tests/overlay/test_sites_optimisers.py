@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -19,11 +15,11 @@ from overlay.core.site_network import SiteNetwork
 from overlay.sites.command import SiteSettings, make_coordinator
 from overlay.sites.optimisers import DiLoCo, Fragment, StreamingDiLoCo
 from overlay.sites.pace import Pace
-from tests.overlay.site_training import flat, inner_step, make_model
-from tests.overlay.test_sites import coordinating
+from tests.overlay.site_training import flat, inner_step, make_model, train_rank
+from tests.overlay.test_sites import PROCESSES, coordinating
 from tests.overlay.test_sites_elastic import joined
+from topologies.ports import free_port
 
-ROOT = Path(__file__).resolve().parents[2]
 MAKING = threading.Lock()
 
 
@@ -149,50 +145,13 @@ def test_parameters_on_a_gpu_travel_over_pinned_memory():
     assert torch.equal(found, (wanted + 1).bfloat16().float())
 
 
-RANKS = """
-import os, sys, numpy as np, torch, torch.distributed as dist
-import inart.sites
-from tests.overlay.site_training import flat, inner_step, make_model
-
-torch.set_num_threads(1)
-if "RANK" in os.environ:
-    dist.init_process_group("gloo")
-rank = int(os.environ.get("RANK", 0))
-model = make_model(rank + 5 * (os.environ["INART_SITE"] == "tokyo"))
-outer = inart.sites.StreamingDiLoCo(model, inart.sites.init(), every=4, fragments=2, delay=None, mixing=0.0, bits=8)
-inner = torch.optim.SGD(model.parameters(), lr=0.05)
-for step in range(16):
-    inner_step(model, inner, len(os.environ["INART_SITE"]), step)  # DDP: equal steps at all processes of a site
-    if outer.step(samples=16):
-        print("with", ", ".join(outer.last.sites))  # in all processes of a site
-outer.synchronise()
-np.save(f"{sys.argv[1]}/{os.environ['INART_SITE']}{rank}.npy", flat(model))
-if "RANK" in os.environ:
-    dist.barrier()
-outer.close()
-"""
-
-
-@pytest.mark.timeout(400)
-def test_a_site_with_several_processes(tmp_path):
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    python = [sys.executable, str(script), str(tmp_path)]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *python[1:]]
-    with coordinating(2, probe_seconds=0.05) as (coordinator, _):
-        run = [sys.executable, "-m", "inart", "site", "run", "--coordinator", f"127.0.0.1:{coordinator.address[1]}",
-               "--listen", "127.0.0.1:0", "--site"]  # fmt: skip
-        sites = [
-            subprocess.Popen([*run, name, "--", *command], env=environment)
-            for name, command in (("paris", torchrun), ("tokyo", python))
-        ]
-        try:
-            assert [site.wait(300) for site in sites] == [0, 0]
-        finally:
-            for site in sites:
-                site.kill()
-    one, two, other = (np.load(tmp_path / f"{name}.npy") for name in ("paris0", "paris1", "tokyo0"))
+def test_a_site_with_several_processes():
+    with coordinating(2, probe_seconds=0.05) as (coordinator, _), ProcessPoolExecutor(3, PROCESSES) as pool:
+        site = {"INART_COORDINATOR": f"127.0.0.1:{coordinator.address[1]}", "INART_SITE_LISTEN": "127.0.0.1:0"}
+        torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        running = [pool.submit(train_rank, site | torchrun | {"INART_SITE": "paris", "RANK": rank}) for rank in "01"]
+        running.append(pool.submit(train_rank, site | {"INART_SITE": "tokyo"}))
+        one, two, other = (each.result(300) for each in running)
     assert np.array_equal(one, two)
     assert not np.array_equal(one, flat(make_model(0))) and np.isfinite(other).all()
 
