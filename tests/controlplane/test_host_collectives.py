@@ -138,8 +138,6 @@ def test_hosts_of_a_higher_rate_are_not_recommended_where_their_messages_take_lo
     """At k = 6 with 50 workers hosts have 10.2 Mbit/s and the plan 9.5; of 20 KB their 98 messages take longer."""
     words = ["--topology", "fattree:k=6", "--target", "v1model", "--job"]
     chosen = ["--strategies", "inart", "host-ring"]
-    assert main([*words, "workers=50,ps=4,seed=1,model=100M"]) == 0
-    assert "without switches that add, is faster: 10.2041 Mbit/s, 82.02 s" in capsys.readouterr().out
     assert main([*words, "workers=50,ps=4,seed=1,model=20K"]) == 0
     assert "without switches that add" not in capsys.readouterr().out
     assert main(["compare", *words, "workers=50,ps=4,seed=1,model=20K", *chosen]) == 0

@@ -21,19 +21,13 @@ def test_systems_across_an_emulated_wan(capsys, tmp_path):
     assert picture.stat().st_size > 10_000
 
 
-def test_large_frames(capsys):
-    options = ["--values", "400k", "--rounds", "1", "--chunk", "4096", "--delay-ms", "1", "--mtu", "9000", "--json"]
+def test_rounds_in_large_frames_as_json(capsys):
+    options = ["--values", "200k", "--rounds", "2", "--chunk", "4096", "--delay-ms", "1", "--mtu", "9000", "--json"]
     assert main(["--strategies", "wan", "--total-mbps", "50", *options]) == 0
     (row,) = json.loads(capsys.readouterr().out)
+    assert row["strategy"] == "wan" and len(row["per_round_s"]) == 2
     # Headers take 5 % of frames of 1,500 bytes, of which the measured time is at least so much longer than the bound.
     assert row["error"] < 1e-3 and row["measured_s"] > row["bound_s"]
-
-
-def test_rows_as_json_carry_every_round(capsys):
-    assert main(["--strategies", "star", "--values", "20k", "--rounds", "2", "--delay-ms", "0", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert row["strategy"] == "star" and len(row["per_round_s"]) == 2
-    assert row["error"] < 1e-3 and row["measured_s"] > 0.5 * row["bound_s"]
 
 
 def test_sites_train_across_an_emulated_wan(capsys):
