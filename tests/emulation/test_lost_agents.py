@@ -4,13 +4,8 @@ lost.
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -21,8 +16,8 @@ from controlplane.service.core.parts import Mended
 from tests.emulation.rig import Rig, paper_testbed
 from tests.emulation.test_lifetime import poll
 from tests.support.examples import nightly
+from topologies.zygote import HostFailure, Zygote
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 6
 RATE = 20.0
 SIZE = 400_000
@@ -111,43 +106,23 @@ def test_job_that_may_goes_on_without_a_worker() -> None:
         print("\n".join(rig.log[-12:]))
 
 
-@pytest.mark.timeout(600)  # Four processes import torch.
-def test_ddp_goes_on_without_a_rank_where_the_job_may(tmp_path) -> None:
+@pytest.mark.timeout(600)
+def test_ddp_goes_on_without_a_rank_where_the_job_may() -> None:
     """This has fallback=False; with fallback the ranks agree on each step over gloo, which lacks one rank for ever."""
     pytest.importorskip("torch", reason="torch is not installed")
     with Rig("softswitch", paper_testbed(100.0), "inart", workers=4, answers_failures=True, at_least=3) as rig:
         rig.start_roots()
-        master = {"MASTER_ADDR": rig.topology.address(rig.job.workers[0]), "MASTER_PORT": "29500", "WORLD_SIZE": "4"}
-        said = {node: (tmp_path / node).open("w+") for node in rig.job.workers}
-        trainers = {
-            node: rig.emulation.popen(
-                node,
-                [sys.executable, "-m", "tests.emulation.ddp_rank"],
-                cwd=ROOT,
-                env={
-                    **master,
-                    "PATH": os.environ["PATH"],
-                    "RANK": str(rank),
-                    "DIES": "2",
-                    "FALLBACK": "no",
-                    "OMP_NUM_THREADS": "1",
-                    "GLOO_SOCKET_IFNAME": rig.emulation.interface(node),
-                    "INART_CONTROLLER": rig.service.address,
-                },
-                stdout=said[node],
-                stderr=subprocess.STDOUT,
-            )
-            for rank, node in enumerate(rig.job.workers)
-        }
-        try:
-            codes = [trainer.wait(300) for trainer in trainers.values()]
-        finally:
-            for trainer in trainers.values():
-                trainer.kill()
-                trainer.wait(30)
-        texts = {node: (tmp_path / node).read_text() for node in said}
-        assert codes == [0, 0, -signal.SIGKILL, 0], texts
-        reports = [json.loads(text.splitlines()[-1]) for node, text in texts.items() if node != rig.job.workers[2]]
-        assert len({report["digest"] for report in reports}) == 1, "the same model on all that are left"
-        lost = f"3 workers go on without {rig.job.workers[2]}"
-        poll(lambda: any(lost in line for line in rig.log), "said", 60.0)
+        module = "tests.emulation.ddp_rank"
+        common = {"MASTER_ADDR": rig.topology.address(rig.job.workers[0]), "MASTER_PORT": "29500", "WORLD_SIZE": "4",
+                  "INART_CONTROLLER": rig.service.address}  # fmt: skip
+        with Zygote(rig.emulation, ("torch._dynamo", module)) as zygote:
+            trainers = []
+            for rank, node in enumerate(rig.job.workers):
+                own = {"RANK": str(rank), "GLOO_SOCKET_IFNAME": rig.emulation.interface(node)}
+                trainers.append(zygote.spawn(node, f"{module}:train", {"dies": rank == 2, "variables": common | own}))
+            lost = trainers.pop(2)
+            assert len({trainer.receive(300.0) for trainer in trainers}) == 1, "the same model on all that are left"
+            with pytest.raises(HostFailure, match="has ended"):
+                lost.receive(60.0)
+        said = f"3 workers go on without {rig.job.workers[2]}"
+        poll(lambda: any(said in line for line in rig.log), "said", 60.0)
