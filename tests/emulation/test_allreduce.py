@@ -5,6 +5,7 @@ import pytest
 from controlplane.planner.generators import fattree
 from tests.emulation.rig import Rig, paper_testbed
 from tests.support.examples import nightly
+from topologies.zygote import HostFailure
 
 pytestmark = pytest.mark.usefixtures("patient")
 SIZE = 400_000  # bytes: some 400 chunks over two trees
@@ -82,7 +83,10 @@ def test_switch_reboots_in_the_middle(kind: str) -> None:
         rig.allreduce(SIZE // 4).check()
 
 
-def test_late_worker_is_named_and_waited_for(kind: str) -> None:
+def test_workers_that_are_late_or_submit_late_or_other_sizes(kind: str) -> None:
+    """A late worker is named and waited for. When one submits late, the others' chunks wait in the switches' slots and
+    are resent; its chunks still count once. Other sizes are an error everywhere.
+    """
     with Rig(kind, paper_testbed(rate(kind)), "atp") as rig:
         rig.start_roots()
         *early, late = rig.job.workers
@@ -94,15 +98,6 @@ def test_late_worker_is_named_and_waited_for(kind: str) -> None:
         rig.start_worker(late)
         rig.ready()
         rig.allreduce(SIZE // 4).check()
-
-
-def test_worker_that_submits_late_costs_no_sum() -> None:
-    """The other workers' chunks wait in the switches' slots and are resent; the late worker's chunks still count
-    once.
-    """
-    with Rig("softswitch", paper_testbed(FAST), "atp") as rig:
-        rig.start_all()
-        *early, late = rig.job.workers
         watched = early[0]
         before = rig.emulation.counters(watched)
         for node in early:
@@ -113,17 +108,9 @@ def test_worker_that_submits_late_costs_no_sum() -> None:
         )
         rig.workers[late].send({"size": SIZE})
         rig.collect().check()
-
-
-def test_wrong_sizes_are_an_error_everywhere() -> None:
-    from topologies.zygote import HostFailure
-
-    with Rig("softswitch", paper_testbed(FAST), "atp") as rig:
-        rig.start_all()
-        first, *others = rig.job.workers
-        rig.workers[first].send({"size": 4096})
-        for node in others:
+        for node in early:
             rig.workers[node].send({"size": 8192})
+        rig.workers[late].send({"size": 4096})
         for process in rig.workers.values():
             with pytest.raises(HostFailure, match=r"Mismatch|Aborted"):
                 process.receive(60)

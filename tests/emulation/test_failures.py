@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from controlplane.planner.generators import fattree, leaf_spine
+from controlplane.planner.generators import leaf_spine
 from controlplane.planner.plan.repair import CannotRepair, Repair
 from controlplane.planner.topology import Topology
 from controlplane.service import versions
@@ -35,7 +35,7 @@ def spine(rig: Rig) -> str:
 
 
 def tree() -> Topology:
-    return fattree(4, RATE, aggregation_mbps=None)
+    return leaf_spine(2, 2, 4, RATE, uplink_mbps=RATE, aggregation_mbps=None)
 
 
 def test_jobs_are_rerouted_around_a_switch_that_dies_and_no_sum_is_lost() -> None:
