@@ -66,7 +66,7 @@ def served(tmp_path_factory) -> Iterator[tuple[Rig, str, Snapshots]]:
     port = controller.start("127.0.0.1:0")
     yield rig, f"127.0.0.1:{port}", Snapshots(rig.network, Measurements(rig.network), log)
     controller.stop()
-    rig.close()
+    rig.network.close()
 
 
 def fill(message: Message, source: random.Random) -> Message:
@@ -107,7 +107,7 @@ def random_bytes(source: random.Random) -> bytes:
 def test_grpc(served, method):
     """Yield messages of the right type with random fields, and bytes that are no messages."""
     rig, address, _ = served
-    before = [switch.snapshot() for switch in rig.switches.values()]
+    before = rig.snapshot()
     plan = rig.network.jobs.get("one").plan
     source = random.Random(method)
     name, request, reply = METHODS[method]
@@ -141,7 +141,7 @@ def test_grpc(served, method):
                 answers[False] += 1
         assert ControllerStub(channel).status(pb.StatusRequest(), timeout=SECONDS).jobs[0].name == "one"
     assert answers[False] >= COUNT // 5, "bytes that are no message are refused"
-    assert [switch.snapshot() for switch in rig.switches.values()] == before
+    assert rig.snapshot() == before
     assert rig.network.jobs.get("one").plan == plan
     assert len(rig.network.jobs) == 1
 
