@@ -4,13 +4,15 @@ under two minutes.
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from softswitch.tests.conftest import signals
 from tests.support.examples import chosen_part
+
+__all__ = ["signals"]
 
 # Several files run at a time: numerical libraries that share the processors out among threads of their own, in each of
 # the processes, make all of them wait for each other.
@@ -75,15 +77,6 @@ LONG = (
     "overlay/test_policies.py", "evaluation/test_softswitch.py", "evaluation/test_collectives.py",
     "evaluation/test_sites_chaos.py", "model/test_search.py", "overlay/test_training.py",
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """Put handlers of signals back: a command that runs in the test's process leaves its own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
