@@ -8,18 +8,14 @@ with Server(config, "h5-eth0") as server:
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.common.agentconfig import AgentConfig, RepairedTree, RootFlow, interfaces_in, suspect_key
+from controlplane.common.agentconfig import AgentConfig, RepairedTree, RootFlow, RootTree, interfaces_in, suspect_key
 from controlplane.common.native_build import ENGINES, Sources, engine_sources
 from p4src.protocol import MAX_WORKERS, frame_bytes
-from worker_agent.checkword import KEY_BYTES
-from worker_agent.errors import AgentError
-from worker_agent.forked import abandon_when_forked, why
 from worker_agent.io_options import (
     PACKET_COUNTERS,
     IoConfig,
@@ -29,12 +25,20 @@ from worker_agent.io_options import (
     assign,
     link_mbps,
 )
-from worker_agent.native_engine import NATIVE, load_engine, native_key, native_sources
+from worker_agent.native_engine import (
+    KEY_BYTES,
+    NATIVE,
+    TEXT,
+    Functions,
+    NativeEngine,
+    counters,
+    load_engine,
+    native_key,
+    native_sources,
+)
 from worker_agent.tree_lanes import lanes_of
 
-_MESSAGE_BYTES = 512
 _SUSPECTS = 32
-NO_CHUNK = 2**64 - 1
 
 
 class _Flow(ctypes.Structure):
@@ -144,6 +148,23 @@ class RootTreeStats:
     missing: tuple[str, ...]
     waiting_seconds: float
 
+    @classmethod
+    def of(cls, tree: int, native: _TreeStats, workers: Sequence[str]) -> RootTreeStats:
+        """Convert the library's counters."""
+        suspects = zip(native.suspects, native.suspect_workers, strict=True)
+        named = {
+            "suspects": tuple(
+                (each >> 32, worker - 1 if worker else None, each & 0xFFFFFFFF) for each, worker in suspects if each
+            ),
+            "missing": tuple(
+                worker
+                for index, worker in enumerate(workers)
+                if native.oldest_waiting_ns and not native.oldest_workers[index // 64] >> index % 64 & 1
+            ),
+            "waiting_seconds": native.oldest_waiting_ns / 1e9,
+        }
+        return cls(tree=tree, **counters(cls, native) | named)
+
 
 @dataclass(frozen=True)
 class ServerStats:
@@ -187,38 +208,17 @@ def library(sources: Sources = SOURCES, options: Sequence[str] = ENGINES) -> cty
     `sources` and `options` of the compiler can be given, for tests of other builds.
     """
     structures = (_Flow, _TreeConfig, _Config, IoConfig, NativeIoStats, _TreeStats, _Stats)
-    lib = load_engine(sources, "inart_root_sizes", structures, options)
-    text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
-    lib.inart_root_create.restype = ctypes.c_void_p
-    lib.inart_root_create.argtypes = [ctypes.POINTER(IoConfig), ctypes.POINTER(_Config), *text]
-    lib.inart_root_destroy.restype = None
-    lib.inart_root_destroy.argtypes = [ctypes.c_void_p]
-    lib.inart_root_reconfigure.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Config), *text]
-    lib.inart_root_repaired.restype = None
-    lib.inart_root_repaired.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_uint32,
-        ctypes.c_double,
-        ctypes.c_int,
-        ctypes.c_int,
-    ]
-    lib.inart_root_open.restype = None
-    lib.inart_root_open.argtypes = [
-        ctypes.c_void_p,
-        ctypes.POINTER(ctypes.c_uint32),
-        ctypes.POINTER(ctypes.c_uint64),
-        ctypes.c_uint32,
-    ]
-    lib.inart_root_statistics.restype = None
-    lib.inart_root_statistics.argtypes = [
-        ctypes.c_void_p,
-        ctypes.POINTER(_Stats),
-        ctypes.POINTER(NativeIoStats),
-        ctypes.POINTER(ctypes.c_uint32),
-        ctypes.POINTER(_TreeStats),
-        ctypes.c_uint32,
-    ]
-    return lib
+    engine, pointer, uint32 = ctypes.c_void_p, ctypes.POINTER, ctypes.c_uint32
+    statistics = [pointer(_Stats), pointer(NativeIoStats), pointer(uint32), pointer(_TreeStats), uint32]
+    functions: Functions = {
+        "create": (ctypes.c_void_p, [pointer(IoConfig), pointer(_Config), *TEXT]),
+        "destroy": (None, [engine]),
+        "reconfigure": (ctypes.c_int, [engine, pointer(_Config), *TEXT]),
+        "repaired": (None, [engine, uint32, ctypes.c_double, ctypes.c_int, ctypes.c_int]),
+        "open": (None, [engine, pointer(uint32), pointer(ctypes.c_uint64), uint32]),
+        "statistics": (None, [engine, *statistics]),
+    }
+    return load_engine(sources, "inart_root", structures, functions, options)
 
 
 def _native_flow(flow: RootFlow, keep: list[Any]) -> _Flow:
@@ -278,34 +278,24 @@ def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
     return _Config(*sizes, native_key(config), len(sources), sources, array), keep
 
 
-class Server:
-    """The root of the trees of one configuration on the interfaces of one host; it runs from construction to close().
-    It is thread-safe.
+class Server(NativeEngine):
+    """The root of the trees of one configuration. It is thread-safe.
 
     Args:
-        config: the configuration.
-        interface: the interface of the data network, as of worker_agent/engine.py's Engine.
-        io: back end and threads (default: as the environment says; one thread per 10 Gbit/s of the links).
+        config, interface, io: see NativeEngine; by default there is a thread for each 10 Gbit/s of the links.
     """
 
+    _prefix = "inart_root"
+    _gone = "the server is closed"
+
     def __init__(self, config: AgentConfig, interface: str, io: IoOptions | None = None) -> None:
-        self.interface = interface
-        self._lock = threading.Lock()
         self._library = library()
-        self._handle: int | None = None
-        self._gone = "the server is closed"  # the reason why there is no handle
-        options = (io or IoOptions.from_environment()).of(config)
-        ports = [lane.port for lane in lanes_of(config.root_trees)]
-        self._io = options.native(config, interface, ports, sum(map(link_mbps, interfaces_in(interface))))
-        native, _keep = self._native_config(config)
-        error = ctypes.create_string_buffer(_MESSAGE_BYTES)
-        self._handle = self._library.inart_root_create(ctypes.byref(self._io), ctypes.byref(native), error, len(error))
-        if not self._handle:
-            raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
-        self.config = config
-        abandon_when_forked(self)
+        super().__init__(config, interface, sum(map(link_mbps, interfaces_in(interface))), io)
         flows = [tree.slots // tree.lanes * len(tree.flows) for tree in config.root_trees]
         self.stats().io.warn_if_small(interface, max(flows, default=0) * frame_bytes(config.values_per_packet))
+
+    def _trees(self, config: AgentConfig) -> Sequence[RootTree]:
+        return config.root_trees
 
     def _native_config(self, config: AgentConfig) -> tuple[_Config, Any]:
         return native_config(config, self._io.threads)
@@ -315,12 +305,8 @@ class Server:
 
         Raise ValueError or AgentError for a configuration that cannot run; the old one stays then.
         """
-        native, _keep = self._native_config(config)
-        error = ctypes.create_string_buffer(_MESSAGE_BYTES)
         with self._lock:
-            if self._library.inart_root_reconfigure(self._open(), ctypes.byref(native), error, len(error)):
-                raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
-            self.config = config
+            self._reconfigure(config)
 
     def repaired(self, trees: Iterable[RepairedTree]) -> None:
         """Send again the results that workers may lack, because the trees were rerouted. Trees that the server does not
@@ -333,64 +319,14 @@ class Server:
                         self._handle, tree.label, tree.rate_mbps, tree.results, tree.link - 1
                     )
 
-    def open_chunks(self) -> dict[int, int]:
-        """Return, for each tree with a chunk for which a worker is missing, the oldest such chunk.
-
-        It costs far less than `stats`. Raise AgentError when the server is closed.
-        """
-        with self._lock:
-            count = len(self.config.root_trees)
-            numbers = (ctypes.c_uint32 * count)(*(tree.tree for tree in self.config.root_trees))
-            oldest = (ctypes.c_uint64 * count)()
-            self._library.inart_root_open(self._open(), numbers, oldest, count)
-        return {tree: chunk for tree, chunk in zip(numbers, oldest, strict=True) if chunk != NO_CHUNK}
-
     def stats(self) -> ServerStats:
-        """Return the counters, and the missing workers. Raise AgentError when the server is closed."""
-        native, io = _Stats(), NativeIoStats()
-        with self._lock:
-            config = self.config
-            trees = (_TreeStats * len(config.root_trees))()
-            numbers = (ctypes.c_uint32 * len(trees))(*(tree.tree for tree in config.root_trees))
-            self._library.inart_root_statistics(
-                self._open(), ctypes.byref(native), ctypes.byref(io), numbers, trees, len(trees)
-            )
-        counters = {name: int(getattr(native, name)) for name in PACKET_COUNTERS}
-        cpu_seconds = counters.pop("cpu_ns") / 1e9
-        return ServerStats(
-            **counters,
-            cpu_seconds=cpu_seconds,
-            io=IoStats.of(io, self._io),
-            trees=tuple(
-                RootTreeStats(
-                    tree=tree.tree,
-                    packets=raw.packets,
-                    bytes=raw.bytes,
-                    added=raw.added,
-                    completed=raw.completed,
-                    duplicates=raw.duplicates,
-                    refused=raw.refused,
-                    results=raw.results,
-                    answers=raw.answers,
-                    results_dropped=raw.results_dropped,
-                    check_failures=raw.check_failures,
-                    suspects=tuple(
-                        (each >> 32, worker - 1 if worker else None, each & 0xFFFFFFFF)
-                        for each, worker in zip(raw.suspects, raw.suspect_workers, strict=True)
-                        if each
-                    ),
-                    questions=raw.questions,
-                    oldest_incomplete=raw.oldest_incomplete,
-                    waiting_seconds=raw.oldest_waiting_ns / 1e9,
-                    missing=tuple(
-                        worker
-                        for index, worker in enumerate(config.workers)
-                        if raw.oldest_waiting_ns and not raw.oldest_workers[index // 64] >> index % 64 & 1
-                    ),
-                )
-                for tree, raw in zip(config.root_trees, trees, strict=True)
-            ),
+        """Return the counters, and the missing workers. Raise AbortedError when the server is closed."""
+        native = _Stats()
+        config, io, trees = self._count(native, _TreeStats)
+        counted = tuple(
+            RootTreeStats.of(tree.tree, raw, config.workers) for tree, raw in zip(config.root_trees, trees, strict=True)
         )
+        return ServerStats(**counters(ServerStats, native), cpu_seconds=native.cpu_ns / 1e9, io=io, trees=counted)
 
     def suspects(self, stats: ServerStats) -> dict[str, int]:
         """Return how many wrong packets each sender had, by the sender's name in words (see RootTreeStats.suspects)."""
@@ -421,19 +357,3 @@ class Server:
             handle, self._handle = self._handle, None
             if handle is not None:
                 self._library.inart_root_destroy(handle)
-
-    def abandon(self) -> None:
-        """Give the server up in a forked process, because it belongs to the parent."""
-        self._handle, self._gone = None, why()
-        self._lock = threading.Lock()
-
-    def _open(self) -> int:
-        if self._handle is None:
-            raise AgentError(self._gone)
-        return self._handle
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -17,27 +17,25 @@ import math
 import threading
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from controlplane.common.agentconfig import AgentConfig, RepairedTree
+from controlplane.common.agentconfig import AgentConfig, RepairedTree, WorkerTree
 from p4src.protocol import data_values, frame_bytes
 from worker_agent.collectives import Collective, Operation, collective
 from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import (
     AbortedError,
-    AgentError,
     AllReduceError,
     MismatchError,
     ProgressTimeoutError,
 )
 from worker_agent.fields import is_stochastic
-from worker_agent.forked import abandon_when_forked, why
 from worker_agent.gathered import columns, gathered_words
-from worker_agent.io_options import IoOptions, IoStats, NativeIoStats
+from worker_agent.io_options import IoOptions
+from worker_agent.native_engine import MESSAGE_BYTES, NativeEngine
 from worker_agent.native_worker import (
-    MESSAGE_BYTES,
     NativeCompletion,
     NativeConfig,
     NativeEncoding,
@@ -59,7 +57,6 @@ that number chunks differently must not be in one sum.
 """
 DEFAULT_TIMEOUT = 60.0
 MOST_ELEMENTS = 2**31 - 1
-NO_CHUNK = 2**64 - 1
 UNINTERRUPTED_SECONDS = 0.5
 MOST_SHAPES = 256
 _OK = 0
@@ -87,11 +84,6 @@ def encoding_of(how: Collective, dtype: str, elements: int, config: AgentConfig)
     return NativeEncoding(fields, stochastic, how.seed)
 
 
-def _numbers(config: AgentConfig) -> ctypes.Array[ctypes.c_uint32]:
-    """Return the trees' numbers, in their order."""
-    return (ctypes.c_uint32 * len(config.worker_trees))(*(tree.tree for tree in config.worker_trees))
-
-
 @dataclass(frozen=True)
 class Shape:
     """The division of operations of one kind, dtype and size in one configuration: the elements of each lane of each
@@ -116,52 +108,41 @@ class Shape:
         return cls(parts, numbers, encoding, operation_tag(dtype, how, encoding.fields))
 
 
-class Engine:
+class Engine(NativeEngine):
     """An engine that all-reduces over the interfaces of one host.
 
     It is thread-safe, but all workers must submit the same operations in the same order.
 
     Args:
-        config: the trees and what else the controller said.
-        interface: the interface of the data network; where the node has several links, their interfaces separated by
-            commas, in the order of `AgentConfig.links`.
+        config, interface, io: see NativeEngine.
         timeout: seconds without any progress on a tree before its operations fail (0: never).
-        io: back end and threads (default: those of the environment).
     """
+
+    _prefix = "inart_worker"
+    _gone = "the engine is closed"
 
     def __init__(
         self, config: AgentConfig, interface: str, timeout: float = DEFAULT_TIMEOUT, io: IoOptions | None = None
     ) -> None:
-        self.interface = interface
         self.timeout = timeout
-        self._lock = threading.Lock()  # protects the order of submissions and the handle
         self._registered = threading.Lock()  # ensures that an operation is in _works before its completion is delivered
         self._works: dict[int, tuple[Work, HostArray]] = {}
         self._shapes: dict[tuple[Any, ...], Shape] = {}
         self._fetching = threading.Condition()
         self._fetchers = 0  # threads that wait in the library
         self._library = library()
-        self._handle: int | None = None
-        self._gone = "the engine is closed"  # the reason when there is no handle
-        options = (io or IoOptions.from_environment()).of(config)
         mbps = sum(tree.rate_mbps for tree in config.worker_trees if math.isfinite(tree.rate_mbps))
-        self._io = options.native(config, interface, [lane.port for lane in lanes_of(config.worker_trees)], mbps)
-        native, self._keep = self._native_config(config)
-        error = ctypes.create_string_buffer(MESSAGE_BYTES)
-        self._handle = self._library.inart_worker_create(
-            ctypes.byref(self._io), ctypes.byref(native), error, len(error)
-        )
-        if not self._handle:
-            raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
-        self.config = config
+        super().__init__(config, interface, mbps, io)
         self._thread = threading.Thread(
             target=self._complete, args=(self._handle,), name="inart-completions", daemon=True
         )
         self._thread.start()
         _engines.add(self)
-        abandon_when_forked(self)
         window = max(tree.slots // tree.lanes for tree in config.worker_trees) * frame_bytes(config.values_per_packet)
         self.stats().io.warn_if_small(interface, window)
+
+    def _trees(self, config: AgentConfig) -> Sequence[WorkerTree]:
+        return config.worker_trees
 
     def _native_config(self, config: AgentConfig) -> tuple[NativeConfig, Any]:
         return native_config(config, self._io.threads, self.timeout)
@@ -199,8 +180,7 @@ class Engine:
         error = ctypes.create_string_buffer(MESSAGE_BYTES)
         status = ctypes.c_int32()
         with self._lock:
-            if self._handle is None:
-                raise AbortedError(self._gone)
+            handle = self._open()
             shape = self._shape(how, dtype, elements)
             encoding = shape.encoding
             encoding.residual, encoding.seed = None, how.seed
@@ -209,7 +189,7 @@ class Engine:
                 encoding.residual = address + elements * ITEM_BYTES[dtype]
             with self._registered:
                 number = self._library.inart_worker_submit(
-                    self._handle,
+                    handle,
                     address,
                     address,
                     elements,
@@ -283,43 +263,15 @@ class Engine:
         Pending operations fail with `reason` (or with the reason of an earlier abort). Raise ValueError or AgentError
         for a configuration that cannot run.
         """
-        native, keep = self._native_config(config)
-        error = ctypes.create_string_buffer(MESSAGE_BYTES)
         with self._lock:
-            if self._handle is None:
-                raise AbortedError(self._gone)
-            if self._library.inart_worker_reconfigure(
-                self._handle, ctypes.byref(native), reason.encode(), error, len(error)
-            ):
-                raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
-            self.config, self._keep = config, keep
+            self._reconfigure(config, reason.encode())
             self._shapes.clear()
-
-    def open_chunks(self) -> dict[int, int]:
-        """Return a mapping from each tree with unanswered chunks to the oldest of them.
-
-        It costs far less than `stats`. Raise AbortedError when the engine is closed.
-        """
-        with self._lock:
-            if self._handle is None:
-                raise AbortedError(self._gone)
-            numbers = _numbers(self.config)
-            oldest = (ctypes.c_uint64 * len(numbers))()
-            self._library.inart_worker_open(self._handle, numbers, oldest, len(numbers))
-        return {tree: chunk for tree, chunk in zip(numbers, oldest, strict=True) if chunk != NO_CHUNK}
 
     def stats(self) -> EngineStats:
         """Return the counters. Raise AbortedError when the engine is closed."""
-        native, io = NativeStats(), NativeIoStats()
-        with self._lock:
-            if self._handle is None:
-                raise AbortedError(self._gone)
-            config = self.config
-            trees = (NativeTreeStats * len(config.worker_trees))()
-            self._library.inart_worker_statistics(
-                self._handle, ctypes.byref(native), ctypes.byref(io), _numbers(config), trees, len(trees)
-            )
-        return EngineStats.of(config, native, IoStats.of(io, self._io), trees)
+        native = NativeStats()
+        config, io, trees = self._count(native, NativeTreeStats)
+        return EngineStats.of(config, native, io, trees)
 
     def close(self) -> None:
         """End pending operations (AbortedError) and the threads. A second call does nothing."""
@@ -381,16 +333,9 @@ class Engine:
         work.finish(error)
 
     def abandon(self) -> None:
-        """Give up the engine in a forked process, because it belongs to the parent."""
-        self._handle, self._gone = None, why()
-        self._lock, self._registered, self._fetching = threading.Lock(), threading.Lock(), threading.Condition()
+        super().abandon()
+        self._registered, self._fetching = threading.Lock(), threading.Condition()
         _engines.discard(self)
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 _engines: set[Engine] = set()

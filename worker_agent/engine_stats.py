@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from controlplane.common.agentconfig import AgentConfig, WorkerTree
 from p4src.protocol import frame_bytes
 from worker_agent.io_options import IoStats
-from worker_agent.native_worker import COUNTERS, NativeStats, NativeTreeStats
+from worker_agent.native_engine import counters
+from worker_agent.native_worker import NativeStats, NativeTreeStats
 
 
 @dataclass(frozen=True)
@@ -47,21 +48,9 @@ class TreeStats:
         return cls(
             tree=tree.tree,
             root=tree.root,
-            chunks_sent=native.chunks_sent,
-            resent_gap=native.resent_gap,
-            resent_timeout=native.resent_timeout,
-            resent_recovery=native.resent_recovery,
-            answers=native.answers,
-            duplicates=native.duplicates,
-            refused=native.refused,
-            check_failures=native.check_failures,
-            marked=native.marked,
             busy_seconds=native.busy_ns / 1e9,
             measured_mbps=native.answers * frame_bits / (native.busy_ns / 1e3) if native.busy_ns else 0.0,
-            rtt_seconds=native.rtt_seconds,
-            rtt_lowest=native.rtt_lowest,
-            oldest_unanswered=native.oldest_unanswered,
-            next_sequence=native.next_sequence,
+            **counters(cls, native),
         )
 
     @property
@@ -104,12 +93,10 @@ class EngineStats:
     def of(cls, config: AgentConfig, native: NativeStats, io: IoStats, trees: Iterable[NativeTreeStats]) -> EngineStats:
         """Convert the library's counters. `trees` has the same order as the configuration's."""
         frame_bits = 8 * frame_bytes(config.values_per_packet)
-        counters = {name: int(getattr(native, name)) for name in COUNTERS}
-        cpu_seconds = counters.pop("cpu_ns") / 1e9
         of_trees = zip(config.worker_trees, trees, strict=True)
         return cls(
-            **counters,
-            cpu_seconds=cpu_seconds,
+            **counters(cls, native),
+            cpu_seconds=native.cpu_ns / 1e9,
             io=io,
             trees=tuple(TreeStats.of(tree, counted, frame_bits) for tree, counted in of_trees),
         )

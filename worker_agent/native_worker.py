@@ -11,12 +11,19 @@ from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.native_build import ENGINES, Sources, engine_sources
-from worker_agent.checkword import KEY_BYTES
 from worker_agent.io_options import PACKET_COUNTERS, IoConfig, NativeIoStats, assign
-from worker_agent.native_engine import NATIVE, load_engine, native_key, native_sources
+from worker_agent.native_engine import (
+    KEY_BYTES,
+    MESSAGE_BYTES,
+    NATIVE,
+    TEXT,
+    Functions,
+    load_engine,
+    native_key,
+    native_sources,
+)
 from worker_agent.tree_lanes import lanes_of
 
-MESSAGE_BYTES = 512
 NAME_BYTES = 64
 
 
@@ -103,7 +110,6 @@ _TREE_COUNTERS = (
     "next_sequence",
     "oldest_unanswered",
 )
-COUNTERS = (*PACKET_COUNTERS, "operations_done", "operations_failed", "bytes_reduced")
 
 
 class NativeTreeStats(ctypes.Structure):
@@ -114,7 +120,9 @@ class NativeTreeStats(ctypes.Structure):
 
 
 class NativeStats(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in COUNTERS]
+    _fields_ = [
+        (name, ctypes.c_uint64) for name in (*PACKET_COUNTERS, "operations_done", "operations_failed", "bytes_reduced")
+    ]
 
 
 SOURCES = engine_sources(NATIVE / "worker" / "worker.c", NATIVE)
@@ -136,30 +144,23 @@ def library(sources: Sources = SOURCES, options: Sequence[str] = ENGINES) -> cty
         NativeTreeStats,
         NativeStats,
     )
-    lib = load_engine(sources, "inart_worker_sizes", structures, options)
-    for name, (result, arguments) in _functions().items():
-        function = getattr(lib, f"inart_worker_{name}")
-        function.restype, function.argtypes = result, arguments
-    return lib
+    return load_engine(sources, "inart_worker", structures, _functions(), options)
 
 
-def _functions() -> dict[str, tuple[Any, list[Any]]]:
-    """Return the result type and the argument types of the engine's functions, by name; the first argument of most is
-    the engine.
-    """
+def _functions() -> Functions:
+    """Return the engine's functions; the first argument of most is the engine."""
     engine, pointer, uint32, real = ctypes.c_void_p, ctypes.POINTER, ctypes.c_uint32, ctypes.c_double
-    text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     array = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, pointer(NativeEncoding)]
     parts = [uint32, uint32, pointer(uint32), pointer(NativeRange), pointer(ctypes.c_int32)]
     statistics = [pointer(NativeStats), pointer(NativeIoStats), pointer(uint32), pointer(NativeTreeStats), uint32]
     return {
-        "create": (ctypes.c_void_p, [pointer(IoConfig), pointer(NativeConfig), *text]),
+        "create": (ctypes.c_void_p, [pointer(IoConfig), pointer(NativeConfig), *TEXT]),
         "destroy": (None, [engine]),
         "stop": (None, [engine]),
-        "reconfigure": (ctypes.c_int, [engine, pointer(NativeConfig), ctypes.c_char_p, *text]),
+        "reconfigure": (ctypes.c_int, [engine, pointer(NativeConfig), ctypes.c_char_p, *TEXT]),
         "repaired": (None, [engine, uint32, real, ctypes.c_int, ctypes.c_int, ctypes.c_int]),
         "abort": (None, [engine, ctypes.c_char_p]),
-        "submit": (ctypes.c_int64, [engine, *array, ctypes.c_int, ctypes.c_int, ctypes.c_int, *parts, *text]),
+        "submit": (ctypes.c_int64, [engine, *array, ctypes.c_int, ctypes.c_int, ctypes.c_int, *parts, *TEXT]),
         "next_completion": (ctypes.c_int, [engine, real, pointer(NativeCompletion)]),
         "wait": (ctypes.c_int, [engine, ctypes.c_int64, real, pointer(NativeCompletion)]),
         "open": (None, [engine, pointer(uint32), pointer(ctypes.c_uint64), uint32]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from p4src.protocol import Flag, data_values, exponents_per_packet
-from worker_agent.checkword import Check
+from tests.model.checkword import Check
 
 
 class Checked:

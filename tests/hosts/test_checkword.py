@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from p4src.protocol import Flag, HostFlag, exponents_per_packet
 from tests.hosts.native_check import NativeCheck
-from worker_agent.checkword import MARK, Check
+from tests.model.checkword import MARK, Check
 from worker_agent.fixedpoint import BIAS
 
 KEY = bytes(range(1, 17))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from evaluation.hosts import numbers
 from tests.hosts.test_fixedpoint import NONFINITES, bits, finite_bits, floats, same_bits
+from tests.model.checkword import Check
 from worker_agent import fixedpoint
-from worker_agent.checkword import Check
 from worker_agent.collectives import MEAN, NAMES, SCATTER_MEAN, Collective, Kind, broadcast, collective
 from worker_agent.fields import FIELDS, Fields, bits_of, error_bound, field_bits, is_stochastic
 from worker_agent.fixedpoint import BIAS, NONFINITE

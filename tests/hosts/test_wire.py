@@ -26,9 +26,9 @@ from p4src.protocol import (
 )
 from tests.hosts.checked import Checked
 from tests.hosts.rig import Rig, finish
+from tests.model.checkword import MARK
 from tests.support.waiting import wait_until
 from worker_agent import fixedpoint
-from worker_agent.checkword import MARK
 from worker_agent.errors import AllReduceError
 from worker_agent.io_options import BACKENDS, IoOptions
 from worker_agent.wire import InArt, packet

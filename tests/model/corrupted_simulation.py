@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from p4src.protocol import HEADER_OFFSET, Flag, exponents_per_packet
+from tests.model.checkword import KINDS, Check
 from tests.model.merge import Values, signed
 from tests.model.packet import Packet, decode
 from tests.model.root import oldest_incomplete, recipients, root_receive_checked
 from tests.model.simulation import ANSWER_LABEL, RETURN_LABEL, Harm, Simulation, Worker, WrongResult
 from tests.model.tree import ROOT, Tree
-from worker_agent.checkword import KINDS, Check
 
 TREE = 1
 

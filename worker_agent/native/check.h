@@ -1,4 +1,4 @@
-/* The check word of every packet (docs/protocol.md, "Every sum is checked"; worker_agent/checkword.py is the reference
+/* The check word of every packet (docs/protocol.md, "Every sum is checked"; tests/model/checkword.py is the reference
  * in numpy, which must give the same bits).
  *
  * The last value of a packet is its check word; switches add it like any other value. With p a prime and W workers, W *
