@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,67 @@ def put_first(pid: int) -> None:
                 os.sched_setscheduler(int(task.name), os.SCHED_RR, os.sched_param(1))
 
 
+def launched(
+    words: Sequence[str], log: Path, *, enter: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> tuple[subprocess.Popen[bytes], str]:
+    """Start `python -m softswitch` with these words, and return its process and the line with which it says that it is
+    ready.
+
+    Args:
+        log: file of its output.
+        enter: words before the command, such as those that enter a namespace.
+        environment: variables of its environment; None: those of this process.
+
+    Raises:
+        EmulationError: it ends before it is ready; the message has the end of its log.
+    """
+    reader, writer = os.pipe()
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*enter, sys.executable, "-m", "softswitch", *words, "--ready-fd", str(writer)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[writer],
+                env=environment,
+                start_new_session=True,
+                cwd=Path(__file__).resolve().parent.parent,
+            )
+    finally:
+        os.close(writer)
+    with os.fdopen(reader) as ready:
+        line = ready.readline()  # The line is empty if the process ends before it is ready.
+    if not line.startswith("READY "):
+        try:
+            process.wait(START_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise EmulationError(f"softswitch did not start: {last_words(log)}")
+    return process, line
+
+
+def ask(control: Path, command: str, timeout: float | None = CONTROL_SECONDS, **arguments: Any) -> Any:
+    """Send one command over a control socket and return the answer. Raise EmulationError where it fails."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout)
+            connection.connect(str(control))
+            connection.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
+            with connection.makefile("rb") as answers:
+                answer = json.loads(answers.readline() or b'{"ok": false, "error": "no answer"}')
+    except OSError as error:
+        raise EmulationError(f"softswitch does not answer on its control socket: {error}") from error
+    if not answer["ok"]:
+        raise EmulationError(f"softswitch: {command}: {answer['error']}")
+    return answer["result"]
+
+
+def last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return "\n".join(lines[-8:]) or "it said nothing"
+
+
 class Softswitch:
     """All switches as one softswitch process, with links in memory. Rate, delay and faults are those of the sending
     port.
@@ -62,29 +124,7 @@ class Softswitch:
         self._topology, self._directory = layout.topology, layout.directory
         file = self._directory / "fabric.json"
         file.write_text(json.dumps(self.description(layout), indent=1))
-        reader, writer = os.pipe()
-        try:
-            with (self._directory / "softswitch.log").open("wb") as log:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "softswitch", "fabric", str(file), "--ready-fd", str(writer)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=[writer],
-                    env=environment,
-                    start_new_session=True,
-                    cwd=Path(__file__).resolve().parent.parent,
-                )
-        finally:
-            os.close(writer)
-        with os.fdopen(reader) as ready:
-            line = ready.readline()  # The line is empty if the process ends before it is ready.
-        if not line.startswith("READY "):
-            try:
-                self._process.wait(START_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-            raise EmulationError(f"softswitch did not start: {self._last_words()}")
+        self._process, line = launched(["fabric", str(file)], self._log, environment=environment)
         put_first(self._process.pid)
         address = dict(part.split("=", 1) for part in line.split()[1:])["grpc"]
         return {switch: SwitchAddress(address, i) for i, switch in enumerate(layout.topology.devices, 1)}
@@ -190,7 +230,7 @@ class Softswitch:
 
     def check(self) -> None:
         if self._process is not None and self._process.poll() is not None:
-            raise EmulationError(f"softswitch ended with {self._process.returncode}: {self._last_words()}")
+            raise EmulationError(f"softswitch ended with {self._process.returncode}: {last_words(self._log)}")
 
     def close(self) -> None:
         if self._process is not None:
@@ -202,22 +242,11 @@ class Softswitch:
     def _control(self) -> Path:
         return self._directory / "control"
 
-    def _call(self, command: str, timeout: float | None = CONTROL_SECONDS, **arguments: Any) -> Any:
-        """Send one command over the control socket and return the answer. Raise EmulationError where it fails."""
-        self.check()
-        try:
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(timeout)
-                connection.connect(str(self._control))
-                connection.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
-                with connection.makefile("rb") as answers:
-                    answer = json.loads(answers.readline() or b'{"ok": false, "error": "no answer"}')
-        except OSError as error:
-            raise EmulationError(f"softswitch does not answer on its control socket: {error}") from error
-        if not answer["ok"]:
-            raise EmulationError(f"softswitch: {command}: {answer['error']}")
-        return answer["result"]
+    @property
+    def _log(self) -> Path:
+        return self._directory / "softswitch.log"
 
-    def _last_words(self) -> str:
-        lines = (self._directory / "softswitch.log").read_text(errors="replace").strip().splitlines()
-        return "\n".join(lines[-8:]) or "it said nothing"
+    def _call(self, command: str, timeout: float | None = CONTROL_SECONDS, **arguments: Any) -> Any:
+        """Send one command, and return the answer. Raise EmulationError where it fails."""
+        self.check()
+        return ask(self._control, command, timeout, **arguments)

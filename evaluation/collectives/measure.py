@@ -5,9 +5,7 @@ turns.
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -15,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from evaluation.collectives.cases import Case
-from evaluation.collectives.ranks import Ranks
+from evaluation.collectives.ranks import Ranks, command, gloo_ranks
 from evaluation.hosts.measure import Setting
 from evaluation.hosts.network import StarNetwork, inside
 from evaluation.hosts.switch import Switch
@@ -54,12 +52,6 @@ class Result:
         return asdict(self)
 
 
-def _command(network: StarNetwork, node: str, module: str, *words: str) -> list[str]:
-    """Return a command that runs a module of ours in a host's network namespace."""
-    enter = ["ip", "netns", "exec", network.hosts[node]]
-    return [*enter, sys.executable, "-m", f"evaluation.collectives.{module}", *words]
-
-
 class Bench:
     """Both networks, for cases of one number of workers and one rate, with a process for each rank: ours around a
     switch, gloo's around a bridge in the kernel.
@@ -73,7 +65,6 @@ class Bench:
         self._gloo: Ranks | None = None
         self._stack = ExitStack()
         job = Setting(workers, mbps, 0, values, gathers=gathers, servers=2 if gathers else 1).job()
-        quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # gloo warns that the hosts have no names
         agents = job.workers + job.servers
         with self._stack as stack:
             names, addresses = [agent.node for agent in agents], [agent.address for agent in agents]
@@ -83,18 +74,15 @@ class Bench:
             for server in job.servers:
                 with inside(network.hosts[server.node]):
                     stack.enter_context(Server(server, "data0"))
-            own = [_command(network, one.node, "own", json.dumps(one.to_json())) for one in job.workers]
-            self._own = Ranks("an engine", own, quiet)
+            own = [command(network, one.node, "own", json.dumps(one.to_json())) for one in job.workers]
+            self._own = Ranks("an engine", own)
             stack.callback(self._own.close)
             if gloo:
                 hosts = [agent.node for agent in job.workers]
                 addresses = [agent.address for agent in job.workers]
                 other = stack.enter_context(StarNetwork("inart-g", hosts, addresses, mbps))
                 stack.enter_context(other.bridged())
-                ranks = [
-                    _command(other, one.node, "gloo", str(one.index), str(workers), addresses[0]) for one in job.workers
-                ]
-                self._gloo = Ranks("gloo", ranks, quiet)
+                self._gloo = gloo_ranks(other, job.workers)
                 stack.callback(self._gloo.close)
             self._stack = stack.pop_all()
 

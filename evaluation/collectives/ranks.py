@@ -13,15 +13,20 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from controlplane.common.agentconfig import AgentConfig
+from evaluation.hosts.network import StarNetwork
+
 LEAD_SECONDS = 0.002
 """Seconds between the message that says when to begin and the beginning, within which all ranks have read it."""
 _PR_SET_TIMERSLACK = 29
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # gloo warns that the hosts have no names
 
 
 def serve(prepare: Callable[[dict[str, Any]], tuple[Callable[[], float], Callable[[], int]]]) -> None:
@@ -67,23 +72,39 @@ def in_order(begin: Sequence[Callable[[], Any]], beside: Sequence[Sequence[int]]
     return run
 
 
+def command(network: StarNetwork, node: str, module: str, *words: str) -> list[str]:
+    """Return a command that runs a module of this package in a host's network namespace."""
+    enter = ["ip", "netns", "exec", network.hosts[node]]
+    return [*enter, sys.executable, "-m", f"evaluation.collectives.{module}", *words]
+
+
+def gloo_ranks(network: StarNetwork, workers: Sequence[AgentConfig]) -> Ranks:
+    """Start a rank of gloo in each worker's host of a network whose middle is a bridge."""
+    world, first = str(len(workers)), workers[0].address
+    return Ranks("gloo", [command(network, one.node, "gloo", str(one.index), world, first) for one in workers])
+
+
 class Ranks:
     """Processes, one for each command, that do tasks together.
 
     Args:
         what: name of the processes in messages.
         commands: the commands.
-        environment: variables of their environment.
     """
 
-    def __init__(self, what: str, commands: Sequence[Sequence[str]], environment: dict[str, str]) -> None:
+    def __init__(self, what: str, commands: Sequence[Sequence[str]]) -> None:
         self._what = what
         self._processes: list[subprocess.Popen[str]] = []
         try:
             for command in commands:
                 self._processes.append(
                     subprocess.Popen(
-                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, bufsize=1
+                        command,
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        text=True,
+                        env=os.environ | QUIET,
+                        bufsize=1,
                     )
                 )
         except BaseException:

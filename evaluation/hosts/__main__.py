@@ -7,8 +7,8 @@
 
 1. Conversions per core: numpy and the C engine, GB/s of float32 tensor (CPU time). Not with --json or in a sweep.
 2. One tensor over the workers and one parameter server, all links shaped (tbf, burst 256 KB), softswitch in the middle:
-   summed in the switch, and gloo's own algorithm over TCP on the same links (through a bridge in the kernel). With
-   --direct, everything sent to the server, too. Several rates or numbers of workers: a sweep.
+   summed in the switch, and gloo's own algorithm over TCP on the same links (through a bridge in the kernel). Several
+   rates or numbers of workers: a sweep.
 
 Needs root for 2 (network namespaces, which it makes and removes).
 """
@@ -47,11 +47,11 @@ def print_speeds() -> None:
         print(f"{name:32}{numpy_speed:8.2f}{native_speed:9.2f}{BEAT.get(name, ''):>9}")
 
 
-def line(result: Result, what: str) -> str:
+def line(result: Result) -> str:
     """Return one result as text."""
     own = result.network_seconds
     text = (
-        f"{result.workers:3} {result.mbps:6g} {what:22}{own:8.3f} s (x{own / result.bound_seconds:4.2f})"
+        f"{result.workers:3} {result.mbps:6g} {'in the switch':22}{own:8.3f} s (x{own / result.bound_seconds:4.2f})"
         f"  CPU a packet, µs: worker {result.worker_cpu_us_per_packet:.2f}, root {result.root_cpu_us_per_packet:.2f}, "
         f"switch {result.switch_cpu_us_per_packet:.2f}; {100 * result.cpu_idle:.0f} % idle, {result.resent} resent"
         f"{f', busy: {result.gave_out}' if result.gave_out else ''}"
@@ -81,7 +81,6 @@ def _parser() -> argparse.ArgumentParser:
         "--repeat", type=int, default=3, help="runs of each, of which the median counts (default: %(default)s)"
     )
     parser.add_argument("--no-gloo", action="store_true", help="leave out the comparison with gloo")
-    parser.add_argument("--direct", action="store_true", help="also with everything sent to the server")
     parser.add_argument("--json", action="store_true", help="print one object, of a sweep a list of them")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the sweep")
     IoOptions.add_arguments(parser)
@@ -118,11 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
         result = measure(Setting(int(workers), mbps, size, gloo=not options.no_gloo, **given))
         results.append(result)
         if not options.json:
-            print(line(result, "summed in the switch"), flush=True)
-        if options.direct:
-            direct = measure(Setting(int(workers), mbps, size, aggregated=False, gloo=False, **given))
-            if not options.json:
-                print(line(direct, "all sent to the server"), flush=True)
+            print(line(result), flush=True)
     if options.json:
         objects = [result.to_json() for result in results]
         print(json.dumps(objects[0] if len(objects) == 1 else objects, indent=2))

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.collectives.cases import Case
+from evaluation.collectives.ranks import gloo_ranks
 from evaluation.hosts.network import StarNetwork, inside
 from evaluation.hosts.star import Star, TreeShape, star
 from evaluation.hosts.switch import Switch
 from p4src.protocol import data_values, frame_bytes
 from ps_server.server import Server
 from worker_agent.engine import Engine
+from worker_agent.fixedpoint import FLOAT32_BITS
 from worker_agent.io_options import IoOptions
 
 Array = NDArray[np.float32]
@@ -68,7 +67,6 @@ class Setting:
     size: int
     values: int = 256
     repeat: int = 3
-    aggregated: bool = True
     io: IoOptions = field(default_factory=IoOptions)
     gloo: bool = True
     trees: int = 1
@@ -90,8 +88,8 @@ class Setting:
         made = star(
             self.workers,
             self.servers,
-            trees=[TreeShape(tree % self.servers, 1 / trees, self.aggregated) for tree in range(trees)],
-            rate_mbps=self.mbps / (1 if self.aggregated else self.workers),
+            trees=[TreeShape(tree % self.servers, 1 / trees, aggregated=True) for tree in range(trees)],
+            rate_mbps=self.mbps,
             values_per_packet=self.values,
             slots=slots,
             gathers=self.gathers,
@@ -268,18 +266,6 @@ def gloo_seconds(network: StarNetwork, job: Star, size: int, repeat: int) -> lis
     """Return the seconds of the same all-reduces by torch.distributed's gloo backend, through a bridge in the
     kernel.
     """
-    first, world = job.workers[0].address, len(job.workers)
-    with network.bridged(), ExitStack() as stack:
-        processes = []
-        quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # gloo warns that the hosts have no names
-        for config in job.workers:
-            command = [sys.executable, "-m", "evaluation.hosts.gloo"]
-            command += [str(part) for part in (config.index, world, first, size, repeat)]
-            command = ["ip", "netns", "exec", network.hosts[config.node], *command]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=quiet)
-            stack.callback(process.kill)
-            processes.append(process)
-        output, _ = processes[0].communicate(timeout=180 + 30 * repeat)
-        if any(process.wait(60) for process in processes):
-            raise RuntimeError("gloo failed; its own message is above")
-        return json.loads(output)
+    case = asdict(Case("allreduce", "float32", FLOAT32_BITS, size, len(job.workers), 0.0))
+    with network.bridged(), closing(gloo_ranks(network, job.workers)) as ranks:
+        return [ranks.seconds({"cases": [case], "beside": (), "warm": 0}, same=False) for _ in range(repeat)]

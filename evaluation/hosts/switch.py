@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from controlplane.planner.entries import RuleSet
 from controlplane.targets import fabric
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.artifacts import find
+from topologies.softswitch import ask, launched
 
 DEVICE = 1
 START_SECONDS = 60.0
@@ -54,31 +51,14 @@ class Switch:
         self._folder = tempfile.TemporaryDirectory(prefix="inart-switch-")
         folder = Path(self._folder.name)
         artifact = find("v1model", values_per_packet)
-        self._control, self._log = folder / "control", folder / "log"
-        command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "softswitch", str(artifact.program)]
-        command += ["--p4info", str(artifact.p4info), "--device-id", str(DEVICE), "--seed", str(seed)]
-        command += ["--threads", str(threads)]
-        command += ["--control", str(self._control), "--grpc-server-addr", f"unix:{folder}/p4runtime"]
+        self._control = folder / "control"
+        words = [str(artifact.program), "--p4info", str(artifact.p4info), "--device-id", str(DEVICE)]
+        words += ["--seed", str(seed), "--threads", str(threads)]
+        words += ["--control", str(self._control), "--grpc-server-addr", f"unix:{folder}/p4runtime"]
         for port, interface in enumerate(interfaces, 1):
-            command += ["-i", f"{port}@{interface}"]
-        reader, writer = os.pipe()
+            words += ["-i", f"{port}@{interface}"]
+        self._process, _ = launched(words, folder / "log", enter=["ip", "netns", "exec", namespace])
         try:
-            with self._log.open("wb") as log:
-                self._process = subprocess.Popen(
-                    [*command, "--ready-fd", str(writer)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=[writer],
-                    cwd=Path(__file__).resolve().parent.parent.parent,
-                )
-        finally:
-            os.close(writer)
-        try:
-            with os.fdopen(reader) as ready:
-                # The line is empty if the process ends before it is ready.
-                if not ready.readline().startswith("READY"):
-                    raise OSError(f"softswitch did not start: {self._log.read_text().strip()[-2000:]}")
             self._target = P4RuntimeTarget(
                 "switch", f"unix:{folder}/p4runtime", DEVICE, P4RuntimeKind(artifact).program
             )
@@ -114,7 +94,7 @@ class Switch:
         }
         for port in range(1, self.ports + 1) if ports is None else ports:
             # all settings, since those that are not given stay as they are
-            self._ask(command="shape", device=DEVICE, port=port, shape=shape)
+            ask(self._control, "shape", device=DEVICE, port=port, shape=shape)
 
     def forget(self) -> None:
         """Clear all slots, as after a start, by loading the program and its entries again."""
@@ -130,17 +110,6 @@ class Switch:
         """Return the process's CPU time so far."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def _ask(self, **request: Any) -> Any:
-        with socket.socket(socket.AF_UNIX) as control:
-            control.settimeout(START_SECONDS)
-            control.connect(str(self._control))
-            control.sendall(json.dumps(request).encode() + b"\n")
-            with control.makefile() as answers:
-                answer = json.loads(answers.readline())
-        if not answer["ok"]:
-            raise OSError(f"softswitch: {answer['error']}")
-        return answer.get("result")
 
     def close(self) -> None:
         """End the process; may be called again."""

@@ -64,18 +64,6 @@ struct inart_fields numbers_fields_of(uint32_t count, uint32_t workers, int stoc
 
 size_t numbers_fields_size(void) { return sizeof(struct inart_fields); }
 
-/* A packet's words and values there and back, `rounds` times: for its speed. */
-void numbers_fields_speed(const struct inart_fields *f, const float *x, size_t n, size_t words, int32_t biased,
-                          uint32_t *wire, float *back, size_t rounds, int encode) {
-    for (size_t i = 0; i < rounds; i++) {
-        if (encode)
-            inart_fields_quantise(f, x, n, words, biased, (uint32_t)i, wire);
-        else
-            inart_fields_dequantise(f, wire, n, words, biased, 1.0f, back);
-        __asm__ volatile("" : : "r"(wire), "r"(back) : "memory");
-    }
-}
-
 /* ---- whole tensors, as the engine goes through them: chunk by chunk ---- */
 
 void numbers_exponent_all(const float *x, size_t chunks, size_t values, int32_t *exponents) {
