@@ -14,7 +14,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,36 @@ from softswitch.errors import SoftswitchError
 from softswitch.p4runtime import P4RuntimeError
 
 MAX_LINE = 1 << 16
-MAX_DOWN_S = 600.0
-MAX_FLIPS = 10_000
-MAX_TRACE_S = 86400.0
+_DEVICE: dict[str, Any] = {"device": (int, str)}
+COMMANDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "stats": ({}, _DEVICE),
+    "shape": (_DEVICE | {"port": int, "shape": dict}, {}),
+    "reboot": (_DEVICE, {"down_s": (int, float)}),
+    "port_add": (_DEVICE | {"port": int, "interface": str}, {}),
+    "port_remove": (_DEVICE | {"port": int}, {}),
+    "flip": (_DEVICE | {"register": str}, {"count": int, "most_index": int}),
+    "crc": (_DEVICE | {"calculation": str, "parameters": dict}, {}),
+    "trace": (_DEVICE, {"packets": int, "seconds": (int, float), "in_port": int, "out_port": int}),
+}
+"""By command, the types of the arguments that it needs, and of those that it may have."""
+METHODS: dict[str, Callable[..., object]] = {
+    "stats": Switches.stats,
+    "shape": Switches.shape,
+    "reboot": Switches.reboot,
+    "port_add": Switches.add_port,
+    "port_remove": Switches.remove_port,
+    "flip": Switches.flip,
+    "crc": Switches.set_crc,
+}
+RANGES: dict[str, tuple[float, float]] = {
+    "down_s": (0, 600),
+    "count": (1, 10_000),
+    "most_index": (0, 1 << 32),
+    "packets": (1, MAX_PACKETS),
+    "seconds": (0.001, 86_400),
+    "in_port": (0, MAX_PORT),
+    "out_port": (0, MAX_PORT),
+}
 
 _log = logging.getLogger(__name__)
 
@@ -67,16 +94,9 @@ class _Handler(socketserver.StreamRequestHandler):
     def _trace(self, request: dict[str, Any]) -> dict[str, int]:
         """Send a line ``{"packet": ...}`` for each packet, until there are enough, time is up or the client is gone."""
         arguments = {name: value for name, value in request.items() if name != "command"}
-        optional = {"packets": int, "seconds": (int, float), "in_port": int, "out_port": int}
-        _check(arguments, {"device": (int, str)}, optional)
+        _check("trace", arguments)
         packets, seconds = arguments.get("packets", 10), arguments.get("seconds", 60.0)
-        if not 1 <= packets <= MAX_PACKETS:
-            raise ControlError(f"packets must be in 1..{MAX_PACKETS}")
-        if not 0 < seconds <= MAX_TRACE_S:
-            raise ControlError(f"seconds must be in 0..{MAX_TRACE_S:g}")
         ports = [arguments.get(name) for name in ("in_port", "out_port")]
-        if any(port is not None and not 0 <= port <= MAX_PORT for port in ports):
-            raise ControlError(f"ports are in 0..{MAX_PORT}")
         end, sent = time.monotonic() + seconds, 0
         with self.server.switches.trace(arguments["device"], packets, *ports) as trace:
             while not trace.done and (rest := end - time.monotonic()) > 0 and not self._gone():
@@ -134,41 +154,10 @@ def execute(switches: Switches, request: object) -> object:
         raise ControlError("a request is a JSON object")
     arguments = dict(request)
     command = arguments.pop("command", None)
-    if command == "stats":
-        _check(arguments, {}, {"device": (int, str)})
-        return switches.stats(arguments.get("device"))
-    if command == "shape":
-        _check(arguments, {"device": (int, str), "port": int, "shape": dict}, {})
-        return switches.shape(arguments["device"], arguments["port"], arguments["shape"])
-    if command == "reboot":
-        _check(arguments, {"device": (int, str)}, {"down_s": (int, float)})
-        down_s = arguments.get("down_s", 0.0)
-        if not 0 <= down_s <= MAX_DOWN_S:
-            raise ControlError(f"down_s must be in 0..{MAX_DOWN_S:g}")
-        switches.reboot(arguments["device"], down_s)
-        return None
-    if command == "flip":
-        _check(arguments, {"device": (int, str), "register": str}, {"count": int, "most_index": int})
-        if not 1 <= arguments.get("count", 1) <= MAX_FLIPS:
-            raise ControlError(f"count must be in 1..{MAX_FLIPS}")
-        if arguments.get("most_index", 0) < 0:
-            raise ControlError("most_index must not be negative")
-        return switches.flip(**arguments)
-    if command == "crc":
-        _check(arguments, {"device": (int, str), "calculation": str, "parameters": dict}, {})
-        switches.set_crc(**arguments)
-        return None
-    if command == "port_add":
-        _check(arguments, {"device": (int, str), "port": int, "interface": str}, {})
-        switches.add_port(arguments["device"], arguments["port"], arguments["interface"])
-        return None
-    if command == "port_remove":
-        _check(arguments, {"device": (int, str), "port": int}, {})
-        switches.remove_port(arguments["device"], arguments["port"])
-        return None
-    raise ControlError(
-        f"unknown command {command!r}; there are stats, shape, reboot, port_add, port_remove, flip, crc, trace"
-    )
+    if command not in METHODS:
+        raise ControlError(f"unknown command {command!r}; there are {', '.join(COMMANDS)}")
+    _check(command, arguments)
+    return METHODS[command](switches, **arguments)
 
 
 def call(path: str, command: str, timeout: float | None = None, **arguments: Any) -> Any:
@@ -201,7 +190,9 @@ def conversation(path: str, command: str, timeout: float | None = None, **argume
                     return
 
 
-def _check(arguments: dict[str, Any], required: dict[str, Any], optional: dict[str, Any]) -> None:
+def _check(command: str, arguments: dict[str, Any]) -> None:
+    """Check the arguments of a command: their names, types and ranges."""
+    required, optional = COMMANDS[command]
     for name in required:
         if name not in arguments:
             raise ControlError(f"{name!r} is missing")
@@ -211,6 +202,9 @@ def _check(arguments: dict[str, Any], required: dict[str, Any], optional: dict[s
             raise ControlError(f"unknown argument {name!r}; there are {', '.join(known)}")
         if not isinstance(value, known[name]) or isinstance(value, bool):
             raise ControlError(f"{name!r} has the wrong type")
+        low, high = RANGES.get(name, (None, None))
+        if low is not None and not low <= value <= high:
+            raise ControlError(f"{name} must be in {low:g}..{high:g}")
 
 
 def _remove_stale(path: str) -> None:

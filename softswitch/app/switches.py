@@ -14,6 +14,7 @@ from softswitch.app.config import MAX_PORT, ConfigError, DeviceConfig, FabricCon
 from softswitch.app.packet_socket import PacketSocket
 from softswitch.dataplane import pcap
 from softswitch.dataplane.crc import Crc
+from softswitch.dataplane.device import Device
 from softswitch.dataplane.fabric import Fabric
 from softswitch.dataplane.program import Program
 from softswitch.dataplane.trace import Trace
@@ -69,20 +70,20 @@ class Switches:
         self._server.stop()
         self._fabric.close()
 
-    def shape(self, device: int | str, port: int, changes: Shape) -> Shape:
+    def shape(self, device: int | str, port: int, shape: Shape) -> Shape:
         """Change the shaping of the frames that a port sends, and return all settings of the port; settings not given
         stay.
         """
         device_id = self.config.find(device).device_id
         what = f"device {device} port {port}"
-        checked = check_shape(changes, what)
+        checked = check_shape(shape, what)
         with self._shapes_lock:
             if (device_id, port) not in self._shapes:
                 raise ConfigError(f"{what} does not exist")
-            shape = self._shapes[device_id, port] | checked
-            self._fabric.shape(device_id, port, **shape)  # type: ignore[arg-type]  # rate_mbps may be None
-            self._shapes[device_id, port] = shape
-        return shape
+            whole = self._shapes[device_id, port] | checked
+            self._fabric.shape(device_id, port, **whole)  # type: ignore[arg-type]  # rate_mbps may be None
+            self._shapes[device_id, port] = whole
+        return whole
 
     def add_port(self, device: int | str, port: int, interface: str) -> None:
         """Give a device a port on a Linux interface, without shaping; it lasts until it is removed or the process
@@ -124,7 +125,7 @@ class Switches:
 
     def packet_socket(self, device: int | str, address: str) -> PacketSocket:
         """Connect a device's ports that have neither interface nor link to a socket, until the caller stops that."""
-        found = self._fabric.devices[self.config.find(device).device_id]
+        found = self._device(device)
         packets = PacketSocket(address, found.inject)
         found.capture = packets.send
         return packets
@@ -149,7 +150,7 @@ class Switches:
             count: number of elements.
             most_index: the highest index of an element; None: that of the last one.
         """
-        found = self._fabric.devices[self.config.find(device).device_id]
+        found = self._device(device)
         program = found.program
         registers = [one for one in program.registers.values() if one.name.startswith(register)] if program else []
         if not registers:
@@ -171,19 +172,22 @@ class Switches:
         if not all(isinstance(value, int) for value in parameters.values()):
             raise ConfigError("the parameters of a check are whole numbers")
         chosen = Crc(**parameters)  # type: ignore[arg-type]  # 0 and 1 are bools enough
-        self._fabric.devices[self.config.find(device).device_id].set_crc(calculation, chosen)
+        self._device(device).set_crc(calculation, chosen)
 
     def trace(
         self, device: int | str, packets: int | None = None, in_port: int | None = None, out_port: int | None = None
     ) -> Trace:
         """Return a trace of the next packets of a device; the caller closes it."""
-        found = self._fabric.devices[self.config.find(device).device_id]
+        found = self._device(device)
         return Trace(found, packets, in_port, out_port)
 
     def stats(self, device: int | str | None = None) -> dict[str, object]:
         """Return the counters of all devices, or of one, as JSON values."""
         chosen = self.config.devices if device is None else (self.config.find(device),)
         return {"devices": {str(one.device_id): self._device_stats(one) for one in chosen}}
+
+    def _device(self, device: int | str) -> Device:
+        return self._fabric.devices[self.config.find(device).device_id]
 
     def _device_stats(self, device: DeviceConfig) -> dict[str, object]:
         data_plane = self._fabric.devices[device.device_id]
