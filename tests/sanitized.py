@@ -16,8 +16,8 @@ import numpy as np
 
 from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.star import TreeShape, star
-from evaluation.hosts.switch import Switch
 from tests.hosts.rig import Rig, finish
+from tests.support.star_switch import Switch
 from tests.support.waiting import wait_until
 from worker_agent.errors import AllReduceError
 from worker_agent.io_options import IoOptions

@@ -1,4 +1,4 @@
-"""The engine's conversions one chunk at a time, for Python tests (native/numbers.c), and their speed."""
+"""The engine's conversions of fields one chunk at a time (native/numbers.c), and the speed of all conversions."""
 
 from __future__ import annotations
 
@@ -26,37 +26,11 @@ def _library() -> ctypes.CDLL:
     return load(Path(__file__).resolve().parent / "native" / "numbers.c", include=[NATIVE])
 
 
-def _pointer(array: Array) -> ctypes.c_void_p:
+def pointer(array: Array) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
-def exponent(chunk: Array, dtype: str = "float32") -> int:
-    """Return a chunk's exponent by the C engine, as fixedpoint.exponent does; `chunk` has the dtype's bits (bfloat16 as
-    uint16).
-    """
-    return int(_library().numbers_exponent(_pointer(chunk), ctypes.c_size_t(chunk.size), DTYPES[dtype]))
-
-
-def quantise(chunk: Array, biased: int, workers: int, dtype: str = "float32") -> NDArray[np.int32]:
-    """Quantise a chunk by the C engine, as fixedpoint.quantise does."""
-    wire = np.empty(chunk.size, ">i4")
-    size = ctypes.c_size_t(chunk.size)
-    _library().numbers_quantise(_pointer(chunk), size, DTYPES[dtype], biased, workers, _pointer(wire))
-    return wire.astype(np.int32)
-
-
-def dequantise(sums: NDArray[np.int32], biased: int, workers: int, mean: bool = False, dtype: str = "float32") -> Array:
-    """Dequantise sums by the C engine, as fixedpoint.dequantise does; the result has the dtype's bits (bfloat16 as
-    uint16).
-    """
-    wire = sums.astype(">i4")
-    result: Array = np.empty(sums.size, {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}[dtype])
-    size = ctypes.c_size_t(sums.size)
-    _library().numbers_dequantise(_pointer(wire), size, biased, workers, int(mean), DTYPES[dtype], _pointer(result))
-    return result
-
-
-class _Fields(ctypes.Structure):
+class NativeFields(ctypes.Structure):
     """The structure struct inart_fields of native/fields.h."""
 
     _fields_ = [
@@ -68,11 +42,12 @@ class _Fields(ctypes.Structure):
 
 
 @cache
-def _fields(fields: Fields) -> _Fields:
+def native_fields(fields: Fields) -> NativeFields:
+    """Return the form of these fields in C."""
     library = _library()
-    library.numbers_fields_of.restype = _Fields
-    assert library.numbers_fields_size() == ctypes.sizeof(_Fields), "the structure is C's"
-    made: _Fields = library.numbers_fields_of(
+    library.numbers_fields_of.restype = NativeFields
+    assert library.numbers_fields_size() == ctypes.sizeof(NativeFields), "the structure is C's"
+    made: NativeFields = library.numbers_fields_of(
         FIELDS[fields.bits], fields.workers, fields.stochastic, ctypes.c_uint64(fields.seed), fields.worker
     )
     return made
@@ -87,45 +62,17 @@ def quantise_fields(
     wire = np.empty(fields.words, ">i4")
     residual = np.empty(chunk.size, np.float32)
     _library().numbers_fields_quantise(
-        ctypes.byref(_fields(fields)),
-        _pointer(chunk),
+        ctypes.byref(native_fields(fields)),
+        pointer(chunk),
         ctypes.c_size_t(chunk.size),
         ctypes.c_size_t(fields.words),
         DTYPES[dtype],
         biased,
         position,
-        _pointer(wire),
-        _pointer(residual),
+        pointer(wire),
+        pointer(residual),
     )
     return wire.astype(np.int32), residual
-
-
-def pairs(
-    fields: Fields, chunk: Array, biased: int, sums: NDArray[np.int32], *, mean: bool = False
-) -> tuple[int, NDArray[np.int32], Array] | None:
-    """Return the exponent and words of a whole chunk of bfloat16 (as bits), and the values of `sums`, by the C engine's
-    short way. Return None where that does not take the chunk. Raise AssertionError where the check word is wrong, or
-    more was written.
-    """
-    values = fields.words + 1
-    exponent, wire, there = ctypes.c_int32(), np.zeros(values, ">i4"), np.zeros(values, ">i4")
-    there[:-1] = sums
-    back: Array = np.full(2 * values + 1, 77, np.uint16)
-    right = _library().numbers_pairs(
-        ctypes.byref(_fields(fields)),
-        _pointer(chunk),
-        ctypes.c_size_t(values),
-        biased,
-        int(mean),
-        ctypes.byref(exponent),
-        _pointer(wire),
-        _pointer(there),
-        _pointer(back),
-    )
-    if right < 0:
-        return None
-    assert right == 1 and back[-1] == 77
-    return exponent.value, wire[:-1].astype(np.int32), back[: 2 * fields.words]
 
 
 def dequantise_fields(
@@ -137,14 +84,14 @@ def dequantise_fields(
     wire = sums.astype(">i4")
     result: Array = np.empty(count, {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}[dtype])
     _library().numbers_fields_dequantise(
-        ctypes.byref(_fields(fields)),
-        _pointer(wire),
+        ctypes.byref(native_fields(fields)),
+        pointer(wire),
         ctypes.c_size_t(count),
         ctypes.c_size_t(fields.words),
         biased,
         int(mean),
         DTYPES[dtype],
-        _pointer(result),
+        pointer(result),
     )
     return result
 
@@ -186,29 +133,27 @@ def speeds(megabytes: int = 25, values: int = 256, workers: int = 4) -> list[tup
         (
             "exponents",
             lambda: np.frexp(np.abs(x).reshape(chunks, values).max(axis=1)),
-            lambda: library.numbers_exponent_all(_pointer(x), c(chunks), c(values), _pointer(exponents)),
+            lambda: library.numbers_exponent_all(pointer(x), c(chunks), c(values), pointer(exponents)),
         ),
         (
             "quantise",
             lambda: np.copyto(wire, np.rint(x * scale).astype(np.int32)),
-            lambda: library.numbers_quantise_all(_pointer(x), c(chunks), c(values), biased, workers, _pointer(wire)),
+            lambda: library.numbers_quantise_all(pointer(x), c(chunks), c(values), biased, workers, pointer(wire)),
         ),
         (
             "packetise",
             frame_integers,
-            lambda: library.numbers_packetise(_pointer(integers), c(chunks), c(values), biased, workers, 0),
+            lambda: library.numbers_packetise(pointer(integers), c(chunks), c(values), biased, workers, 0),
         ),
         (
             "quantise + packetise",
             frame_floats,
-            lambda: library.numbers_packetise(_pointer(x), c(chunks), c(values), biased, workers, 1),
+            lambda: library.numbers_packetise(pointer(x), c(chunks), c(values), biased, workers, 1),
         ),
         (
             "dequantise",
             lambda: np.copyto(back, wire.astype(np.float32) / scale),
-            lambda: library.numbers_dequantise_all(
-                _pointer(wire), c(chunks), c(values), biased, workers, _pointer(back)
-            ),
+            lambda: library.numbers_dequantise_all(pointer(wire), c(chunks), c(values), biased, workers, pointer(back)),
         ),
     ]
     return [(name, gigabytes / best_seconds(numpy), gigabytes / best_seconds(native)) for name, numpy, native in cases]

@@ -15,8 +15,8 @@ from controlplane.service.controller import Controller
 from controlplane.service.network import Settings
 from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.star import Star, TreeShape, star
-from evaluation.hosts.switch import Switch
 from tests.support.served import serve
+from tests.support.star_switch import Switch
 
 ROOT = Path(__file__).resolve().parents[2]
 

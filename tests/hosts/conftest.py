@@ -9,8 +9,8 @@ import pytest
 
 from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.star import TreeShape, star
-from evaluation.hosts.switch import Switch
 from tests.hosts.rig import DEADLINE, Rig
+from tests.support.star_switch import Switch
 from worker_agent.io_options import IoOptions
 
 WORKERS, SERVERS = 4, 2

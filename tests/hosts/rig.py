@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from controlplane.common.agentconfig import AgentConfig
 from evaluation.hosts.network import StarNetwork, inside
 from evaluation.hosts.star import Star
-from evaluation.hosts.switch import Faults, Switch
 from ps_server.server import Server
 from tests.hosts.raw import RawSocket
+from tests.support.star_switch import Faults, Switch
 from worker_agent.collectives import Operation
 from worker_agent.engine import Engine
 from worker_agent.fixedpoint import error_bound

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation.hosts import numbers
+from tests.hosts import conversions
 from tests.hosts.test_fixedpoint import NONFINITES, bits, finite_bits, floats, same_bits
 from tests.model.checkword import Check
 from worker_agent import fixedpoint
@@ -88,12 +89,12 @@ def test_the_short_way_of_bfloat16_gives_the_same_bits(
     magnitudes = random.integers(0, (min(max(biased - BIAS + 127, 1), 255)) << 7, 2 * words)
     chunk = (magnitudes | random.integers(0, 2, 2 * words) << 15).astype(np.uint16)
     sums = random.integers(-(2**31), 2**31, words).astype(np.int32)
-    found = numbers.pairs(fields, chunk, biased, sums, mean=mean)
+    found = conversions.pairs(fields, chunk, biased, sums, mean=mean)
     if found is None:
         assert not -126 <= field_bits(16, workers) - (biased - BIAS) <= 126, "all but the extremes go this way"
         return
     exponent, sent, back = found
-    assert exponent == numbers.exponent(chunk, "bfloat16")
+    assert exponent == conversions.exponent(chunk, "bfloat16")
     assert (sent == numbers.quantise_fields(fields, chunk, biased, dtype="bfloat16")[0]).all()
     expected = numbers.dequantise_fields(fields, sums, 2 * words, biased, mean=mean, dtype="bfloat16")
     assert back.tobytes() == expected.tobytes()
@@ -103,7 +104,7 @@ def test_the_short_way_of_bfloat16_finds_nan_and_infinities() -> None:
     for bits_of_one in (0x7F80, 0xFF80, 0x7FC1):
         chunk = np.full(2 * 63, 0x3F80, np.uint16)
         chunk[77] = bits_of_one
-        found = numbers.pairs(Fields(16, 4, 63), chunk, BIAS + 1, np.zeros(63, np.int32))
+        found = conversions.pairs(Fields(16, 4, 63), chunk, BIAS + 1, np.zeros(63, np.int32))
         assert found is not None and found[0] == NONFINITE + BIAS + 1
 
 

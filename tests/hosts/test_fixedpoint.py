@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from evaluation.hosts import numbers
+from tests.hosts import conversions
 from worker_agent import fixedpoint
 from worker_agent.fixedpoint import BIAS, NONFINITE
 
@@ -36,7 +36,7 @@ def same_bits(left: Floats, right: Floats) -> bool:
 @given(st.lists(bits, min_size=1, max_size=70))
 def test_exponent_is_the_references(words: list[int]) -> None:
     chunk = floats(words)
-    assert numbers.exponent(chunk) == fixedpoint.exponent(chunk)
+    assert conversions.exponent(chunk) == fixedpoint.exponent(chunk)
 
 
 @settings(max_examples=300, deadline=None)
@@ -58,14 +58,14 @@ def test_quantised_values_are_the_references(words: list[int], more: int, worker
     chunk = floats(words)
     own = fixedpoint.exponent(chunk)
     agreed = min(own + more, BIAS + 128) if own else more and BIAS + more
-    assert (numbers.quantise(chunk, agreed, workers) == fixedpoint.quantise(chunk, agreed, workers)).all()
+    assert (conversions.quantise(chunk, agreed, workers) == fixedpoint.quantise(chunk, agreed, workers)).all()
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(bits, min_size=1, max_size=70), st.one_of(st.just(0), st.integers(BIAS - 148, BIAS + 128)))
 def test_quantised_codes_are_the_references(words: list[int], rest: int) -> None:
     chunk = floats(words)
-    codes = numbers.quantise(chunk, NONFINITE + rest, 8)
+    codes = conversions.quantise(chunk, NONFINITE + rest, 8)
     assert (codes == fixedpoint.quantise(chunk, NONFINITE + rest, 8)).all()
 
 
@@ -80,7 +80,7 @@ def test_dequantised_values_are_the_references(sums: list[int], biased: int, wor
     integers = np.array(sums, np.int32)
     with np.errstate(over="ignore"):
         expected = fixedpoint.dequantise(integers, biased, workers, mean)
-    assert same_bits(numbers.dequantise(integers, biased, workers, mean), expected)
+    assert same_bits(conversions.dequantise(integers, biased, workers, mean), expected)
 
 
 @settings(max_examples=200, deadline=None)
@@ -93,10 +93,10 @@ def test_dequantised_values_are_the_references(sums: list[int], biased: int, wor
 def test_sums_stay_in_32_bits_and_within_the_bound(words: list[list[int]], mean: bool) -> None:
     chunks = [floats(row) for row in words]
     workers = len(chunks)
-    biased = max(numbers.exponent(chunk) for chunk in chunks)
-    total = np.sum([numbers.quantise(chunk, biased, workers).astype(np.int64) for chunk in chunks], axis=0)
+    biased = max(conversions.exponent(chunk) for chunk in chunks)
+    total = np.sum([conversions.quantise(chunk, biased, workers).astype(np.int64) for chunk in chunks], axis=0)
     assert np.abs(total).max() < 2**31
-    result = numbers.dequantise(total.astype(np.int32), biased, workers, mean).astype(np.float64)
+    result = conversions.dequantise(total.astype(np.int32), biased, workers, mean).astype(np.float64)
     exact = np.sum([chunk.astype(np.float64) for chunk in chunks], axis=0) / (workers if mean else 1)
     bound = fixedpoint.error_bound(chunks, mean)
     if np.isfinite(bound):
@@ -111,10 +111,10 @@ def test_sums_stay_in_32_bits_and_within_the_bound(words: list[list[int]], mean:
 )
 def test_nonfinite_values_equal_ieee_addition(words: list[list[int]]) -> None:
     chunks = [floats([*row, NONFINITES[2]]) for row in words]  # Every chunk has a NaN.
-    assert all(numbers.exponent(chunk) >= NONFINITE for chunk in chunks)
-    biased = NONFINITE + max(numbers.exponent(chunk) % NONFINITE for chunk in chunks)
-    total = np.sum([numbers.quantise(chunk, biased, len(chunks)) for chunk in chunks], axis=0).astype(np.int32)
-    result = numbers.dequantise(total, biased, len(chunks))
+    assert all(conversions.exponent(chunk) >= NONFINITE for chunk in chunks)
+    biased = NONFINITE + max(conversions.exponent(chunk) % NONFINITE for chunk in chunks)
+    total = np.sum([conversions.quantise(chunk, biased, len(chunks)) for chunk in chunks], axis=0).astype(np.int32)
+    result = conversions.dequantise(total, biased, len(chunks))
     assert same_bits(result, fixedpoint.dequantise(total, biased, len(chunks)))
     with np.errstate(invalid="ignore", over="ignore"):
         exact = np.sum([chunk.astype(np.float64) for chunk in chunks], axis=0)
@@ -136,9 +136,9 @@ def test_every_float16_is_read_and_written_as_numpy_does() -> None:
     finite = values[np.isfinite(values)]
     for chunk in finite.reshape(-1, 64):  # These are neighbours in value: every one keeps all its bits.
         chunk = np.ascontiguousarray(chunk)
-        biased = numbers.exponent(chunk, "float16")
+        biased = conversions.exponent(chunk, "float16")
         assert biased == fixedpoint.exponent(chunk.astype(np.float32))
-        back = numbers.dequantise(numbers.quantise(chunk, biased, 1, "float16"), biased, 1, dtype="float16")
+        back = conversions.dequantise(conversions.quantise(chunk, biased, 1, "float16"), biased, 1, dtype="float16")
         assert (back == chunk).all()
 
 
@@ -150,21 +150,23 @@ def test_results_are_rounded_to_float16_and_bfloat16_to_nearest_even(sums: list[
     wide = fixedpoint.dequantise(integers, biased, 4)
     with np.errstate(over="ignore"):
         expected = wide.astype(np.float16)
-    assert (numbers.dequantise(integers, biased, 4, dtype="float16").view(np.uint16) == expected.view(np.uint16)).all()
+    assert (
+        conversions.dequantise(integers, biased, 4, dtype="float16").view(np.uint16) == expected.view(np.uint16)
+    ).all()
     brain = torch.from_numpy(wide).to(torch.bfloat16).view(torch.uint16).numpy()
-    assert (numbers.dequantise(integers, biased, 4, dtype="bfloat16") == brain).all()
+    assert (conversions.dequantise(integers, biased, 4, dtype="bfloat16") == brain).all()
 
 
 def test_float16_results_beyond_its_range_are_infinite() -> None:
     sums = np.array([2**29, -(2**29), 2**28], np.int32)  # With W = 2 and F = 29 the values are 2^16, -2^16, 2^15.
-    result = numbers.dequantise(sums, BIAS + 16, 2, dtype="float16")
+    result = conversions.dequantise(sums, BIAS + 16, 2, dtype="float16")
     assert result.tolist() == [np.inf, -np.inf, 32768.0]
 
 
 def test_nan_survives_the_narrow_formats() -> None:
     chunk, rest = np.array([np.nan, np.inf, -np.inf], np.float32), np.zeros(3, np.float32)
     code = np.sum([fixedpoint.quantise(each, NONFINITE, 4) for each in (chunk, rest, rest, rest)], 0, np.int32)
-    half = numbers.dequantise(code, NONFINITE, 4, dtype="float16")
+    half = conversions.dequantise(code, NONFINITE, 4, dtype="float16")
     assert np.isnan(half[0]) and half[1:].tolist() == [np.inf, -np.inf]
-    brain = numbers.dequantise(code, NONFINITE, 4, dtype="bfloat16")
+    brain = conversions.dequantise(code, NONFINITE, 4, dtype="bfloat16")
     assert brain.tolist() == [0x7FC0, 0x7F80, 0xFF80]

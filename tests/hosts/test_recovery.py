@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from evaluation.hosts.star import TreeShape
-from evaluation.hosts.switch import Faults
 from ps_server.server import Server
 from tests.hosts.conftest import WORKERS
 from tests.hosts.rig import Rig, check, finish, tensors
 from tests.hosts.test_allreduce import VALUES, starts
+from tests.support.star_switch import Faults
 from tests.support.waiting import wait_until
 from worker_agent.engine import Engine
 

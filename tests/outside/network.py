@@ -13,8 +13,8 @@ from pathlib import Path
 
 from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.star import TreeShape, star
-from evaluation.hosts.switch import Switch
 from tests.hook.conftest import ROOT, Network
+from tests.support.star_switch import Switch
 from tests.support.waiting import wait_until
 
 VALUES_PER_PACKET = 256
