@@ -281,7 +281,7 @@ def test_a_job_that_cannot_be_kept_is_not_added_and_the_others_run_on(rig, until
         if full.is_set():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("controlplane.service.state.os.fsync", sync)
+    monkeypatch.setattr("controlplane.common.whole_file.os.fsync", sync)
     with StateFolder(rig.folder / "state") as state:
         kept = Kept(state, rig.network.keeps, rig.log.append)
         rig.network.changed, rig.network.unkept = kept.save, kept.problem
