@@ -79,8 +79,14 @@ LONG = (
 )  # fmt: skip
 
 
+FORKS = ("hook/", "overlay/test_sites", "overlay/test_training.py", "evaluation/test_training_sums.py")
+"""Files whose processes are forked from a server that has imported PyTorch (support/forked.py). Each process of pytest
+has a server of its own, which takes 6 s of CPU to start: few of them run these files (parallel.py)."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("inart")  # here, after softswitch's tests have loaded theirs
+    config.addinivalue_line("markers", "forks: uses the server that processes are forked from")
     config.addinivalue_line("markers", "nightly: a case of which `make test` runs a like one")
     config.addinivalue_line("markers", "quick: one of the essentials (listed in tests/conftest.py)")
     # A shell starts background commands with SIGINT ignored, and child processes inherit that: tests that press Ctrl-C
@@ -94,7 +100,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {Path(os.path.normpath(here / name)): place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path, len(LONG)))
     for item in items:
-        names = QUICK.get(os.path.relpath(item.path, here), ())
+        name = os.path.relpath(item.path, here)
+        names = QUICK.get(name, ())
+        if name.startswith(FORKS):
+            item.add_marker("forks")
         if chosen_part() is None and item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.skip(reason="in `make nightly`; a like case runs here"))
         if item.name.startswith(names):

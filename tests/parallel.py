@@ -25,6 +25,8 @@ from typing import Any
 import pytest
 
 FORK = multiprocessing.get_context("fork")
+FORKING = 2
+"""Processes that run the files with the marker `forks`, as long as there are others for the rest."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,6 +43,18 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     gc.collect()
     gc.freeze()  # What is there now stays: no process has to look through it.
     workers = {worker.connection: worker for worker in (Worker(session) for _ in range(min(jobs, len(files))))}
+
+    def forks(file: deque[int]) -> bool:
+        return session.items[file[0]].get_closest_marker("forks") is not None
+
+    def take(worker: Worker) -> deque[int]:
+        """Take the next file that is for this process."""
+        wanted = worker.forks or sum(other.forks for other in workers.values()) < FORKING
+        file = next((file for file in files if forks(file) == wanted), files[0])
+        files.remove(file)
+        worker.forks = worker.forks or forks(file)
+        return file
+
     while workers:
         for connection in wait(list(workers)):
             worker = workers[connection]  # type: ignore[index]
@@ -54,7 +68,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
                     workers[replacement.connection] = replacement
                 continue
             if what == "next":
-                worker.give(files.popleft() if files and not (session.shouldstop or session.shouldfail) else deque())
+                worker.give(take(worker) if files and not (session.shouldstop or session.shouldfail) else deque())
             elif what == "began":
                 while worker.numbers[0] != said[0]:
                     worker.numbers.popleft()
@@ -78,7 +92,7 @@ class Worker:
     def __init__(self, session: pytest.Session) -> None:
         self.session = session
         self.numbers: deque[int] = deque()  # Of the tests that it has to run; the first one runs.
-        self.finished = False
+        self.finished = self.forks = False
         self.connection, theirs = FORK.Pipe()
         self.process = FORK.Process(target=work, args=(session, theirs))
         self.process.start()

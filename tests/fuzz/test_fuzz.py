@@ -105,9 +105,9 @@ def test_damaged_json_is_damaged() -> None:
 
 def test_hostile_input_for_a_moment(tmp_path: Path) -> None:
     source = random.Random(3)
-    json = fuzz_json(2, source, None, tmp_path)
+    json = fuzz_json(1, source, None, tmp_path)
     assert json.findings == [] and json.outcomes
-    p4runtime = fuzz_p4runtime(2, source, tmp_path)
+    p4runtime = fuzz_p4runtime(1, source, tmp_path)
     assert p4runtime.findings == [] and p4runtime.outcomes["servers"]
 
 
