@@ -19,8 +19,7 @@ from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.planning import ERRORS
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.deadline import OutOfTime, limited_time
-from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
-from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.bounds import all_reduce_bound, cheap_bound
 from controlplane.planner.strategies.fabric.prove import closer_bound, proven_bound
 from controlplane.planner.topology import Topology
 from evaluation.inart.checked import faults

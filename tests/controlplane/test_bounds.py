@@ -14,7 +14,7 @@ from controlplane.planner.job import parse_job, place_job
 from controlplane.planner.plan.separated import separated
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
-from controlplane.planner.strategies.fabric.rack_bound import rack_bound
+from controlplane.planner.strategies.fabric.parts_bound import divisions, parts_bound
 from tests.controlplane.instances import instances, random_plan, shared_hosts, troubled_instances
 from tests.controlplane.test_strategies import REFUSALS
 from tests.support.examples import examples
@@ -22,14 +22,15 @@ from tests.support.examples import examples
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(instances(), troubled_instances(), shared_hosts()), st.integers(0, 10**6))
-def test_no_tree_beats_the_racks_bound(instance, seed):
+def test_no_tree_beats_the_bounds_of_parts(instance, seed):
     topology, job = instance
     most = bound(topology, job)
-    found = rack_bound(topology, job, most) if most > 0 else None
-    if found is None:
+    found = [parts_bound(topology, job, most, division) for division in divisions(topology)] if most > 0 else []
+    if not found:
         return
     try:
-        assert evaluate(random_plan(topology, job, seed), topology).rate_mbps <= found * (1 + 1e-6)
+        rate = evaluate(random_plan(topology, job, seed), topology).rate_mbps
+        assert all(each is None or rate <= each.mbps * (1 + 1e-6) for each in found)
     except REFUSALS:
         pass  # The job cannot reach every server.
     try:
@@ -79,4 +80,5 @@ def test_the_racks_bound_of_a_thousand_parameter_servers():
     network = parse_topology("fattree:k=16")
     parts = separated(network, parse_job("workers=1000,ps=workers,seed=1", network))
     scale = bound(network, parts.whole)
-    assert 0.99 * scale <= rack_bound(parts.topology, parts.job, scale) <= scale
+    hosts, *_ = divisions(parts.topology)
+    assert 0.99 * scale <= parts_bound(parts.topology, parts.job, scale, hosts).mbps <= scale

@@ -15,7 +15,7 @@ from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree, parse_topology
 from controlplane.planner.job import Job, place_job
 from controlplane.planner.plan.host_collectives import best_host_trees, host_rows
-from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
+from controlplane.planner.strategies.fabric.bounds import all_reduce_bound
 from controlplane.planner.topology import Topology
 from tests.controlplane.instances import instances, random_plan
 from tests.support.examples import examples

@@ -23,9 +23,9 @@ from controlplane.planner.strategies.deadline import OutOfTime, deadline, limite
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.column_bound import column_bound
 from controlplane.planner.strategies.fabric.column_generation import generate
-from controlplane.planner.strategies.fabric.cuts import cuts
 from controlplane.planner.strategies.fabric.equivalent import Lifting, merge_equivalent
 from controlplane.planner.strategies.fabric.master import Master
+from controlplane.planner.strategies.fabric.parts_bound import divisions, parts
 from controlplane.planner.topology import Topology
 from evaluation.inart.checked import faults
 from tests.controlplane.instances import instances, random_plan, troubled_instances
@@ -75,10 +75,12 @@ def test_a_thin_rack_is_named_and_reached(divisor, rate):
 
 def test_pods_are_looked_at():
     topology = fattree(4)
-    parts = [cut for cut in cuts(topology, place_job(topology, 12, 2, seed=0)) if "part" in cut.name]
-    assert len(parts) == 4
-    assert all(cut.workers + cut.roots <= 4 and cut.out == cut.into == 80 for cut in parts)
-    assert sum(cut.workers for cut in parts) == 12 and sum(cut.roots for cut in parts) == 2
+    racks, pods = divisions(topology)
+    assert len(racks) == 8
+    found = parts(topology, place_job(topology, 12, 2, seed=0), pods).values()
+    assert len(found) == 4
+    assert all(pod.workers + pod.roots <= 4 and pod.out == pod.into == 80 for pod in found)
+    assert sum(pod.workers for pod in found) == 12 and sum(pod.roots for pod in found) == 2
 
 
 def test_equivalent_switches_become_one_with_all_they_have():

@@ -21,8 +21,7 @@ from controlplane.planner.plan.replan import replan
 from controlplane.planner.plan.separated import separated
 from controlplane.planner.rules import build
 from controlplane.planner.strategies import get_strategy
-from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
-from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.bounds import all_reduce_bound, cheap_bound
 from controlplane.planner.strategies.fabric.sharing import Demand, share
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.planner.topology_cables import beyond

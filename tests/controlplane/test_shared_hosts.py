@@ -23,8 +23,7 @@ from controlplane.planner.plan.separated import separated
 from controlplane.planner.rules import build
 from controlplane.planner.simulate.plans import synchronisation_seconds
 from controlplane.planner.strategies import STRATEGIES, get_strategy
-from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
-from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.bounds import all_reduce_bound, cheap_bound
 from controlplane.planner.strategies.fabric.prove import proven_bound
 from controlplane.planner.topology import Topology, TopologyError
 from tests.controlplane.instances import random_plan, shared_hosts

@@ -25,8 +25,7 @@ from controlplane.planner.plan.host_collectives import host_rows
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.common import prepare
 from controlplane.planner.strategies.deadline import limited_time
-from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
-from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.bounds import all_reduce_bound, cheap_bound
 from controlplane.planner.strategies.fabric.exact_pricing import CheapestTrees, WayUp, results
 from controlplane.planner.strategies.fabric.master import Master, Prices
 from controlplane.planner.strategies.fabric.pricing import Pricing

@@ -5,7 +5,7 @@ search chooses how many parameter servers each rack gets: first it adds one afte
 rate grows most, then it moves single ones as long as the bound grows. The bound is a good guess of the rate that the
 planner reaches; the best few placements and the job's own are planned, and the fastest plan is the answer.
 
-The bound over all placements lets the roots be anywhere at once: it is the racks' program (rack_bound.py) with as much
+The bound over all placements lets the roots be anywhere at once: it is the racks' program (parts_bound.py) with as much
 ingress in every rack as its free servers have, and in all no more than that of the fastest ones.
 """
 
@@ -22,9 +22,8 @@ from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.planning import ERRORS, searching, timed
 from controlplane.planner.strategies import Strategy, get_strategy
 from controlplane.planner.strategies.deadline import deadline
-from controlplane.planner.strategies.fabric.bounds import cheap_bound
-from controlplane.planner.strategies.fabric.cuts import Bound
-from controlplane.planner.strategies.fabric.rack_bound import rack_bound
+from controlplane.planner.strategies.fabric.bounds import Bound, cheap_bound
+from controlplane.planner.strategies.fabric.parts_bound import divisions, parts_bound
 from controlplane.planner.topology import Topology
 
 PLANNED = 3  # placements to plan, beside the job's own
@@ -73,9 +72,9 @@ def placement_bound(topology: Topology, job: Job, on_workers: bool = False) -> B
     found = Bound(simple, "switches, the fastest servers and workers' links, wherever the parameter servers are")
     if everywhere.both_roles or not simple > 0:
         return found
-    together = rack_bound(topology, everywhere, simple, ingress_mbps=sum(fastest))
-    if together is not None and together < simple * (1 - 1e-6):
-        found = Bound(together, "links and switches of all racks together, wherever the parameter servers are")
+    together = parts_bound(topology, everywhere, simple, divisions(topology)[0], ingress_mbps=sum(fastest))
+    if together is not None and together.mbps < simple * (1 - 1e-6):
+        found = Bound(together.mbps, "links and switches of all racks together, wherever the parameter servers are")
     return found
 
 

@@ -13,7 +13,7 @@ its own over least-loaded shortest paths, as collective libraries do with their 
   from all roots over b, and send f to them over c: each set of nodes with a worker inside needs
   b(into it) + x(of it) >= f. The sets are found as minimum cuts (`_Forest`).
 
-`all_reduce_bound` (any_bound.py) is a bound that none of these can beat, nor any plan with any parameter servers.
+`all_reduce_bound` (fabric/bounds.py) is a bound that none of these can beat, nor any plan with any parameter servers.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ from controlplane.planner.plan.host_ways import HOST_WAYS
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.routing import Network, Router, Unreachable
 from controlplane.planner.strategies.deadline import deadline
-from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
-from controlplane.planner.strategies.fabric.cuts import Bound
+from controlplane.planner.strategies.fabric.bounds import UNITS, Bound, all_reduce_bound, senders_side
 from controlplane.planner.strategies.fabric.equivalent import merge_equivalent
-from controlplane.planner.strategies.fabric.minimum_cuts import UNITS, senders_side
 from controlplane.planner.strategies.solver import Program
 from controlplane.planner.topology import Topology
 

@@ -1,41 +1,36 @@
 """Upper bounds of the sending rate that cost next to nothing, for any scheme, single- or multi-level, split or not.
 
-The evaluator's bound looks at switches, parameter servers and workers' links. Where the links between switches are the
-bottleneck, a cut gives a lower one. For a set of switches with their servers, W_i workers inside and W_o outside, let i
-and o be the rates of the trees with roots inside and outside, f = i + o, and a_i, a_o, b_i, b_o what these use of the
-switches' capacities inside (a) and outside (b). Of W streams a switch that adds n takes n - 1 <= n (1 - 1/W) away, so
-
-    out of the set  W_i o - a_o (1 - 1/W_i) + [results] i <= U_out       o + [results] i <= U_out
-    into it         W_o i - b_i (1 - 1/W_o) + [results] o <= U_in        i + [results] o <= U_in
-    at its roots    W i - (a_i + b_i) (1 - 1/W) <= B_in                  i <= B_in       (and outside with o)
-    capacities      a_i + a_o <= C_in, b_i + b_o <= C_out
-
-(only streams that carry something from inside count on the way out, and two of these meet only inside before they leave
-for the first time; likewise on the way in). The sets are racks, and the parts that stay connected once the switches
-farthest from servers are left out: in a fat-tree, pods. `rack_bound` looks at all racks at once.
+The evaluator's bound looks at switches, parameter servers and workers' links. Where links between switches are the
+bottleneck, two further bounds say more: that of every all-reduce among the workers, of whatever kind
+(`all_reduce_bound`), and those of the network's parts (parts_bound.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from controlplane.planner.evaluate import bound
 from controlplane.planner.job import Job
 from controlplane.planner.plan.separated import separated
-from controlplane.planner.strategies.fabric.any_bound import all_reduce_bound
-from controlplane.planner.strategies.fabric.cuts import Bound, Cut, cuts
-from controlplane.planner.strategies.fabric.rack_bound import rack_bound
-from controlplane.planner.strategies.solver import Program
+from controlplane.planner.strategies.fabric.parts_bound import Bound, divisions, parts, parts_bound
 from controlplane.planner.topology import Topology
+
+if TYPE_CHECKING:  # importing SciPy takes 0.4 s: only code that searches for cuts does
+    from scipy.sparse import csr_matrix
 
 SMALL = 1e-9  # relative error of rounding
 SOLVED = 1e-6  # relative error to which a program of some thousand rows is solved
-ENOUGH = 1e6  # a capacity that counts as unlimited, in units of the evaluator's bound
+UNITS = 1_000_000  # units of a rate, as SciPy's flows are whole numbers
+MOST_WORK = 50_000  # racks with workers x links up to which minimum cuts are searched, which takes 0.1 s
 
 
 _known: ContextVar[Bound | None] = ContextVar("known bound", default=None)
@@ -54,9 +49,9 @@ def bounded_by(known: Bound) -> Iterator[None]:
 
 
 def cheap_bound(topology: Topology, job: Job) -> Bound:
-    """Return the least of the bound that is known (`bounded_by`), the evaluator's bound, that of any all-reduce, those
-    of the cuts, and that of all racks together. Where hosts have several roles, the cuts are those of the network in
-    which these are taken apart, and the bound of all racks together is computed in both networks.
+    """Return the least of the bound that is known (`bounded_by`), the evaluator's bound, that of any all-reduce, and
+    those of the network's parts. Where hosts have several roles, these are computed in the network in which such hosts
+    are taken apart, too.
     """
     return _cheap_bound(topology, job, _known.get())
 
@@ -66,25 +61,20 @@ def _cheap_bound(topology: Topology, job: Job, known: Bound | None) -> Bound:
     """Return what `cheap_bound` does; it is kept, since a search asks for it again and again, for the same network and
     job.
     """
-    parts = separated(topology, job)
     best = Bound(bound(topology, job), "switches, parameter servers and workers' links")
     if known is not None:
         best = _less(known, best, SMALL)
     if best.mbps <= 0:
         return best
     best = _less(all_reduce_bound(topology, job), best, SMALL)
-    if parts is None:
-        best = _of_cuts(topology, job, best)
-    else:
-        inner = _of_cuts(parts.topology, parts.job, Bound(bound(parts.topology, parts.job), best.what))
-        best = _less(Bound(inner.mbps, parts.words(inner.what)), best, SMALL)
-    together = rack_bound(topology, job, best.mbps) if best.mbps > 0 else None
-    if together is not None:
-        best = _less(Bound(together, "links and switches of all racks together"), best, SOLVED)
-    if parts is not None and best.mbps > 0:
-        together = rack_bound(parts.topology, parts.job, best.mbps)
-        if together is not None:
-            best = _less(Bound(together, "links and switches of all hosts and racks together"), best, SOLVED)
+    apart = separated(topology, job)
+    if apart is not None:
+        best = _less(Bound(bound(apart.topology, apart.job), best.what), best, SMALL)
+    for network, own in ((topology, job), *([(apart.topology, apart.job)] if apart is not None else [])):
+        for division in divisions(network):
+            found = parts_bound(network, own, best.mbps, division) if best.mbps > 0 else None
+            if found is not None:
+                best = _less(Bound(found.mbps, apart.words(found.what) if apart else found.what), best, SOLVED)
     return best
 
 
@@ -93,68 +83,92 @@ def _less(found: Bound, best: Bound, rounding: float) -> Bound:
     return found if found.mbps < best.mbps * (1 - rounding) else best
 
 
-def _of_cuts(topology: Topology, job: Job, best: Bound) -> Bound:
-    """Return the least of the cuts' bounds and of `best`, which is a bound of this network."""
-    scale = bound(topology, job)
-    if scale <= 0:
+def all_reduce_bound(topology: Topology, job: Job) -> Bound:
+    """Return a bound in Mbit/s of any all-reduce among the job's workers over these links, with the job's parameter
+    servers and the switches to help, whichever nodes add and wherever results are made.
+
+    Each worker and each set of nodes with workers inside and outside (racks, and larger parts) sends at least f
+    and gets at least f. Of the W - 1 additions of W gradients a switch makes n - 1 <= n (1 - 1/W) with n of its
+    capacity; a host takes a stream in for each that it makes, and W - 1 workers take the result in beside it: 2 (W - 1)
+    f <= what all hosts take in + sum_v C_v (1 - 1/W). Where the network is not too large, every set of nodes is looked
+    at, by minimum cuts between workers. Where the topology does not count results on links, all workers together send
+    (W - 1) f.
+    """
+    workers = len(job.workers)
+    hosts = dict.fromkeys((*job.workers, *job.parameter_servers, *topology.adding_servers))
+
+    def comes(node: str) -> float:
+        return sum(topology.residual_bandwidth_mbps(u, node) for u in topology.graph.predecessors(node))
+
+    def goes(node: str) -> float:
+        return sum(topology.residual_bandwidth_mbps(node, v) for v in topology.graph.successors(node))
+
+    counted = topology.results_on_links
+    nic = min(min(goes(w), comes(w)) if counted else goes(w) for w in job.workers)
+    best = Bound(nic, "workers' links: no all-reduce of any kind is faster")
+    if workers < 2:
         return best
-    everything = sum(topology.residual_aggregation_mbps(v) for v in topology.switches)
-    ingress = sum(topology.residual_ingress_mbps(s) for s in job.parameter_servers)
-    for cut in cuts(topology, job):
-        if not cut.workers and not cut.roots:
-            continue
-        program = _Program(topology, job, cut, scale, (everything, ingress))
-        # Without roots inside, the bound has a closed form.
-        found = program.closed() if not cut.roots else program.solve()
-        best = _less(Bound(found, f"links of {cut.name}"), best, SMALL)
+    if not counted:  # A worker need not send what is added at itself, which for all workers together is f.
+        best = replace(best, mbps=sum(map(goes, job.workers)) / (workers - 1))
+    else:
+        added = sum(topology.residual_aggregation_mbps(v) for v in topology.switches) * (1 - 1 / workers)
+        together = (sum(map(comes, hosts)) + added) / (2 * (workers - 1))
+        if together < best.mbps:
+            best = Bound(together, "all hosts' links and switches: no all-reduce of any kind is faster")
+        for division in divisions(topology):
+            for name, part in parts(topology, job, division).items():
+                if 0 < part.workers < workers and min(part.out, part.into) < best.mbps:
+                    best = Bound(min(part.out, part.into), f"links around {name}: no all-reduce of any kind is faster")
+        least = _least_cut(topology, job.workers)
+        if least < best.mbps * (1 - SMALL):
+            best = Bound(least, "links between two parts of the network: no all-reduce of any kind is faster")
     return best
 
 
-class _Program:
-    """The rows of the module's text for one cut, in units of the evaluator's bound. `all_take` has the aggregation
-    capacity of all switches and the ingress of all roots.
+@lru_cache(maxsize=16)
+def _least_cut(topology: Topology, workers: tuple[str, ...]) -> float:
+    """Return the least Mbit/s that can leave any set of nodes with workers inside and outside; infinity where the
+    network is too large to find it.
+
+    Such a set separates the first worker from some other one, so it is found by flows from and to the first. Of the
+    workers that hang on one switch only, one is looked at: a set of such a worker alone is left over its own link.
     """
+    ends: dict[str, str] = {}
+    for worker in workers:
+        near = topology.neighbours(worker)
+        ends.setdefault(near[0] if len(near) == 1 else worker, worker)
+    if len(ends) < 2 or len(ends) * len(topology.links) > MOST_WORK:
+        return math.inf
+    from scipy.sparse import csr_matrix  # takes 0.4 s to import, and large networks do not need it
+    from scipy.sparse.csgraph import maximum_flow
 
-    def __init__(self, topology: Topology, job: Job, cut: Cut, scale: float, all_take: tuple[float, float]) -> None:
-        everything, ingress = all_take
+    index = {node: i for i, node in enumerate(topology.nodes)}
+    capacity = np.array([topology.residual_bandwidth_mbps(u, v) for u, v in topology.links])
+    pairs = np.array([(index[u], index[v]) for u, v in topology.links])
+    switches = np.array([topology.kind(u) == topology.kind(v) == "switch" for u, v in topology.links])
+    scale = float(capacity[switches].max()) if switches.any() else 0.0  # rate of the fastest link that can matter
+    if scale <= 0:
+        return math.inf
+    whole = np.minimum(np.ceil(capacity / scale * UNITS), UNITS * len(pairs)).astype(np.int32)
+    graph = csr_matrix((whole, (pairs[:, 0], pairs[:, 1])), shape=(len(index), len(index)))
+    first, *others = (index[node] for node in ends)
+    least = math.inf
+    for other in others:
+        for source, target in ((first, other), (other, first)):
+            inside = np.zeros(len(index), dtype=bool)
+            inside[senders_side(graph, maximum_flow(graph, source, target).flow, source)] = True
+            least = min(least, float(capacity[inside[pairs[:, 0]] & ~inside[pairs[:, 1]]].sum()))
+    return least
 
-        def units(mbps: float) -> float:
-            return min(mbps / scale, ENOUGH)
 
-        self.cut, self.scale = cut, scale
-        self.workers, self.inside = len(job.workers), cut.workers
-        self.outside = self.workers - self.inside
-        self.results = topology.results_on_links
-        self.added_in = units(cut.aggregation)
-        self.added_out = ENOUGH if everything == np.inf else units(max(0.0, everything - cut.aggregation))
-        self.roots_in, self.roots_out = units(cut.ingress), units(max(0.0, ingress - cut.ingress))
-        self.others = len(job.parameter_servers) - cut.roots
-        self.out, self.into = units(cut.out), units(cut.into)
+def senders_side(graph: csr_matrix, flow: csr_matrix, source: int) -> NDArray[np.int32]:
+    """Return the nodes to which more can flow from `source`; all links out of this set are full. `graph` has capacities
+    in whole numbers, `flow` a maximum flow in it from `source` (`scipy.sparse.csgraph.maximum_flow`).
+    """
+    from scipy.sparse.csgraph import breadth_first_order
 
-    def closed(self) -> float:
-        """Return the bound where no root is inside."""
-        own = self.inside
-        most = min(self.out, (self.out + self.added_in * (1 - 1 / own)) / own, 1.0)
-        return self.scale * (min(most, self.into) if self.results else most)
-
-    def solve(self) -> float:
-        inside, outside = self.inside, self.outside
-        i, o, a_i, a_o, b_i, b_o = range(6)  # columns
-        program = Program("a cut's bound", presolve=False)
-        free = [1.0, 1.0 if self.others else 0.0, *[ENOUGH] * 4]
-        program.add_columns([-1.0, -1.0, 0.0, 0.0, 0.0, 0.0], 0.0, free)
-        back_out, back_in = float(self.results and outside > 0), float(self.results and inside > 0)
-        for mine, used, workers, other, counted, capacity in (
-            (o, a_o, inside, i, back_out, self.out),
-            (i, b_i, outside, o, back_in, self.into),
-        ):
-            if workers:
-                program.add_row([mine, used, other], [workers, -(1 - 1 / workers), counted], upper=capacity)
-            program.add_row([mine, other], [float(workers > 0), counted], upper=capacity)
-        whole = 1 - 1 / self.workers
-        for root_side, both, ingress in ((i, (a_i, b_i), self.roots_in), (o, (a_o, b_o), self.roots_out)):
-            program.add_row([root_side, *both], [self.workers, -whole, -whole], upper=ingress)
-            program.add_row([root_side], [1.0], upper=ingress)
-        program.add_row([a_i, a_o], [1.0, 1.0], upper=self.added_in)
-        program.add_row([b_i, b_o], [1.0, 1.0], upper=self.added_out)
-        return -program.solve().objective * self.scale
+    left = graph - flow
+    left.data[left.data < 0] = 0
+    left.eliminate_zeros()
+    reached: NDArray[np.int32] = breadth_first_order(left, source, return_predecessors=False)
+    return reached
