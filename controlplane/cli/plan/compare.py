@@ -29,7 +29,8 @@ from controlplane.planner.plan.limits import held
 from controlplane.planner.plan.planning import ERRORS, solve, timed
 from controlplane.planner.plan.weakened import Kept, kept, on_whole_links, with_headroom
 from controlplane.planner.strategies import STRATEGIES
-from controlplane.planner.strategies.fabric.bounds import Bound, cheap_bound
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.parts_bound import Bound
 from controlplane.planner.strategies.fabric.prove import closer_bound, proven_bound
 from controlplane.planner.topology import Topology
 from p4src.protocol import PROTOCOL

@@ -22,8 +22,8 @@ from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.planning import ERRORS, searching, timed
 from controlplane.planner.strategies import Strategy, get_strategy
 from controlplane.planner.strategies.deadline import deadline
-from controlplane.planner.strategies.fabric.bounds import Bound, cheap_bound
-from controlplane.planner.strategies.fabric.parts_bound import divisions, parts_bound
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.parts_bound import Bound, divisions, parts_bound
 from controlplane.planner.topology import Topology
 
 PLANNED = 3  # placements to plan, beside the job's own

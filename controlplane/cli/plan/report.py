@@ -13,7 +13,8 @@ from controlplane.planner.plan.cost import Cost, Windows, cost_of, packets
 from controlplane.planner.plan.host_collectives import MORE_SERVERS, HostRow, row_json
 from controlplane.planner.plan.limits import held, undeployable, unfit_for
 from controlplane.planner.plan.model import Plan
-from controlplane.planner.strategies.fabric.bounds import Bound, all_reduce_bound, cheap_bound
+from controlplane.planner.strategies.fabric.bounds import all_reduce_bound, cheap_bound
+from controlplane.planner.strategies.fabric.parts_bound import Bound
 from controlplane.planner.topology import Topology
 from p4src.protocol import MAX_WORKERS
 

@@ -34,8 +34,9 @@ from controlplane.planner.plan.host_ways import HOST_WAYS
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.routing import Network, Router, Unreachable
 from controlplane.planner.strategies.deadline import deadline
-from controlplane.planner.strategies.fabric.bounds import UNITS, Bound, all_reduce_bound, senders_side
+from controlplane.planner.strategies.fabric.bounds import UNITS, all_reduce_bound, senders_side
 from controlplane.planner.strategies.fabric.equivalent import merge_equivalent
+from controlplane.planner.strategies.fabric.parts_bound import Bound
 from controlplane.planner.strategies.solver import Program
 from controlplane.planner.topology import Topology
 

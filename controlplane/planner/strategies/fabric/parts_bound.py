@@ -134,7 +134,7 @@ def parts_bound(
     mbps, fullest = program.solve()
     name = next((name for name, part in found.items() if part == fullest), "")
     kind = "rack" if all(v == first for v, first in division.items()) else "part around"
-    return Bound(mbps * scale, f"links and switches together, most those of {kind} {name}" if name else "switches")
+    return Bound(mbps * scale, f"links of {kind} {name}, and switches" if name else "switches of all parts")
 
 
 def _home(topology: Topology, node: str, division: Division) -> str:

@@ -14,11 +14,12 @@ from controlplane.planner.plan.separated import separated
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import prepare
 from controlplane.planner.strategies.deadline import OutOfTime, limited_time
-from controlplane.planner.strategies.fabric.bounds import Bound, cheap_bound
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.column_bound import column_bound
 from controlplane.planner.strategies.fabric.column_generation import End, generate
 from controlplane.planner.strategies.fabric.equivalent import merge_equivalent
 from controlplane.planner.strategies.fabric.inart import inart, searched
+from controlplane.planner.strategies.fabric.parts_bound import Bound
 from controlplane.planner.strategies.solver import SolverError
 from controlplane.planner.topology import Topology
 
