@@ -187,18 +187,17 @@ class _Program:
         self.ends: list[tuple[int, float]] = []  # what reaches the roots of a part, and how many such parts there are
         self.links_of: dict[int, Part] = {}  # by row about the links of a part
         everywhere = 1 - 1 / workers
-        parts: list[tuple[Part, int, int]] = [(part, many, r) for r, (part, many) in enumerate(rooted.items())]
-        parts += [(part, many, -1) for part, many in plain.items()]
-        rates = [self.column(-float(many), upper=1.0) for many in rooted.values()]
-        everything = [(rate, float(many)) for rate, many in zip(rates, rooted.values(), strict=True)]
-        streams: list[list[tuple[int, float]]] = [[] for _ in rooted]  # into the core, of the trees of one part's roots
-        outside: list[list[tuple[int, float]]] = [[] for _ in rooted]  # what these use of capacities of other parts
-        entering: list[int] = []  # streams into the part of the roots
+        parts = [(*each, r) for r, each in enumerate(rooted.items())] + [(*each, -1) for each in plain.items()]
+        self.rates = [self.column(-float(many), upper=1.0) for many in rooted.values()]
+        everything = [(rate, float(many)) for rate, many in zip(self.rates, rooted.values(), strict=True)]
+        # Of the trees of one part's roots: the streams into the core, and what they use of other parts' capacities.
+        self.streams, self.outside = ([list[tuple[int, float]]() for _ in rooted] for _ in range(2))
+        self.entering: list[int] = []  # streams into the part of the roots
         sending = sum(many for part, many, _ in parts if part.workers)
         for part, many, own in parts:
             out, into, used = (list[tuple[int, float]]() for _ in range(3))
             hosts = _Hosts(self, part)
-            for r, (rate, rooting) in enumerate(zip(rates, rooted.values(), strict=True)):
+            for r, (rate, rooting) in enumerate(zip(self.rates, rooted.values(), strict=True)):
                 # (whether the roots are in this part, of how many parts' roots that is so, for how many parts of these)
                 pairs = [(False, rooting, many)] if r != own else [(True, 1, 1), (False, many - 1, many - 1)]
                 for here, classes, alike in pairs:
@@ -207,18 +206,18 @@ class _Program:
                     x, y, c, s = (self.column() for _ in range(4))
                     for entries, column in ((out, y), (into, x), (used, c)):
                         entries.append((column, float(classes)))
-                    streams[r] += [(y, float(alike)), (x, -float(alike))]
+                    self.streams[r] += [(y, float(alike)), (x, -float(alike))]
                     taken, capacities = hosts.take(float(classes))
                     if here:
-                        entering.append(x)
+                        self.entering.append(x)
                     else:
-                        outside[r] += [(column, float(alike)) for column in (c, *capacities)]
+                        self.outside[r] += [(column, float(alike)) for column in (c, *capacities)]
                     self.row([(s, 1.0), (c, -everywhere), *taken], upper=0.0)
                     come = [(rate, float(part.workers)), (x, 1.0)]
+                    by_switches = [([(s, 1.0), *taken], [c])] if taken else []
                     for least in {part.workers, part.workers + (here and part.workers < workers)}:
-                        self.saves([(s, 1.0)], [c, *capacities], rate, come, least=least)
-                        if taken:
-                            self.saves([(s, 1.0), *taken], [c], rate, come, least=least)
+                        for saved, by in (([(s, 1.0)], [c, *capacities]), *by_switches):
+                            self.saves(saved, by, rate, come, least=least)
                     balance = [(y, 1.0), (rate, -float(part.workers)), (x, -1.0), (s, 1.0)]
                     if here:
                         e = self.column(upper=part.intake if part.both else part.ingress)
@@ -241,18 +240,23 @@ class _Program:
                 self.row(_merged(crossed), upper=most)
             self.row(used, upper=part.aggregation)
             hosts.close(everything if results else [])
+        self.add_core(workers, rooted, sending, core, few=len(parts) * len(rooted) <= FEW_PAIRS)
+
+    def add_core(self, workers: int, rooted: Counter[Part], sending: int, core: float, *, few: bool) -> None:
+        """Add the rows of the core, which adds `core`, and, where there are `few` pairs of parts, those of m."""
         added = []
-        roots = zip(rates, rooted.items(), streams, outside, entering, strict=True)
-        for rate, (part, many), entries, away, x in roots:
+        for rate, (part, many), streams, outside, x in zip(
+            self.rates, rooted.items(), self.streams, self.outside, self.entering, strict=True
+        ):
             c, s = (self.column() for _ in range(2))
             added.append((c, float(many)))
-            self.row([(s, 1.0), (c, -everywhere)], upper=0.0)
-            self.row([*entries, (s, -1.0)], 0.0, 0.0)
-            come = [entry for entry in entries if entry[1] > 0]
+            self.row([(s, 1.0), (c, 1 / workers - 1)], upper=0.0)
+            self.row([*streams, (s, -1.0)], 0.0, 0.0)
+            come = [entry for entry in streams if entry[1] > 0]
             self.saves([(s, 1.0)], [c], rate, come, least=sending - bool(part.workers))
-            if (others := workers - part.workers) > 0 and len(parts) * len(rooted) <= FEW_PAIRS:
-                used = [(column, (1 - 1 / others) * alike) for column, alike in (*away, (c, 1.0))]
-                self.row([(x, 1.0), *used, (rate, -float(others))], lower=0.0)
+            if few and (elsewhere := workers - part.workers) > 0:
+                used = [(column, (1 - 1 / elsewhere) * alike) for column, alike in (*outside, (c, 1.0))]
+                self.row([(x, 1.0), *used, (rate, -float(elsewhere))], lower=0.0)
         self.row(added, upper=core)
 
     def saves(
