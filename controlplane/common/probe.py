@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from controlplane.common.data_interface import UDP_GRO, UDP_SEGMENT
@@ -120,37 +120,28 @@ def super_frames() -> None:
             raise Unable(f"8 packets came as {taken} bytes, not as one message of 8000")
 
 
-def tbf() -> None:
-    command(
-        "tc", "qdisc", "add", "dev", "doctor0", "root", "tbf", "rate", "10mbit", "burst", "256kb", "latency", "50ms"
-    )
-    command("tc", "qdisc", "del", "dev", "doctor0", "root")
+def queue(*words: str, of: Sequence[str] = ()) -> Callable[[], None]:
+    """Return a function that tries to give an interface this queue, with a class `of` it."""
+
+    def attempt() -> None:
+        command("tc", "qdisc", "add", "dev", "doctor0", "root", *words)
+        if of:
+            command("tc", "class", "add", "dev", "doctor0", *of)
+        command("tc", "qdisc", "del", "dev", "doctor0", "root")
+
+    return attempt
 
 
-def htb() -> None:
-    command("tc", "qdisc", "add", "dev", "doctor0", "root", "handle", "5:0", "htb", "default", "1")
-    command("tc", "class", "add", "dev", "doctor0", "parent", "5:0", "classid", "5:1", "htb", "rate", "10mbit")
-    command("tc", "qdisc", "del", "dev", "doctor0", "root")
-
-
-def netem() -> None:
-    command("tc", "qdisc", "add", "dev", "doctor0", "root", "netem", "delay", "1ms")
-    command("tc", "qdisc", "del", "dev", "doctor0", "root")
-
-
-def mnexec() -> None:
-    command("mnexec", "-n", "true")
-
-
-ABILITIES: dict[str, Callable[[], None]] = {
+HTB = ("parent", "5:0", "classid", "5:1", "htb", "rate", "10mbit")
+ABILITIES: dict[str, Callable[[], object]] = {
     "network namespaces": enter_namespace,
     "veth pairs": veth,
     "raw sockets (AF_PACKET)": packet_socket,
     "super-frames over UDP": super_frames,
-    "rate limits (tbf)": tbf,
-    "rate limits (htb)": htb,
-    "netem": netem,
-    "Mininet's mnexec": mnexec,
+    "rate limits (tbf)": queue("tbf", "rate", "10mbit", "burst", "256kb", "latency", "50ms"),
+    "rate limits (htb)": queue("handle", "5:0", "htb", "default", "1", of=HTB),
+    "netem": queue("netem", "delay", "1ms"),
+    "Mininet's mnexec": lambda: command("mnexec", "-n", "true"),
 }
 
 

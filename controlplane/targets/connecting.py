@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
+
+import grpc
 
 from controlplane.common.rpc.tls import Tls
 from controlplane.targets.base import Change, InstallError, NotPrimary, TargetError, UpdateFailure
@@ -105,6 +107,14 @@ class SessionTarget(ABC, Generic[SessionT]):
                 if index < len(batch)
             ]
             raise InstallError(self.name, failures, of) from None
+
+
+def explain(error: grpc.RpcError, where: str, doing: str, hints: Mapping[grpc.StatusCode, str]) -> TargetError:
+    """Return a gRPC error as a TargetError that names the switch and what was being done. `hints` say what to check,
+    by code."""
+    code, details = error.code(), (error.details() or "").strip()
+    hint = {grpc.StatusCode.DEADLINE_EXCEEDED: "it did not answer in time", **hints}.get(code, "")
+    return TargetError(f"{where}: {doing} failed: {code.name}: {details}" + (f" ({hint})" if hint else ""))
 
 
 def connect_within(timeout: float, attempt: Callable[[float], SessionT]) -> SessionT:

@@ -275,27 +275,31 @@ class Membership:
 
     def report(self, statistics: Mapping[str, float], trees: Sequence[pb.TreeReport] = ()) -> bool:
         """Send statistics. Return False where the controller cannot be reached now; the next report makes up for it."""
-        with self._lock:
-            stub, config = self._stub, self._running
-        if stub is None or config is None:
+        config = self._running
+        if config is None:
             return False
         request = pb.ReportRequest(node=config.node, epoch=config.epoch, statistics=statistics, trees=trees)
-        # ValueError means that the channel was closed in the meantime.
-        with contextlib.suppress(grpc.RpcError, ValueError):
-            stub.report(request, timeout=REPORT_SECONDS)
-            return True
-        return False
+        return self._send("report", request, REPORT_SECONDS)
 
     def report_update(self, report: pb.UpdateReport) -> None:
         """Report how far this agent is with a migration. Where the report is not delivered, the controller gives the
         migration up after a while."""
         report.agent = self.identity.agent
+        self._send("report_update", report, REPORT_SECONDS)
+
+    def _announce(self, failure: str) -> None:
+        self._send("leave", pb.LeaveRequest(agent=self.identity.agent, failure=failure), LEAVE_SECONDS)
+
+    def _send(self, method: str, request: Message, timeout: float) -> bool:
+        """Send a request over the stream's channel. Return False where the controller cannot be reached now."""
         with self._lock:
             stub = self._stub
         if stub is not None:
             # ValueError means that the channel was closed in the meantime.
             with contextlib.suppress(grpc.RpcError, ValueError):
-                stub.report_update(report, timeout=REPORT_SECONDS)
+                getattr(stub, method)(request, timeout=timeout)
+                return True
+        return False
 
     def rejoin(self, failure: str) -> None:
         """Give up the running epoch for all agents, and ask for a new one. `failure` is the reason, which the others
@@ -305,14 +309,6 @@ class Membership:
         with self._lock:
             if self._call is not None:
                 self._call.cancel()
-
-    def _announce(self, failure: str) -> None:
-        with self._lock:
-            stub = self._stub
-        if stub is not None:
-            # ValueError means that the channel was closed in the meantime.
-            with contextlib.suppress(grpc.RpcError, ValueError):
-                stub.leave(pb.LeaveRequest(agent=self.identity.agent, failure=failure), timeout=LEAVE_SECONDS)
 
     def close(self, announce: bool = True) -> None:
         """Leave the job. With `announce`, the controller is told that the agent is done, so that the other agents may

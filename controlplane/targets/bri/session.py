@@ -22,7 +22,7 @@ from controlplane.common.rpc.tls import switch_name
 from controlplane.targets.base import RPC_SECONDS, NotPrimary, Operation, SwitchAddress, TargetError
 from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Masked, Prefix, Step
 from controlplane.targets.bri.schema import Schema, Table
-from controlplane.targets.connecting import WriteRejected
+from controlplane.targets.connecting import WriteRejected, explain
 
 SUBSCRIBE_SECONDS = 3.0
 BIND_GRACE_SECONDS = 2.0
@@ -33,6 +33,12 @@ CONFIG_SECONDS = 30.0
 context."""
 
 ALL_PIPES = 0xFFFF
+
+HINTS = {
+    grpc.StatusCode.UNAVAILABLE: "bf_switchd is not running, or busy, or not at this address",
+    grpc.StatusCode.UNIMPLEMENTED: "is that a BRI server? P4Runtime has another port",
+}
+"""Hints about what to check, by gRPC's code."""
 
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 1 << 30),
@@ -199,7 +205,7 @@ class Session:
             except (AssertionError, grpc.RpcError) as error:
                 raise TargetError(f"{self.where} refused the bind to program {program}: {error}") from None
             if cause.code() != grpc.StatusCode.ALREADY_EXISTS:
-                raise explain(cause, self.where, f"the bind to program {program}")
+                raise explain(cause, self.where, f"the bind to program {program}", HINTS)
             if time.monotonic() + 0.1 > grace:
                 raise NotPrimary(
                     f"{self.where}: another client has program {program} ({cause.details()}); BRI gives a program to "
@@ -264,7 +270,7 @@ class Session:
             write(self._target, keys, datas, **options)
         except self.client.BfruntimeRpcException as error:
             failures = [(i, code_pb2.Code.Name(e.canonical_code), e.message) for i, e in error.sub_errors_get()]
-            raise WriteRejected(failures, str(explain(error.grpc_error_get(), self.where, "a write"))) from None
+            raise WriteRejected(failures, str(explain(error.grpc_error_get(), self.where, "a write", HINTS))) from None
         except (RuntimeError, AssertionError, ValueError, grpc.RpcError) as error:
             raise WriteRejected([], f"{self.where}: a write failed: {error}") from None
 
@@ -303,10 +309,10 @@ class Session:
             causes = "; ".join(
                 f"{code_pb2.Code.Name(e.canonical_code)}: {e.message}" for _, e in error.sub_errors_get()
             )
-            explained = explain(error.grpc_error_get(), self.where, doing)
+            explained = explain(error.grpc_error_get(), self.where, doing, HINTS)
             raise TargetError(f"{explained}{': ' + causes if causes else ''}") from None
         except grpc.RpcError as error:
-            raise explain(error, self.where, doing) from None
+            raise explain(error, self.where, doing, HINTS) from None
         except (RuntimeError, AssertionError, KeyError, ValueError) as error:
             if self.closed.is_set():
                 raise TargetError(f"{self.where}: {doing} failed: the connection is closed") from None
@@ -378,14 +384,3 @@ def _entry(table: Table, key: Mapping[str, Mapping[str, Any]], data: Mapping[str
         elif value is not None:
             values.append((name, value))
     return Entry(table.name, tuple(keys), data["action_name"], tuple(values))
-
-
-def explain(error: grpc.RpcError, where: str, doing: str) -> TargetError:
-    """Return a gRPC error as a TargetError that names the switch and what was being done."""
-    code, details = error.code(), (error.details() or "").strip()
-    hint = {
-        grpc.StatusCode.UNAVAILABLE: "bf_switchd is not running, or busy, or not at this address",
-        grpc.StatusCode.DEADLINE_EXCEEDED: "it did not answer in time",
-        grpc.StatusCode.UNIMPLEMENTED: "is that a BRI server? P4Runtime has another port",
-    }.get(code, "")
-    return TargetError(f"{where}: {doing} failed: {code.name}: {details}" + (f" ({hint})" if hint else ""))

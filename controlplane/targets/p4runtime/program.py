@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from google.protobuf import text_format
 
@@ -25,6 +26,7 @@ from controlplane.planner.frontpanel import FrontPanelPort
 from controlplane.targets.base import Change, Operation, TargetError
 from controlplane.targets.p4runtime.stubs import p4info_pb2, p4runtime_pb2
 
+Found = TypeVar("Found")
 LABEL_TABLE = "label_table"
 ROUTE_TABLE = "ipv4_table"
 BRIDGE_TABLE = "bridge_table"
@@ -91,19 +93,13 @@ class Program:
         )
 
     def table(self, name: str) -> p4info_pb2.Table:
-        if name not in self._tables:
-            raise ProgramMismatch(f"the program has no table {name!r}; it has {', '.join(sorted(self._tables))}")
-        return self._tables[name]
+        return _named(self._tables, name, "table")
 
     def action(self, name: str) -> p4info_pb2.Action:
-        if name not in self._actions:
-            raise ProgramMismatch(f"the program has no action {name!r}; it has {', '.join(sorted(self._actions))}")
-        return self._actions[name]
+        return _named(self._actions, name, "action")
 
     def counter(self, name: str) -> p4info_pb2.Counter:
-        if name not in self._counters:
-            raise ProgramMismatch(f"the program has no counter {name!r}; it has {', '.join(sorted(self._counters))}")
-        return self._counters[name]
+        return _named(self._counters, name, "counter")
 
     def has_counter(self, name: str) -> bool:
         return name in self._counters
@@ -287,6 +283,12 @@ class Program:
                 given = {param.param_id: int.from_bytes(param.value, "big") for param in entry.action.action.params}
                 return name, {param.name: given.get(param.id, 0) for param in action.params}
         raise ProgramMismatch(f"a table entry has action id {entry.action.action.action_id}, which the program lacks")
+
+
+def _named(there: Mapping[str, Found], name: str, what: str) -> Found:
+    if name not in there:
+        raise ProgramMismatch(f"the program has no {what} {name!r}; it has {', '.join(sorted(there))}")
+    return there[name]
 
 
 def _local(preamble: p4info_pb2.Preamble) -> str:

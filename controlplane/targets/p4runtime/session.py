@@ -16,13 +16,20 @@ from google.rpc import code_pb2, status_pb2
 from controlplane.common.rpc.channels import open_channel
 from controlplane.common.rpc.tls import Tls, switch_name
 from controlplane.targets.base import RPC_SECONDS, NotPrimary, TargetError
-from controlplane.targets.connecting import WriteRejected
+from controlplane.targets.connecting import WriteRejected, explain
 from controlplane.targets.p4runtime.stubs import p4runtime_pb2, p4runtime_pb2_grpc
 
 PIPELINE_SECONDS = 120.0
 """Deadline in seconds for loading a program: softswitch compiles it to native code the first time."""
 
 ARBITRATION_SECONDS = 5.0
+
+HINTS = {
+    grpc.StatusCode.UNAVAILABLE: "it is not running, or not at this address",
+    grpc.StatusCode.PERMISSION_DENIED: "another controller is primary",
+    grpc.StatusCode.NOT_FOUND: "is the device id right?",
+}
+"""Hints about what to check, by gRPC's code."""
 
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
@@ -165,7 +172,7 @@ class Session:
         """Return the error as a TargetError with this switch's name."""
         if not isinstance(error, grpc.RpcError):  # gRPC raises ValueError on a channel that is closed.
             return TargetError(f"{self.where}: {doing} failed: the connection is closed")
-        return explain(error, self.where, doing)
+        return explain(error, self.where, doing, HINTS)
 
     def write_batch(self, request: p4runtime_pb2.WriteRequest, timeout: float = RPC_SECONDS) -> None:
         """Send one Write, with this session's device and election id filled in. Raise WriteRejected where the switch
@@ -277,18 +284,6 @@ def ask(switch: str, address: str, device_id: int, timeout: float, tls: Tls | No
         except grpc.RpcError as error:
             # Some switches answer with this code if they run no program.
             if error.code() != grpc.StatusCode.FAILED_PRECONDITION:
-                raise explain(error, where, "asking") from None
+                raise explain(error, where, "asking", HINTS) from None
     cookie = config.cookie.cookie if config.HasField("cookie") else None
     return Answer(version, loaded=cookie is not None or config.p4info.ByteSize() > 0, cookie=cookie)
-
-
-def explain(error: grpc.RpcError, where: str, doing: str) -> TargetError:
-    """Return a gRPC error as a TargetError that names the switch and what was being done."""
-    code, details = error.code(), (error.details() or "").strip()
-    hint = {
-        grpc.StatusCode.UNAVAILABLE: "it is not running, or not at this address",
-        grpc.StatusCode.DEADLINE_EXCEEDED: "it did not answer in time",
-        grpc.StatusCode.PERMISSION_DENIED: "another controller is primary",
-        grpc.StatusCode.NOT_FOUND: "is the device id right?",
-    }.get(code, "")
-    return TargetError(f"{where}: {doing} failed: {code.name}: {details}" + (f" ({hint})" if hint else ""))
