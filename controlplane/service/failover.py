@@ -105,40 +105,44 @@ class Failover:
 
     def agent_lost(self, job: RunningJob, node: str, reason: str) -> None:
         """Handle the loss of a parameter server, or of a worker that the job can do without. Does not wait."""
-        self._take_soon(job, mending.AgentLost(node, reason))
+        threading.Thread(target=self._mend, args=(job, node, reason), name=f"mend-{job.name}", daemon=True).start()
 
-    def _take_soon(self, job: RunningJob, event: mending.Event) -> None:
-        threading.Thread(target=self._take, args=(job, event), name=f"mend-{job.name}", daemon=True).start()
-
-    def _take(self, job: RunningJob, event: mending.Event) -> None:
-        """Decide on an event about a lost agent, and carry out the actions that follow: others take over its part, and
-        operations under way are started again; or the job stops."""
-        for action in job.decide_on_loss(event, self._facts(job), time.monotonic()):
-            match action:
-                case Say(line, warn):
-                    self._log(warning(line) if warn else line)
-                case mending.DoWithout(nodes):
-                    job.do_without(nodes, Why.LOST)
-                case mending.UseAgain(nodes):
-                    job.use_again(nodes)
-                case mending.CountLoss(node):
-                    job.losses[node] += 1
-                case mending.FindPlan(crowded):
-                    self._take(job, self._find_plan(job, crowded))
-                case mending.TryAgain(seconds):
-                    timer = threading.Timer(seconds, self._take, [job, mending.TriedAgain()])
-                    timer.daemon = True
-                    timer.start()
-                case mending.GiveUp(reason):
-                    if self.state.jobs.runs(job):
-                        job.roster.give_up(reason)
-                case mending.TakeNext():
-                    self._take(job, mending.NextTurn())
+    def _mend(self, job: RunningJob, node: str, reason: str) -> None:
+        """Take the steps that core/mending.py decides on: others take over the lost agent's part, and operations under
+        way are started again; or the job stops."""
+        with job.mending:
+            began = time.monotonic()
+            steps = mending.mend(job.name, node, reason, self._facts(job))
+            step = next(steps, None)
+            if step is not None:
+                job.losses[node] += 1
+            while step is not None:
+                error = ""
+                match step:
+                    case mending.FindPlan(without, again, crowded):
+                        job.do_without(without, Why.LOST)
+                        job.use_again(again)
+                        error = self._find_plan(job, crowded, began)
+                    case mending.Wait(seconds, line):
+                        if line:
+                            self._log(line)
+                        time.sleep(seconds)
+                    case mending.Over(again, stopped, line):
+                        job.use_again(again)
+                        if stopped:
+                            self._log(warning(line))
+                        if stopped and self.state.jobs.runs(job):
+                            job.roster.give_up(stopped)
+                try:
+                    step = steps.send((error, self._facts(job)))
+                except StopIteration:
+                    return
 
     def _facts(self, job: RunningJob) -> mending.Facts:
         # A switch or link that an operator has disabled does not come back by itself.
         missing = self.state.switches.off() or any(why != Why.OPERATOR for why in self.state.off.values())
         return mending.Facts(
+            now=time.monotonic(),
             runs=not self._replanning.closed and self.state.jobs.runs(job),
             members=job.roster.members().keys(),
             lost=job.roster.state.lost(),
@@ -148,15 +152,16 @@ class Failover:
             missing=bool(missing),
         )
 
-    def _find_plan(self, job: RunningJob, crowded: bool) -> mending.PlanFound | mending.NoPlanFound:
-        began, before = job.mending.began, job.plan
+    def _find_plan(self, job: RunningJob, crowded: bool, began: float) -> str:
+        """Find a plan and migrate the job to it. Return why that failed, or ""."""
+        before = job.plan
         try:
             state, most = self.state.of(job), self._replanning.most_of(job)
             update = job.updater.update(state, wait=-1, most=most, crowded=crowded)
         except (UpdateError, TargetError, ValueError, OSError) as error:
-            return mending.NoPlanFound(str(error))
+            return str(error) or type(error).__name__
         except Exception as error:  # the job must not wait for ever, whatever the error
-            return mending.NoPlanFound(f"{type(error).__name__}: {error}")
+            return f"{type(error).__name__}: {error}"
         if update.changed:
             self._answers["agents gone on without"] += 1
             self._answers["operations done again"] += update.repeated[0]
@@ -164,7 +169,7 @@ class Failover:
             self._log(f"job {job.name}: {moved(before, update, time.monotonic() - began)}")
         if self._replanning.fair:
             self._replanning.soon()
-        return mending.PlanFound()
+        return ""
 
     def take_back(self, job: RunningJob, nodes: Sequence[str], why: str, instead_of: Sequence[str] = ()) -> None:
         """Use parameter servers again that were lost, in the place of those in `instead_of`."""

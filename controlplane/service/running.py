@@ -9,12 +9,11 @@ from collections.abc import Collection, Iterable, Iterator
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.plan import Plan
 from controlplane.planner.terms import USUAL, Terms
-from controlplane.service.core import mending
 from controlplane.service.core.disabled import Why
-from controlplane.service.core.mending import Mending
 from controlplane.service.core.state import NodeState, Refused
 from controlplane.service.roster import Roster
 from controlplane.service.state import Stored
+from controlplane.service.threads import InTurn
 from controlplane.service.update import Updater
 
 
@@ -34,9 +33,9 @@ class RunningJob:
         self.terms = terms
         self.ending = False  # it is being removed
         self.without: dict[str, Why] = {}  # agents without which its plans are made, and why
-        self._changing = threading.Lock()  # of `without` and `mending`
+        self._changing = threading.Lock()  # of `without`
         self.losses: Counter[str] = Counter()  # by node, how many times it was lost
-        self.mending = Mending(updater.job.name)  # what is being done about lost agents
+        self.mending = InTurn()  # held by whoever handles the loss of an agent, one at a time
         self.roster = roster
         self.updater = updater
         self.job_id = job_id
@@ -45,12 +44,6 @@ class RunningJob:
         """Return the job as it is now, for a controller that starts again."""
         running = self.updater.running
         return Stored(self.job_id, running.plan, running.deployment, self.terms, self.updater.job)
-
-    def decide_on_loss(self, event: mending.Event, facts: mending.Facts, now: float) -> list[mending.Action]:
-        """Return what is to be done about a lost agent after this event (core/mending.py)."""
-        with self._changing:
-            self.mending, done = mending.decide(self.mending, event, facts, now)
-            return done
 
     @property
     def servers(self) -> tuple[str, ...]:

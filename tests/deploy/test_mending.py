@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from controlplane.service.core import mending
-from controlplane.service.core.actions import Say
-from controlplane.service.core.mending import Facts, FindPlan, GiveUp, Mending, NoPlanFound, PlanFound, Stage, UseAgain
+from controlplane.service.core.mending import Facts, FindPlan, Over, Step, Wait, mend
 
-DOCS = Path(__file__).parents[2] / "docs" / "controller.md"
-THERE = Facts(runs=True, members=("w1", "w2", "ps2"), lost={"ps1": "gone"}, servers=("ps1", "ps2"))
-MOVES: set[tuple[str, str]] = set()
+THERE = Facts(100.0, runs=True, members=("w1", "w2", "ps2"), lost={"ps1": "gone"}, servers=("ps1", "ps2"))
+STOPS = "ps1 is gone; the job cannot go on without it: no way"
 
 
 class Job:
-    """A job that has lost an agent or switch. facts: what is true of it now."""
+    """A job that has lost an agent. facts: what is true of it now."""
 
-    def __init__(self, facts: Facts = THERE) -> None:
-        self.state, self.facts, self.now = Mending("one"), facts, 100.0
+    def __init__(self, facts: Facts = THERE, node: str = "ps1") -> None:
+        self.facts = facts
+        self.steps = mend("one", node, f"{node} is gone", facts)
+        self.first = next(self.steps, None)
 
-    def take(self, event: mending.Event) -> list[mending.Action]:
-        before = self.state.stage
-        self.state, done = mending.decide(self.state, event, self.facts, self.now)
-        if self.state.stage != before:
-            MOVES.add((before, self.state.stage))
-        return done
-
-    def lose(self, node: str = "ps1") -> list[mending.Action]:
-        return self.take(mending.AgentLost(node, f"{node} is gone"))
+    def take(self, error: str = "", seconds: float = 0.0) -> Step | None:
+        """Return the step after the last one, of which this came, and which has taken so many seconds."""
+        self.facts = replace(self.facts, now=self.facts.now + seconds)
+        try:
+            return self.steps.send((error, self.facts))
+        except StopIteration:
+            return None
 
 
 @pytest.fixture
@@ -40,62 +36,51 @@ def job() -> Job:
 
 
 def test_a_plan_without_the_lost_agent_is_made_at_once_and_the_agent_stays_out(job):
-    done = job.lose()
-    assert mending.DoWithout(("ps1",)) in done and done[-1] == FindPlan(crowded=False)
-    assert job.take(PlanFound()) == [] and job.state.stage == Stage.IDLE
+    assert job.first == FindPlan(("ps1", "ps1"), (), crowded=False)
+    assert job.take() is None
 
 
 def test_a_job_waits_half_a_minute_for_what_may_come_back(job):
     """A switch does not answer while a server is lost: the job is rerouted around the switch soon, or the switch is
     back.
     """
-    job.lose()
     job.facts = replace(THERE, missing=True)
-    done = job.take(NoPlanFound("no way"))
-    assert done == [Say("job one waits, to go on without ps1: no way"), mending.TryAgain(mending.AGAIN_SECONDS)]
-    while job.now < 129:
-        job.now += 1
-        assert job.take(mending.TriedAgain())[-1] == FindPlan(crowded=True)
-        assert job.take(NoPlanFound("no way")) == [mending.TryAgain(mending.AGAIN_SECONDS)], "that is said once"
-    job.now += 2
-    job.take(mending.TriedAgain())
-    *_, last = job.take(NoPlanFound("no way"))
-    assert last == GiveUp("ps1 is gone; the job cannot go on without it: no way")
-    assert job.state.stage == Stage.IDLE
+    line = "job one waits, to go on without ps1: no way"
+    assert job.take("no way") == Wait(mending.AGAIN_SECONDS, line)
+    while job.facts.now < 129:
+        step = job.take(seconds=1.0)
+        assert isinstance(step, FindPlan) and step.crowded
+        assert job.take("no way") == Wait(mending.AGAIN_SECONDS), "that is said once"
+    job.take(seconds=2.0)
+    assert job.take("no way") == Over(("ps1",), STOPS, "job one cannot go on without ps1: no way")
+    assert job.take() is None
 
 
 def test_job_with_nothing_missing_is_tried_twice_and_given_up(job):
-    job.lose()
-    assert job.take(NoPlanFound("full"))[-1] == mending.TryAgain(mending.AGAIN_SECONDS), "others may make room"
-    job.take(mending.TriedAgain())
-    done = job.take(NoPlanFound("full"))
-    assert UseAgain(("ps1",)) in done and isinstance(done[-1], GiveUp)
+    assert isinstance(job.take("no way"), Wait), "others may make room"
+    job.take()
+    step = job.take("no way")
+    assert isinstance(step, Over) and (step.again, step.reason) == (("ps1",), STOPS)
 
 
 def test_an_agent_that_is_back_meanwhile_is_used_again_without_a_stop(job):
-    job.lose()
     job.facts = replace(THERE, members=("w1", "w2", "ps1", "ps2"), lost={})
-    assert job.take(NoPlanFound("all stopped")) == [UseAgain(("ps1",))]
-    assert job.state.stage == Stage.IDLE
+    assert job.take("all stopped") == Over(("ps1",))
+    assert job.take() is None
 
 
-def test_second_loss_while_a_plan_is_made_waits_for_its_turn_and_is_planned_without_too(job):
-    job.lose("ps1")
-    assert job.lose("w2") == []
+def test_an_agent_that_is_lost_while_a_plan_is_made_is_planned_without_too(job):
     job.facts = replace(THERE, members=("w1", "ps2"), lost={"ps1": "gone", "w2": "gone"})
-    assert job.take(NoPlanFound("w2 is gone"))[0] == mending.DoWithout(("ps1", "w2"))
-    assert job.take(PlanFound()) == [mending.TakeNext()]
-    assert mending.DoWithout(("w2",)) in job.take(mending.NextTurn())
-    assert job.take(PlanFound()) == []
+    step = job.take("w2 is gone")
+    assert isinstance(step, FindPlan) and set(step.without) == {"ps1", "w2"}
+    assert job.take() is None
 
 
 def test_losses_that_go_on_are_planned_for_three_times_at_most(job):
-    job.lose("ps1")
     attempts = 1
     for node in ("w3", "w4", "w5", "w6"):
         job.facts = replace(job.facts, lost={**job.facts.lost, node: "gone"})
-        done = job.take(NoPlanFound(f"{node} is gone"))
-        if isinstance(done[-1], GiveUp):
+        if isinstance(job.take(f"{node} is gone"), Over):
             break
         attempts += 1
     assert attempts == mending.ATTEMPTS
@@ -103,22 +88,11 @@ def test_losses_that_go_on_are_planned_for_three_times_at_most(job):
 
 def test_servers_that_came_back_and_are_not_steady_are_used_when_none_else_is_left():
     """Item 6 of the issue: a server had joined again and was never used."""
-    job = Job(replace(THERE, members=("w1", "w2"), lost={"ps2": "gone"}, without={"ps1"}, waiting=("ps1",)))
-    assert UseAgain(("ps1",)) in job.lose("ps2")
+    facts = replace(THERE, members=("w1", "w2"), lost={"ps2": "gone"}, without={"ps1"}, waiting=("ps1",))
+    first = Job(facts, "ps2").first
+    assert isinstance(first, FindPlan) and first.again == ("ps1",)
 
 
-def test_job_that_is_being_removed_is_left_alone():
-    job = Job(replace(THERE, runs=False))
-    assert job.lose() == [] and job.state.stage == Stage.IDLE
-
-
-def test_stages_change_as_documented(job):
-    text = DOCS.read_text()
-    table = text[text.index("### A lost agent") :].split("\n## ")[0]
-    rows = set(re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|", table, re.MULTILINE))
-    job.lose()
-    job.take(NoPlanFound("no way"))
-    job.take(mending.TriedAgain())
-    job.take(PlanFound())
-    assert rows >= MOVES
-    assert {(str(before), str(after)) for before, after in MOVES} == rows
+def test_job_that_is_being_removed_or_whose_agent_is_back_is_left_alone():
+    assert Job(replace(THERE, runs=False)).first is None
+    assert Job(THERE, "ps2").first is None
