@@ -7,12 +7,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Concatenate, ParamSpec
 
 from controlplane.common.log_lines import warning
 from controlplane.planner.plan import Plan
 from controlplane.service.core import mending, parts
 from controlplane.service.core.actions import Say
 from controlplane.service.core.disabled import Why
+from controlplane.service.core.parts import Parts
 from controlplane.service.core.turns import SAME
 from controlplane.service.core.ways import Need
 from controlplane.service.network_state import NetworkState
@@ -21,6 +23,8 @@ from controlplane.service.replanning import Replanning
 from controlplane.service.running import RunningJob
 from controlplane.service.update import Update
 from controlplane.targets.base import TargetError
+
+Given = ParamSpec("Given")
 
 
 class Failover:
@@ -41,17 +45,19 @@ class Failover:
 
     # -- switches and links -----------------------------------------------------------------------------------------
 
-    def take(self, event: parts.Event) -> bool:
-        """Decide on an event about switches and links, and carry out the actions that follow. Return whether every job
-        was rerouted around what is disabled, where that was to be done."""
+    def take(
+        self, event: Callable[Concatenate[Parts, float, Given], parts.Decided], *args: Given.args, **more: Given.kwargs
+    ) -> bool:
+        """Decide on an event about switches and links (a function of core/parts.py), and carry out the actions that
+        follow. Return whether every job was rerouted around what is disabled, where that was to be done."""
         every = True
         with self.state.lock:
             before = self.state.off
-            self.state.parts, done = parts.decide(self.state.parts, event, time.monotonic())
+            self.state.parts, done = event(self.state.parts, time.monotonic(), *args, **more)
             off = {name: why for name, why in self.state.off.items() if before.get(name) != why}
             used = [name for name in before if name not in self.state.off]
             if off or used:
-                self.record(type(event).__name__, off, used)
+                self.record(event.__name__.title().replace("_", ""), off, used)
         for action in done:
             match action:
                 case Say(line, warn):
@@ -61,7 +67,7 @@ class Failover:
                 case parts.LeadAround(silent, again):
                     every = self.lead_around()
                     if silent:
-                        self.take(parts.LedAround(silent, every, self.needs(), again))
+                        self.take(parts.led_around, silent, every, self.needs(), again=again)
                 case parts.PlanSoon():
                     self._replanning.soon()
         return every
@@ -69,7 +75,7 @@ class Failover:
     def lose(self, causes: Mapping[str, str], why: Why) -> bool:
         """Disable what has failed: running jobs are rerouted around it, and then replanned. `causes` says by name what
         was seen."""
-        return self.take(parts.Failed(causes, why))
+        return self.take(parts.failed, causes, why)
 
     def needs(self) -> tuple[Need, ...]:
         """Return the servers of each job, which have to reach each other."""
@@ -78,7 +84,7 @@ class Failover:
     def look(self) -> None:
         """Tell the core that some time has passed."""
         if self.state.parts.off or self.state.parts.trust.probation:
-            self.take(parts.Looked(self.needs()))
+            self.take(parts.looked, self.needs())
 
     def lead_around(self) -> bool:
         """Reroute every job around what is disabled. Return whether that was done wherever it was needed."""

@@ -18,7 +18,7 @@ from controlplane.common.agentconfig import link_key
 from controlplane.planner.topology_cables import access, link_of
 from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
-from controlplane.service.core.parts import FoundSilent, PortsSeen, SwitchesSeen
+from controlplane.service.core.parts import found_silent, ports_seen, switches_seen
 from controlplane.service.culprits import Culprits
 from controlplane.service.hops import Entry, Hop, hops_of, packets
 from controlplane.service.keeper import read_each
@@ -84,7 +84,7 @@ class PortWatch(Periodic):
         asked = [keeper for keeper in keepers if keeper.ready and keeper.target.name not in self._silent]
         states, _ = read_each(asked, lambda target: target.read_ports(READ_PORTS_SECONDS))
         self._silent.update(name for name, (_, up) in states.items() if up is None)
-        self.network.failover.take(PortsSeen({name: up for name, (_, up) in states.items() if up}))
+        self.network.failover.take(ports_seen, {name: up for name, (_, up) in states.items() if up})
         if len(self._silent) == len(keepers):
             self.end()
 
@@ -125,7 +125,7 @@ class Watch(Periodic):
         ready = {name: keeper.ready for name, keeper in keepers.items()}
         timed_out = {name for name, keeper in keepers.items() if keeper.timed_out}
         prompt = {name: keeper.prompt for name, keeper in keepers.items() if ready[name]}
-        self.network.failover.take(SwitchesSeen(ready, timed_out, prompt))
+        self.network.failover.take(switches_seen, ready, timed_out, prompt)
         away, off = self.network.state.parts.trust.away, self.network.state.off
         asked_since = max((away[name] for name in timed_out if name in away and name not in off), default=-math.inf)
         for name, asked in prompt.items():
@@ -148,7 +148,7 @@ class Watch(Periodic):
                         switch, port = access(topology, node, near)
                         states.setdefault(switch, {})[port] = bool(up)
         if states:
-            self.network.failover.take(PortsSeen(states))
+            self.network.failover.take(ports_seen, states)
 
     def look_at_trees(self) -> None:
         """Follow the packets of stalled jobs, by the counters of switches, to the place where they are lost."""
@@ -185,7 +185,7 @@ class Watch(Periodic):
                 # Where no packet at all has moved since, the whole machine may be standing still.
                 if dead and any(count > last_but_one.get(entry, count) for entry, count in counted.items()):
                     self._followed.pop(job.name)
-                    self.network.failover.take(FoundSilent(tuple(sorted(dead))))
+                    self.network.failover.take(found_silent, sorted(dead))
                     continue
                 followed.pause = min(1.5 * followed.pause, FOLLOW_SLOWLY_SECONDS)
             while len(looks) > 3 and looks[-1][0] - looks[1][0] > FOLLOWED_AT_MOST_SECONDS:

@@ -21,7 +21,7 @@ from controlplane.planner.topology import Topology
 from controlplane.service.admission import MOST, STEADY, Admission, AdmissionControl
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.journal import Journal
-from controlplane.service.core.parts import Ordered
+from controlplane.service.core.parts import ordered
 from controlplane.service.core.state import Known
 from controlplane.service.entry_changes import EntryChange, between
 from controlplane.service.epochs import EpochStore
@@ -201,7 +201,7 @@ class Network:
         gone = [
             name for name in kept.kept_off if not layout.has(name)
         ]  # not in this topology, which may differ from the last one
-        self.failover.take(Ordered(tuple(name for name in kept.kept_off if name not in gone), ()))
+        self.failover.take(ordered, [name for name in kept.kept_off if name not in gone], ())
         if self.state.off:
             self.log(f"disabled as before, until replan --with: {', '.join(self.state.off)}")
         if gone:

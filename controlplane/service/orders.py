@@ -10,7 +10,7 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.plan.replan import difference
 from controlplane.planner.topology import Topology
 from controlplane.service.core.disabled import Why
-from controlplane.service.core.parts import Ordered
+from controlplane.service.core.parts import ordered
 from controlplane.service.next_plan import UpdateError
 from controlplane.service.residual import without
 from controlplane.service.running import JobsError, RunningJob
@@ -82,7 +82,7 @@ def replan(network: Network, order: Replan) -> Update:
             for job in concerned
         }
         if order.takes_effect:
-            network.failover.take(Ordered(tuple(order.off), tuple(order.restored)))
+            network.failover.take(ordered, order.off, order.restored)
             for job in jobs:
                 job.use_again(order.restored)
     if order.takes_effect:

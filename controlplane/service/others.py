@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from controlplane.service.core.others import Link, Others, OthersSeen, decide
+from controlplane.service.core.others import Link, Others, decide
 from controlplane.service.measure import Measurements
 from controlplane.service.network import Network
 from controlplane.service.threads import Periodic
@@ -44,11 +44,11 @@ class OtherTraffic(Periodic):
 
     def look(self) -> None:
         """Measure other traffic once."""
-        self.take(OthersSeen({link: flow.mbps for link, flow in self._measurements.read().others.items()}))
+        self.take({link: flow.mbps for link, flow in self._measurements.read().others.items()})
 
-    def take(self, seen: OthersSeen) -> None:
-        """Take a measurement. When plans leave another part of a link to others from now on, have all jobs
-        replanned."""
+    def take(self, seen: Mapping[Link, float]) -> None:
+        """Take a measurement, Mbit/s by link. When plans leave another part of a link to others from now on, have all
+        jobs replanned."""
         topology = self._network.topology
         rates = {link: topology.bandwidth_mbps(*link) for link in topology.links}
         self._state, changed = decide(self._state, seen, rates, self._clock())

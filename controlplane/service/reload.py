@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from controlplane.planner.topology import Topology, TopologyError
-from controlplane.service.core.parts import Relaid
+from controlplane.service.core.parts import relaid
 from controlplane.service.core.ways import link_name
 from controlplane.service.entry_changes import EntryChange
 from controlplane.service.network_state import layout_of
@@ -194,7 +194,7 @@ def _take(network: Network, topology: Topology) -> None:
     state = network.state
     with state.lock:
         declared = [name for name in state.bases if state.bases[name] is not network.topology]
-        network.failover.take(Relaid(layout_of(topology)))
+        network.failover.take(relaid, layout_of(topology))
         network.topology = state.topology = topology
         state.bases.clear()
         for job in network.jobs:

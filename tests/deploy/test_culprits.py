@@ -15,7 +15,7 @@ from controlplane.planner.job import Job, place_job
 from controlplane.planner.topology import Topology
 from controlplane.service import culprits
 from controlplane.service.core.disabled import Why
-from controlplane.service.core.parts import Mended
+from controlplane.service.core.parts import mended
 from controlplane.service.network import Network
 from controlplane.service.running import RunningJob
 from controlplane.service.suspicion import Group, Key, Suspect, Way, named, points_alone, suspects, ways_of
@@ -142,7 +142,7 @@ def test_switch_that_corrupts_is_kept_off_until_an_operator_takes_it_back(rig, c
     report(job, refused)
     network.watch.look()
     assert bad in network.network.state.off
-    network.network.failover.take(Mended((bad,), "an operator says so"))
+    network.network.failover.take(mended, (bad,), "an operator says so")
     clock.now += 1.0
     network.watch.culprits.look()
     assert not network.network.state.off, "what it did before says nothing any more"

@@ -10,7 +10,7 @@ from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.service.core import membership, trust
 from controlplane.service.core.disabled import Why
-from controlplane.service.core.parts import Mended
+from controlplane.service.core.parts import mended
 from controlplane.service.running import RunningJob
 from tests.deploy.agents import Agents
 
@@ -46,7 +46,7 @@ def test_server_that_came_back_while_a_worker_was_lost_and_a_switch_was_off_is_u
     running.roster.leave(agents.members["h3"])
     assert not running.roster.running
     rig.watch.look_at_lost_agents()
-    rig.network.failover.take(Mended(("s1",), "answering again"))
+    rig.network.failover.take(mended, ("s1",), "answering again")
     agents.join_again("h3")
     until(lambda: set(used(running)) == set(ROOTS), "h2 is used again")
     until(lambda: running.roster.running, "the job runs")

@@ -13,7 +13,7 @@ from controlplane.planner.job import Job
 from controlplane.service import failures
 from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
-from controlplane.service.core.parts import FoundSilent
+from controlplane.service.core.parts import found_silent
 from controlplane.service.core.ways import connected, only_ways
 from controlplane.service.network_state import layout_of
 from controlplane.service.running import RunningJob
@@ -84,7 +84,7 @@ def switches_of(running: RunningJob) -> set[str]:
 
 def test_link_that_was_silent_and_is_mended_carries_the_job_when_the_other_spine_dies(rig, running, clock):
     """In a network of two spines, link e1-s1 is down for 11 s; then s2 is killed."""
-    rig.network.failover.take(FoundSilent(("e1-s1",)))
+    rig.network.failover.take(found_silent, ("e1-s1",))
     assert "s1" not in switches_of(running)
     clock.now += 11.0
     rig.network.failover.look()
@@ -98,14 +98,14 @@ def test_link_that_was_silent_and_is_mended_carries_the_job_when_the_other_spine
 def test_a_broken_only_path_is_retried_every_few_seconds(rig, running, clock):
     rig.network.failover.lose({"s2": "switch s2 does not answer"}, Why.LOST)
     tries = []
-    rig.network.failover.take(FoundSilent(("e1-s1",)))
+    rig.network.failover.take(found_silent, ("e1-s1",))
     began = clock.now
     while clock.now < began + 30.0:
         clock.now += failures.LOOK_SECONDS
         rig.network.failover.look()
         if "e1-s1" not in rig.network.state.off:
             tries.append(clock.now - began)
-            rig.network.failover.take(FoundSilent(("e1-s1",)))  # The link is still down.
+            rig.network.failover.take(found_silent, ("e1-s1",))  # The link is still down.
     pauses = [after - before for before, after in zip([0.0, *tries], tries, strict=False)]
     assert max(pauses) <= trust.LONGEST_NO_WAY_SECONDS + 2 * failures.LOOK_SECONDS
     assert len(tries) >= 7

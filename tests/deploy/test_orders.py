@@ -19,7 +19,7 @@ from controlplane.planner.terms import Terms
 from controlplane.service import network, update
 from controlplane.service.admission import AdmissionControl
 from controlplane.service.core.disabled import Why
-from controlplane.service.core.parts import Mended
+from controlplane.service.core.parts import mended
 from controlplane.service.core.state import Phase
 from controlplane.service.residual import with_loads
 from controlplane.service.running import JobsError, RunningJob
@@ -137,7 +137,7 @@ def test_a_job_without_a_path_is_rerouted_as_soon_as_there_is_one(rig, monkeypat
     assert rig.network.failover.lose({others[0]: "it died"}, Why.SILENT)
     spines = dict.fromkeys([victim, *others[1:]], "it died")
     assert not rig.network.failover.lose(spines, Why.SILENT), "no spine is left"
-    rig.network.failover.take(Mended(tuple(others), "tried again"))
+    rig.network.failover.take(mended, tuple(others), "tried again")
     assert victim not in {node for tree in one.updater.plan.trees for flow in tree.flows for node in flow.route}
     assert rig.as_wanted()
 
@@ -335,7 +335,7 @@ def test_jobs_that_do_not_share_keep_their_plans_after_a_failure(rig):
     rig.network.failover.lose({"a1": "it died", "c2-a3": "nothing comes out"}, Why.SILENT)
     until(lambda: rig.network.answers["plans changed"] > 0 or rates(jobs) == given, "planned again")
     assert all(rate <= given[name] * (1 + 1e-6) for name, rate in rates(jobs).items())
-    rig.network.failover.take(Mended(("a1", "c2-a3"), "they are back"))
+    rig.network.failover.take(mended, ("a1", "c2-a3"), "they are back")
     until(lambda: rates(jobs) == pytest.approx(given, rel=1e-6), "each has what it had")
 
 

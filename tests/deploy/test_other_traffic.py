@@ -18,7 +18,7 @@ from controlplane.planner.evaluate import unit_loads
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.service.controller import other_traffic
-from controlplane.service.core.others import HOLD_SECONDS, SMOOTH_SECONDS, STEP, Others, OthersSeen, decide
+from controlplane.service.core.others import HOLD_SECONDS, SMOOTH_SECONDS, STEP, Others, decide
 from controlplane.service.measure import Measurements, OtherFlows, traffic
 from controlplane.service.others import OtherTraffic
 from controlplane.service.running import RunningJob
@@ -39,7 +39,7 @@ def after(state: Others, rates: list[float], now: float = 0.0) -> tuple[Others, 
     """Return the state after these rates of one link, one each LOOK seconds, and what was left to others each time."""
     left = []
     for number, mbps in enumerate(rates):
-        state, _ = decide(state, OthersSeen({LINK: mbps}), {LINK: RATE}, now + LOOK * number)
+        state, _ = decide(state, {LINK: mbps}, {LINK: RATE}, now + LOOK * number)
         left.append(state.used.get(LINK, 0.0))
     return state, left
 
@@ -64,9 +64,9 @@ def test_a_burst_changes_no_plan_and_a_link_that_is_not_measured_any_more_keeps_
     assert set(left) == {0.0}
     state, left = after(Others(0.25), [12.0] * 20)
     assert left[-1] == pytest.approx(12.0, abs=STEP * RATE)
-    state, changed = decide(state, OthersSeen({}), {LINK: RATE}, 1000.0)
+    state, changed = decide(state, {}, {LINK: RATE}, 1000.0)
     assert not changed and state.used[LINK] == left[-1]
-    state, _ = decide(state, OthersSeen({}), {}, 1002.0)
+    state, _ = decide(state, {}, {}, 1002.0)
     assert not state.used and not state.smoothed, "the link is gone from the network"
 
 
@@ -148,7 +148,7 @@ def looks(made: MemoryNetwork) -> Callable[[float], None]:
     def go_on(mbps: float) -> None:
         for _ in range(int(LONG / LOOK)):
             clock.now += LOOK
-            others.take(OthersSeen({LINK: mbps}))
+            others.take({LINK: mbps})
 
     return go_on
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,9 +43,9 @@ class Life:
     def off(self) -> dict[str, Why]:
         return dict(self.state.off)
 
-    def take(self, event: parts.Event) -> None:
+    def take(self, event: Callable[..., parts.Decided], *given: Any, **more: Any) -> None:
         before = self.state
-        self.state, done = parts.decide(before, event, self.now)
+        self.state, done = event(before, self.now, *given, **more)
         for name in {*before.off, *self.state.off}:
             move = str(before.off.get(name, "used")), str(self.state.off.get(name, "used"))
             if move[0] != move[1]:
@@ -54,7 +56,7 @@ class Life:
             elif isinstance(action, parts.PlanSoon):
                 self.planned += 1
             elif isinstance(action, parts.LeadAround) and action.silent:
-                self.take(parts.LedAround(action.silent, self.every(), NEEDS, action.again))
+                self.take(parts.led_around, action.silent, self.every(), NEEDS, again=action.again)
 
     def every(self) -> bool:
         return all(connected(LAYOUT, need.nodes, self.state.off) for need in NEEDS)
@@ -63,9 +65,9 @@ class Life:
         """Let time pass, with a check every half a second."""
         for _ in range(round(2 * seconds)):
             self.now += 0.5
-            self.take(parts.SwitchesSeen(dict(self.ready)))
-            self.take(parts.PortsSeen({v: dict(up) for v, up in self.up.items() if self.ready[v]}))
-            self.take(parts.Looked(NEEDS))
+            self.take(parts.switches_seen, dict(self.ready))
+            self.take(parts.ports_seen, {v: dict(up) for v, up in self.up.items() if self.ready[v]})
+            self.take(parts.looked, NEEDS)
 
     def plug(self, u: str, v: str, up: bool) -> None:
         self.up[u][LAYOUT.port(u, v)] = up
@@ -91,7 +93,7 @@ def test_switch_that_dies_is_out_and_back_when_it_has_answered_for_half_a_minute
 
 def test_a_mended_link_is_used_as_soon_as_it_is_the_only_path(life):
     """Item 8 of the issue: the job stood for 50 s."""
-    life.take(parts.FoundSilent(("e1-s1",)))
+    life.take(parts.found_silent, ("e1-s1",))
     life.second(11)
     assert life.off == {"e1-s1": Why.SILENT}, "there is another way"
     life.ready["s2"] = False
@@ -103,7 +105,7 @@ def test_a_mended_link_is_used_as_soon_as_it_is_the_only_path(life):
 def test_a_silent_only_path_is_retried_after_a_second_instead_of_a_minute(life):
     life.ready["s2"] = False
     life.second()
-    life.take(parts.FoundSilent(("e1-s1",)))
+    life.take(parts.found_silent, ("e1-s1",))
     assert life.off == {"s2": Why.LOST, "e1-s1": Why.SILENT}, "it has just been seen that it carries nothing"
     life.second(2)
     assert life.off == {"s2": Why.LOST}
@@ -122,16 +124,16 @@ def test_a_link_after_port_down_is_back_sooner_where_a_job_has_no_other_path(lif
 
 def test_maintenance_outlives_observations_of_the_switch(life):
     """A switch that was taken out and then restarts is not used again merely because it answers."""
-    life.take(parts.Ordered(("s1",), ()))
-    life.take(parts.Failed({"s1": "switch s1 does not answer"}, Why.LOST))
+    life.take(parts.ordered, ("s1",), ())
+    life.take(parts.failed, {"s1": "switch s1 does not answer"}, Why.LOST)
     life.second(2 * trust.STEADY_SECONDS)
     assert life.off == {"s1": Why.OPERATOR}
-    life.take(parts.Ordered((), ("s1",)))
+    life.take(parts.ordered, (), ("s1",))
     assert not life.off
 
 
 def test_a_corrupting_link_stays_disabled_though_a_job_has_no_other_path(life):
-    life.take(parts.Failed({"s1": "switch s1 corrupts"}, Why.CORRUPTS))
+    life.take(parts.failed, {"s1": "switch s1 corrupts"}, Why.CORRUPTS)
     life.ready["s2"] = False
     life.second(100)
     assert life.off == {"s1": Why.CORRUPTS, "s2": Why.LOST}
@@ -157,13 +159,13 @@ def test_reasons_change_as_documented_in_any_order_of_events():
                 u, v = part.split("-")
                 life.plug(u, v, random_.random() < 0.5)
             elif what == 2 and part not in life.off:
-                life.take(parts.FoundSilent((part,)))
+                life.take(parts.found_silent, (part,))
             elif what == 3:
-                life.take(parts.Failed({part: f"{part} corrupts"}, Why.CORRUPTS))
+                life.take(parts.failed, {part: f"{part} corrupts"}, Why.CORRUPTS)
             elif what == 4:
-                life.take(parts.Ordered((part,), ()))
+                life.take(parts.ordered, (part,), ())
             elif what == 5 and life.off:
-                life.take(parts.Ordered((), (random_.choice(sorted(life.off)),)))
+                life.take(parts.ordered, (), (random_.choice(sorted(life.off)),))
             else:
                 life.second(random_.choice([0.5, 2.0, 40.0]))
         seen |= life.moves

@@ -176,14 +176,14 @@ def test_what_has_gone_is_not_kept_off_and_nobody_looks_for_it():
     """An event about a switch that is no more, from a thread that looked before, is passed over."""
     layout = layout_of(THREE)
     state = replace(parts.Parts(layout), off={"e3": Why.LOST, "s1": Why.OPERATOR, "e3-s2": Why.SILENT})
-    state, _ = parts.decide(state, parts.Relaid(layout_of(TWO)), 0.0)
+    state, _ = parts.relaid(state, 0.0, layout_of(TWO))
     assert state.off == {"s1": Why.OPERATOR}
-    for event in (
-        parts.SwitchesSeen({"e3": False, "e1": True}),
-        parts.PortsSeen({"e3": {1: True}}),
-        parts.FoundSilent(("e3-s2",)),
+    for event, given in (
+        (parts.switches_seen, {"e3": False, "e1": True}),
+        (parts.ports_seen, {"e3": {1: True}}),
+        (parts.found_silent, ("e3-s2",)),
     ):
-        state, _ = parts.decide(state, event, 100.0)
+        state, _ = event(state, 100.0, given)
         assert state.off == {"s1": Why.OPERATOR}
 
 

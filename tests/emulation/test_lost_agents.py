@@ -12,7 +12,7 @@ import pytest
 from controlplane.planner.generators import leaf_spine
 from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
-from controlplane.service.core.parts import Mended
+from controlplane.service.core.parts import mended
 from tests.emulation.rig import Rig, paper_testbed
 from tests.emulation.test_lifetime import poll
 from tests.support.examples import nightly
@@ -68,7 +68,7 @@ def test_parameter_server_that_came_back_while_other_things_failed_is_used_again
         poll(lambda: lost in job.roster.waiting(), "it has joined again", 60.0)
         rig.workers.pop(worker).kill()
         poll(lambda: not job.roster.running, "the job waits for its worker", 60.0)
-        rig.service.network.failover.take(Mended(("s1",), "it answers again"))
+        rig.service.network.failover.take(mended, ("s1",), "it answers again")
         left = dict(rig.workers)
         rig.start_worker(worker)  # A worker begins with an all-reduce of one number, for which it needs the others.
         poll(lambda: job.roster.running, "all have joined", 60.0)

@@ -22,13 +22,6 @@ HOLD_SECONDS = 6.0
 
 
 @dataclass(frozen=True)
-class OthersSeen:
-    """Mbit/s of other traffic on each directed link that could be measured, on average since the last measurement."""
-
-    mbps: Mapping[Link, float]
-
-
-@dataclass(frozen=True)
 class Others:
     """Knowledge about other traffic on the links.
 
@@ -48,17 +41,18 @@ class Others:
 
 
 def decide(
-    state: Others, event: OthersSeen, rates: Mapping[Link, float], now: float
+    state: Others, measured: Mapping[Link, float], rates: Mapping[Link, float], now: float
 ) -> tuple[Others, dict[Link, float]]:
     """Return the state after a measurement, and the links of which plans leave another part to others from now on, with
     it.
 
-    `rates` are those of the network's links, in Mbit/s. `now` is in seconds, of a clock that never goes back. A link
-    that was not measured this time keeps what is known of it.
+    `measured` is the Mbit/s of other traffic on each directed link that could be measured, on average since the last
+    measurement. `rates` are those of the network's links, in Mbit/s. `now` is in seconds, of a clock that never goes
+    back. A link that was not measured this time keeps what is known of it.
     """
     weight = 1.0 - math.exp((state.seen - now) / SMOOTH_SECONDS)
     smoothed = {link: mbps for link, mbps in state.smoothed.items() if link in rates}
-    for link, mbps in event.mbps.items():
+    for link, mbps in measured.items():
         if link in rates:
             before = smoothed.get(link, 0.0)
             smoothed[link] = before + weight * (mbps - before)

@@ -1,4 +1,4 @@
-"""Switches and links that no plan uses: what disables them, and what enables them again. All events enter by `decide`.
+"""Switches and links that no plan uses: what disables them, and what enables them again.
 
     used --something is seen--> disabled, for a reason `Why` --time, an order, or a job without a way--> used
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from controlplane.service.core import ports, trust
 from controlplane.service.core.actions import Say
@@ -17,99 +18,12 @@ from controlplane.service.core.ports import Ports, States
 from controlplane.service.core.trust import Trust
 from controlplane.service.core.ways import Layout, Need, avoidable, only_ways
 
-# -- events -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SwitchesSeen:
-    """All switches were asked whether they answer.
-
-    Attributes:
-        timed_out: switches that do not answer, and of which nothing else is known.
-        prompt: by switch, when it was last sent a question that it answered at once, by the clock of `now`.
-    """
-
-    ready: Mapping[str, bool]
-    timed_out: Collection[str] = ()
-    prompt: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class PortsSeen:
-    """Some switches have told which of their ports are up."""
-
-    states: States
-
-
-@dataclass(frozen=True)
-class FoundSilent:
-    """Packets went into these links or switches, and none came out."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Failed:
-    """Switches or links have failed, for this reason. `causes` says by name what was seen."""
-
-    causes: Mapping[str, str]
-    why: Why
-
-
-@dataclass(frozen=True)
-class Mended:
-    """These switches and links can be used again, for the reason in `words`."""
-
-    names: tuple[str, ...]
-    words: str
-
-
-@dataclass(frozen=True)
-class Ordered:
-    """An operator disables the parts in `off`, and enables those in `restored`."""
-
-    off: tuple[str, ...]
-    restored: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Relaid:
-    """The network has changed. Parts that it no longer contains are not disabled any more, and nothing is known of
-    them, so that they begin anew if they return."""
-
-    layout: Layout
-
-
-@dataclass(frozen=True)
-class Looked:
-    """Some time has passed. `needs` has one entry for each job."""
-
-    needs: tuple[Need, ...]
-
-
-@dataclass(frozen=True)
-class LedAround:
-    """Jobs were rerouted around what was found silent.
-
-    Attributes:
-        every: whether each job has a way now.
-        again: the reroute already used what a job has no other way than.
-    """
-
-    silent: tuple[str, ...]
-    every: bool
-    needs: tuple[Need, ...]
-    again: bool = False
-
-
-Event = SwitchesSeen | PortsSeen | FoundSilent | Failed | Mended | Ordered | Relaid | Looked | LedAround
-
 # -- actions ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LeadAround:
-    """Reroute every job around what is disabled. Where `silent` is not empty, answer with `LedAround`."""
+    """Reroute every job around what is disabled. Where `silent` is not empty, answer with `led_around`."""
 
     silent: tuple[str, ...] = ()
     again: bool = False
@@ -142,42 +56,51 @@ class Parts:
     ports: Ports = field(default_factory=Ports)
 
 
-def decide(state: Parts, event: Event, now: float) -> tuple[Parts, list[Action]]:
-    """Return the state after an event, and the actions in the order in which to carry them out. `now` is in seconds, of
-    a clock that never goes back."""
-    match event:
-        case SwitchesSeen(ready):
-            known = {name: up for name, up in ready.items() if name in state.layout.switches}
-            return _switches_seen(state, replace(event, ready=known), now)
-        case PortsSeen(states):
-            return _ports_seen(state, {name: up for name, up in states.items() if name in state.layout.switches}, now)
-        case FoundSilent(found):
-            names = tuple(name for name in found if state.layout.has(name))
-            state = replace(state, trust=trust.found_silent(state.trust, names, now))
-            causes = {name: _silence(name, state.layout) for name in names}
-            return _lose(state, causes, Why.SILENT, silent=names)
-        case Failed(causes, why):
-            return _lose(state, causes, why)
-        case Mended(names, words):
-            return _restore(state, names, words)
-        case Ordered(off, restored):
-            kept = {name: why for name, why in state.off.items() if name not in restored}
-            return replace(state, off={**kept, **dict.fromkeys(off, Why.OPERATOR)}), []
-        case Relaid(layout):
-            return _relaid(state, layout), []
-        case Looked(needs):
-            return _looked(state, needs, now)
-        case LedAround(silent, every, needs, again):
-            done: list[Action] = []
-            if not every and not again:
-                state, done = _take_only_ways(state, needs, now, silent)
-            if not done:
-                state = replace(state, trust=trust.keep_off(state.trust, silent, every))
-            return state, done
+Decided = tuple[Parts, list[Action]]
+"""The state after an event, and the actions in the order in which to carry them out. Each event is a function; `now` is
+in seconds, of a clock that never goes back."""
 
 
-def _relaid(state: Parts, layout: Layout) -> Parts:
-    """Return the state for a new layout. What was known of a port is kept where the same neighbour is still there."""
+def found_silent(state: Parts, now: float, found: Iterable[str]) -> Decided:
+    """Disable links and switches into which packets went, and out of which none came."""
+    names = tuple(name for name in found if state.layout.has(name))
+    state = replace(state, trust=trust.found_silent(state.trust, names, now))
+    return _lose(state, {name: _silence(name, state.layout) for name in names}, Why.SILENT, silent=names)
+
+
+def failed(state: Parts, now: float, causes: Mapping[str, str], why: Why) -> Decided:
+    """Disable switches or links that have failed, for this reason. `causes` says by name what was seen."""
+    return _lose(state, causes, why)
+
+
+def mended(state: Parts, now: float, names: Iterable[str], words: str) -> Decided:
+    """Use these switches and links again, for the reason in `words`."""
+    return _restore(state, names, words)
+
+
+def ordered(state: Parts, now: float, off: Iterable[str], restored: Collection[str]) -> Decided:
+    """Disable and enable what an operator says."""
+    kept = {name: why for name, why in state.off.items() if name not in restored}
+    return replace(state, off={**kept, **dict.fromkeys(off, Why.OPERATOR)}), []
+
+
+def led_around(
+    state: Parts, now: float, silent: tuple[str, ...], every: bool, needs: Iterable[Need], *, again: bool = False
+) -> Decided:
+    """Take note that jobs were rerouted around what was found silent, and whether `every` job has a way now. With
+    `again`, the reroute already used what a job has no other way than."""
+    done: list[Action] = []
+    if not every and not again:
+        state, done = _take_only_ways(state, needs, now, silent)
+    if not done:
+        state = replace(state, trust=trust.keep_off(state.trust, silent, every))
+    return state, done
+
+
+def relaid(state: Parts, now: float, layout: Layout) -> Decided:
+    """Take another layout of the network. Parts that it no longer contains are not disabled any more, and nothing is
+    known of them, so that they begin anew if they return. What was known of a port is kept where the same neighbour is
+    still there."""
     seen, before = state.ports, state.layout.ports
     same = {
         (switch, port)
@@ -194,7 +117,7 @@ def _relaid(state: Parts, layout: Layout) -> Parts:
     )
     there = {name: one for name, one in state.trust.probation.items() if layout.has(name)}
     off = {name: why for name, why in state.off.items() if layout.has(name)}
-    return Parts(layout, off, replace(state.trust, probation=there), known)
+    return Parts(layout, off, replace(state.trust, probation=there), known), []
 
 
 def _silence(name: str, layout: Layout) -> str:
@@ -203,18 +126,14 @@ def _silence(name: str, layout: Layout) -> str:
     return f"nothing comes out of link {name}"
 
 
-def _lose(
-    state: Parts, causes: Mapping[str, str], why: Why, silent: tuple[str, ...] = ()
-) -> tuple[Parts, list[Action]]:
+def _lose(state: Parts, causes: Mapping[str, str], why: Why, silent: tuple[str, ...] = ()) -> Decided:
     """Disable these switches and links. What is disabled already stays so for its first reason."""
     state = replace(state, off={**dict.fromkeys(causes, why), **state.off})
     lines = [Say(f"lost: {cause}", warning=True) for cause in causes.values()]
     return state, [CountLost(len(causes)), *lines, LeadAround(silent), PlanSoon()]
 
 
-def _restore(
-    state: Parts, names: Iterable[str], words: str, silent: tuple[str, ...] = ()
-) -> tuple[Parts, list[Action]]:
+def _restore(state: Parts, names: Iterable[str], words: str, silent: tuple[str, ...] = ()) -> Decided:
     """Use these switches and links again. All jobs are rerouted, since a job that found no way around something else
     may have one now."""
     gone = tuple(names)
@@ -223,10 +142,21 @@ def _restore(
     return state, [line, LeadAround(silent, again=bool(silent)), PlanSoon()]
 
 
-def _switches_seen(state: Parts, event: SwitchesSeen, now: float) -> tuple[Parts, list[Action]]:
-    seen, lost, steady = trust.look_at_switches(
-        state.trust, event.ready, state.off, now, timed_out=event.timed_out, prompt=event.prompt
-    )
+def switches_seen(
+    state: Parts,
+    now: float,
+    ready: Mapping[str, bool],
+    timed_out: Collection[str] = (),
+    prompt: Mapping[str, float] = MappingProxyType({}),
+) -> Decided:
+    """Take note which switches answer, of all that there are.
+
+    Args:
+        timed_out: switches that do not answer, and of which nothing else is known.
+        prompt: by switch, when it was last sent a question that it answered at once, by the clock of `now`.
+    """
+    known = {name: up for name, up in ready.items() if name in state.layout.switches}
+    seen, lost, steady = trust.look_at_switches(state.trust, known, state.off, now, timed_out=timed_out, prompt=prompt)
     state, done = replace(state, trust=seen), list[Action]()
     if lost:
         state, done = _lose(state, {name: f"switch {name} does not answer" for name in lost}, Why.LOST)
@@ -236,7 +166,9 @@ def _switches_seen(state: Parts, event: SwitchesSeen, now: float) -> tuple[Parts
     return state, done
 
 
-def _ports_seen(state: Parts, states: States, now: float) -> tuple[Parts, list[Action]]:
+def ports_seen(state: Parts, now: float, states: States) -> Decided:
+    """Take note which of their ports are up, as some switches have said."""
+    states = {name: up for name, up in states.items() if name in state.layout.switches}
     seen, causes, lines = ports.look_at_ports(state.ports, states, state.layout, state.off, now)
     state, done = replace(state, ports=seen), list[Action](Say(line) for line in lines)
     if causes:
@@ -250,8 +182,9 @@ def _ports_seen(state: Parts, states: States, now: float) -> tuple[Parts, list[A
     return state, done
 
 
-def _looked(state: Parts, needs: Iterable[Need], now: float) -> tuple[Parts, list[Action]]:
-    """Try again what has been disabled for long enough. What some job has no other way than is tried at once."""
+def looked(state: Parts, now: float, needs: Iterable[Need]) -> Decided:
+    """Try again what has been disabled for long enough. What one of the jobs (`needs`) has no other way than is tried
+    at once."""
     seen, over = trust.end_probation(state.trust, state.off, now)
     state, done = replace(state, trust=seen), list[Action]()
     if over:
@@ -260,9 +193,7 @@ def _looked(state: Parts, needs: Iterable[Need], now: float) -> tuple[Parts, lis
     return state, [*done, *more]
 
 
-def _take_only_ways(
-    state: Parts, needs: Iterable[Need], now: float, silent: tuple[str, ...] = ()
-) -> tuple[Parts, list[Action]]:
+def _take_only_ways(state: Parts, needs: Iterable[Need], now: float, silent: tuple[str, ...] = ()) -> Decided:
     """Use at once what is on probation where servers of a job do not reach each other without it: the job does not run,
     so trying costs nothing."""
     layout, off = state.layout, state.off
