@@ -124,22 +124,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--target", choices=sorted(KEPT_OF), default=TARGET, help="default: %(default)s")
     parser.add_argument("--values", type=int, action="append", help="values per packet (default: all that are kept)")
     parser.add_argument("--slots", type=int, help="slots for sums (default: the target's)")
-    parser.add_argument("--label-table-size", type=int, metavar="ENTRIES", help="default: the target's")
-    parser.add_argument("--route-table-size", type=int, metavar="ENTRIES", help="default: the target's")
     parser.add_argument("--output", type=Path, help="folder for the artifacts (default: p4src/artifacts)")
     parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
     parser.add_argument("--if-possible", action="store_true", help="without the compiler, say so and end with status 0")
     options = parser.parse_args(arguments)
     defaults = PROTOCOL.targets[options.target]
     parent = options.output or ARTIFACTS
-    labels = options.label_table_size if options.label_table_size is not None else defaults.label_table_size
-    routes = options.route_table_size if options.route_table_size is not None else defaults.route_table_size
     status = 0
     try:
         for values in options.values or KEPT_OF[options.target]:
             name = f"{options.target}-{values}"
             usual = tofino_toolchain.default_slots(options.target, values)
-            sizes = (usual if options.slots is None else options.slots, labels, routes)
+            slots = usual if options.slots is None else options.slots
+            sizes = slots, defaults.label_table_size, defaults.route_table_size
             if not options.check:
                 manifest = compile_target(options.target, values, sizes, parent / name)
                 print(f"{parent / name}: {manifest.values_per_packet} values, {manifest.slots} slots")

@@ -241,15 +241,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--topology", required=True, metavar="FILE", help="topology file with front-panel ports")
     parser.add_argument("--folder", type=Path, required=True, help="for ports.json, switches.json, topology.json")
     parser.add_argument("--mbps", type=float, default=MODEL_MBPS, help="rate of every link (default: %(default)s)")
-    parser.add_argument(
-        "--prefix", default=Wiring.prefix, help="prefix of the namespaces' names (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--management",
-        default=Wiring.management,
-        metavar="A.B",
-        help="first two bytes of the addresses between the controller and the switches (default: %(default)s)",
-    )
     parser.add_argument("--tofino", choices=sorted(CONNECTORS), default="1", help="generation (default: %(default)s)")
     parser.add_argument("--remove", action="store_true", help="take the namespaces away again")
     arguments = parser.parse_args(argv)
@@ -258,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.geteuid():
             raise ModelError("making network namespaces needs root")
         folder = arguments.folder.resolve()
-        wiring = Wiring(topology, folder, arguments.prefix, arguments.management, arguments.tofino)
+        wiring = Wiring(topology, folder, tofino=arguments.tofino)
         if arguments.remove:
             wiring.remove()
         else:

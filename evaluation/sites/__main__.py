@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -280,19 +279,6 @@ def line_of(row: Row) -> str:
     )
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw the loss over seconds, a panel for each network."""
-    networks = list(dict.fromkeys(row.network for row in rows))
-    with commands.drawing(path, 1, len(networks), figsize=(4.2 * len(networks), 3.4)) as (_, axes):
-        for axis, network in zip(axes[0], networks, strict=True):
-            for row in rows:
-                if row.network == network and row.points:
-                    axis.plot(*zip(*row.points, strict=True), label=row.system)
-                    axis.axhline(row.target, color="grey", linewidth=0.7)
-            axis.set(title=network, xlabel="seconds", ylabel="loss of the common model")
-            axis.legend(fontsize=8)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     for name, one in (("chaos", chaos.main), ("bytes", volume.main), ("rounds", rounds.main)):
@@ -316,11 +302,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--total-mbps", type=float, default=TOTAL_MBPS / 4, help="of all links (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="instead of the table")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="loss over time")
     arguments = parser.parse_args(words)
     rows = [row for network in arguments.network for row in Emulated(network, arguments).run(arguments.systems)]
-    if arguments.plot is not None:
-        draw(rows, arguments.plot)
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:

@@ -3,8 +3,8 @@
     python -m evaluation.sites chaos --sites 20 --minutes 10 --seed 1 --json
 
 Every site checks every mean for which sites' values are in it, and how often. The report says what went wrong: a wrong
-sum; two states before one round, each of which all of its round's sites had; a site that waited for more than --grace
-seconds beyond its timeout; a site that had its state and did not take part in that round or the next one. The exit
+sum; two states before one round, each of which all of its round's sites had; a site that waited for more than 5 s
+beyond its timeout; a site that had its state and did not take part in that round or the next one. The exit
 status is 1 when something went wrong.
 """
 
@@ -36,6 +36,8 @@ from topologies.zygote import HostFailure, HostProcess, Zygote
 
 RECEIVE_SECONDS = 1.0
 LEAVE_SECONDS = 10.0
+GRACE_SECONDS = 5.0
+"""Seconds that a call may take beyond its timeout."""
 KINDS = {"kill": 5, "leave": 2, "join": 3, "redraw": 2, "coordinator": 2, "coordinators": 1}
 """Disturbances, with weights by which they are drawn; "coordinators" kills all of them."""
 
@@ -78,7 +80,7 @@ class Seen:
     """
 
     timeout: float
-    grace: float
+    grace: float = GRACE_SECONDS
     rounds: Counter[str] = field(default_factory=Counter)
     alone: int = 0
     furthest: int = 0
@@ -160,7 +162,7 @@ class Chaos:
         self.names = list(self.topology.servers)
         self.forks = multiprocessing.get_context("forkserver")
         self.forks.set_forkserver_preload(["overlay.sites.command"])
-        self.seen = Seen(arguments.timeout, arguments.grace)
+        self.seen = Seen(arguments.timeout)
         self.counts: Counter[str] = Counter()
         self.sites: dict[str, HostProcess] = {}
         self.threads: list[threading.Thread] = []
@@ -300,7 +302,7 @@ class Chaos:
     def _settle(self) -> None:
         """Wait until all sites that are connected have done a round without a disturbance."""
         before = dict(self.seen.rounds)
-        end = time.monotonic() + self.arguments.timeout + self.arguments.grace
+        end = time.monotonic() + self.arguments.timeout + GRACE_SECONDS
         while time.monotonic() < end:
             left = [name for name in self.sites if self.seen.rounds[name] == before.get(name, 0)]
             if not left:
@@ -327,7 +329,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--values", type=int, default=20_000, help="of a site (default %(default)s)")
     parser.add_argument("--pause", type=float, default=0.5, help="s between rounds (default %(default)g)")
     parser.add_argument("--timeout", type=float, default=60.0, help="s, of each call (default %(default)g)")
-    parser.add_argument("--grace", type=float, default=5.0, help="s that a call may take beyond (default %(default)g)")
     parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link (default %(default)g)")
     parser.add_argument("--total-mbps", type=float, default=400.0, help="of all links (default %(default)g)")
     parser.add_argument("--seed", type=int, default=0)

@@ -25,7 +25,6 @@ from controlplane.planner.strategies.wan.tree_packing.strategy import wan
 from controlplane.planner.topology import Topology
 from controlplane.planner.wan_networks import overlay
 from evaluation import commands
-from evaluation.wan.bars import measured_beside_simulated
 from evaluation.wan.networks import whole_job
 from evaluation.wan.trials import HERE
 from overlay.__main__ import amount
@@ -203,7 +202,15 @@ def draw(rows: Sequence[Measured], path: Path) -> None:
     with commands.drawing(path, 1, len(networks), figsize=(4.2 * len(networks), 3.6)) as (_, axes):
         for axis, network in zip(axes[0], networks, strict=True):
             own = [row for row in rows if row.network == network]
-            measured_beside_simulated(axis, [(row.strategy, row.measured_s, row.simulated_s) for row in own])
+            places = range(len(own))
+            axis.barh(
+                [k - 0.2 for k in places], [row.measured_s for row in own], 0.4, label="measured", color="#1f6f8b"
+            )
+            axis.barh(
+                [k + 0.2 for k in places], [row.simulated_s for row in own], 0.4, label="simulated", color="#c9c9c9"
+            )
+            axis.set_yticks(places, [row.strategy for row in own])
+            axis.invert_yaxis()
             axis.axvline(own[0].bound_s, color="#b03a2e", linewidth=1, label="bound")
             axis.set_xlabel("seconds a synchronisation")
             axis.set_title(network)

@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -31,7 +30,6 @@ from controlplane.planner.strategies.wan.policy import Changed, Order, Policy
 from controlplane.planner.topology import Topology
 from evaluation import commands
 from evaluation.wan.again import Recorded, seconds_again
-from evaluation.wan.bars import measured_beside_simulated
 from evaluation.wan.emulated import Site, say
 from evaluation.wan.workloads import RUNTIMES
 from overlay.core.systems import COPIES, PAPERS, LinkQuality, maker
@@ -458,24 +456,6 @@ def line_of(row: Result) -> str:
     )
 
 
-def draw(rows: Sequence[Result], path: Path) -> None:
-    """Draw accuracy over seconds, and seconds of a task measured beside simulated, a row of panels per network."""
-    networks = list(dict.fromkeys(row.network for row in rows))
-    with commands.drawing(path, len(networks), 2, figsize=(11, 3.8 * len(networks))) as (_, axes):
-        for (left, right), network in zip(axes, networks, strict=True):
-            own = [row for row in rows if row.network == network]
-            for row in own:
-                left.plot([at for at, _ in row.accuracy], [100 * value for _, value in row.accuracy], label=row.system)
-            left.axhline(100 * own[0].target, color="#888888", linewidth=0.8, linestyle=":")
-            left.set_xlabel("seconds")
-            left.set_ylabel("mean accuracy of the sites, %")
-            left.set_title(network)
-            left.legend(fontsize=8)
-            measured_beside_simulated(right, [(row.system, row.task_s, row.simulated_task_s) for row in own])
-            right.set_xlabel("seconds of a synchronisation (median)")
-            right.legend(fontsize=8)
-
-
 def main(paper: str, argv: Sequence[str]) -> int:
     """Run the command `python -m evaluation.PAPER run ...`."""
     parser = commands.parser(f"{paper} run", __doc__)
@@ -504,7 +484,6 @@ def main(paper: str, argv: Sequence[str]) -> int:
     )
     parser.add_argument("--seed", type=int, default=1, help="of network, data and model (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw accuracy over time")
     arguments = parser.parse_args(argv)
     rows = measure(arguments.systems, arguments)
     if arguments.json:
@@ -513,7 +492,4 @@ def main(paper: str, argv: Sequence[str]) -> int:
         print(HEAD)
         for row in rows:
             print(line_of(row))
-    if arguments.plot:
-        arguments.plot.parent.mkdir(parents=True, exist_ok=True)
-        draw(rows, arguments.plot)
     return 0
