@@ -178,8 +178,8 @@ class Primitive:
 class Action:
     name: str
     id: int
-    params: tuple[tuple[str, int], ...]
-    primitives: tuple[Primitive, ...]
+    params: tuple[tuple[str, int], ...]  # (name, width in bits)
+    primitives: tuple[Primitive, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -319,9 +319,11 @@ class Register:
 
 @dataclass(frozen=True)
 class Counter:
+    """An array of counters, or the direct counter of ``table``."""
+
     name: str
     size: int
-    table: str | None
+    table: str | None = None
 
 
 @dataclass(frozen=True)
@@ -368,6 +370,20 @@ class Digest:
     id: int
     elements: tuple[tuple[FieldRef | Const, int], ...]
     source: str | None
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return tuple(width for _, width in self.elements)
+
+    def values(self, message: bytes) -> tuple[int, ...]:
+        """Return the fields of a message, as unsigned numbers; it has each in whole bytes, network order."""
+        found: list[int] = []
+        at = 0
+        for width in self.widths:
+            size = (width + 7) // 8
+            found.append(int.from_bytes(message[at : at + size], "big"))
+            at += size
+        return tuple(found)
 
 
 @dataclass

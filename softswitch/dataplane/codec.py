@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from softswitch.bmv2json.model import Action, KeyValue
+from softswitch.bmv2json.model import Action, Key, KeyValue
 from softswitch.compiler.codegen import TablePlan, pack_params, unpack_params
 from softswitch.dataplane import native
 from softswitch.dataplane.profiles import ActionProfile, Group, Member
-from softswitch.dataplane.program import ActionInfo, KeyInfo, Program
+from softswitch.dataplane.program import Program
 from softswitch.dataplane.value_sets import prefixes
 from softswitch.errors import InvalidValue, NoSuchObject
 
@@ -117,7 +117,7 @@ class TableCodec:
             raise InvalidValue(f"table {info.name} has no ternary or range key: its entries have no priority")
         return NativeKey(*identity, prefix)
 
-    def _value_mask(self, m: Match, key: KeyInfo) -> tuple[int, int]:
+    def _value_mask(self, m: Match, key: Key) -> tuple[int, int]:
         full = (1 << key.width) - 1
         if m.kind == key.match_kind == "exact" and 0 <= m.value <= full:
             return m.value, full
@@ -219,7 +219,7 @@ def const_match(key: KeyValue, width: int) -> Match:
     return Match(key.kind, value, key.mask, key.prefix_len, key.high)
 
 
-def check_params(action: ActionInfo, params: Sequence[int]) -> None:
+def check_params(action: Action, params: Sequence[int]) -> None:
     if len(params) != len(action.params):
         raise InvalidValue(f"action {action.name} takes {len(action.params)} parameters, got {len(params)}")
     for value, (param, width) in zip(params, action.params, strict=True):

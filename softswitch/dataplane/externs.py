@@ -6,12 +6,12 @@ import ctypes
 from collections.abc import Sequence
 from typing import Literal
 
+from softswitch.bmv2json.model import Counter, Meter, Register
 from softswitch.compiler.calculations import custom_crcs
 from softswitch.dataplane.codec import Match, alternatives
 from softswitch.dataplane.crc import Crc
 from softswitch.dataplane.meters import (
     MeterConfig,
-    MeterInfo,
     MeterState,
     NativeConfig,
     NativeMeter,
@@ -19,7 +19,6 @@ from softswitch.dataplane.meters import (
     config_of,
     native_config,
 )
-from softswitch.dataplane.program import CounterInfo, RegisterInfo
 from softswitch.dataplane.state import State, check_u64
 from softswitch.dataplane.value_sets import MAX_VALUES, expand
 from softswitch.errors import CapacityExceeded, InvalidValue, NoSuchObject
@@ -46,7 +45,7 @@ class Externs(State):
 
     # ------------------------------------------------------------------------------------------------------- counters
 
-    def _counter(self, name: str) -> tuple[int, CounterInfo]:
+    def _counter(self, name: str) -> tuple[int, Counter]:
         program = self._program()
         info = program.counters.get(name)
         if info is None:
@@ -108,7 +107,7 @@ class Externs(State):
     def _meter_access(
         self,
         number: int,
-        info: MeterInfo,
+        info: Meter,
         first: int,
         n: int,
         *,
@@ -123,7 +122,7 @@ class Externs(State):
         result = self._lib.ss_meter_access(self.native, number, first, n, old, pointer, clear, out)
         self._check(result, f"meter {info.name}")
 
-    def _meter(self, name: str) -> tuple[int, MeterInfo]:
+    def _meter(self, name: str) -> tuple[int, Meter]:
         program = self._program()
         info = program.meters.get(name)
         if info is None:
@@ -182,7 +181,7 @@ class Externs(State):
         """Return all elements, as unsigned numbers."""
         return self._read_registers(name, 0, self._register(name).size)
 
-    def _register(self, name: str) -> RegisterInfo:
+    def _register(self, name: str) -> Register:
         info = self._program().registers.get(name)
         if info is None:
             raise NoSuchObject(f"no register {name}")

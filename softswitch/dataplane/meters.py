@@ -46,16 +46,6 @@ class NativeMeter(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class MeterInfo:
-    """An array of meters, or the direct meter of ``table`` (then size is the table's)."""
-
-    name: str
-    size: int
-    in_bytes: bool
-    table: str | None = None
-
-
-@dataclass(frozen=True)
 class MeterConfig:
     """A meter's configuration: rates in bytes or packets per second, bursts in bytes or packets.
 

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from softswitch.bmv2json.model import P4Program, Table
+from softswitch.bmv2json.model import Action, Key, P4Program, Table
 from softswitch.bmv2json.reader import read_program
 from softswitch.compiler.build import compile_program
 from softswitch.compiler.codegen import Generated, generate
 from softswitch.compiler.trace import Point
-from softswitch.dataplane.meters import MeterInfo
 from softswitch.dataplane.profiles import ProfileInfo
-from softswitch.dataplane.value_sets import ValueSetInfo
-
-
-@dataclass(frozen=True)
-class KeyInfo:
-    """One key field of a table: P4 name, match kind (exact, lpm, ternary, range, optional) and width in bits."""
-
-    name: str
-    match_kind: str
-    width: int
 
 
 @dataclass(frozen=True)
@@ -37,7 +26,7 @@ class TableInfo:
     """
 
     name: str
-    keys: tuple[KeyInfo, ...]
+    keys: tuple[Key, ...]
     actions: tuple[str, ...]
     size: int
     const_entries: bool
@@ -51,53 +40,6 @@ class TableInfo:
     profile: str | None = None
 
 
-@dataclass(frozen=True)
-class ActionInfo:
-    """An action: its name and its parameters as (name, width in bits)."""
-
-    name: str
-    params: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
-class CounterInfo:
-    """An indirect counter array. ``table`` is set for a direct counter (then ``size`` is the table's)."""
-
-    name: str
-    size: int
-    table: str | None = None
-
-
-@dataclass(frozen=True)
-class RegisterInfo:
-    """A register array: number of elements and their width in bits."""
-
-    name: str
-    size: int
-    width: int
-
-
-@dataclass(frozen=True)
-class DigestInfo:
-    """A kind of digest, with the widths of its fields in bits.
-
-    A message has each field in whole bytes, network order.
-    """
-
-    name: str
-    widths: tuple[int, ...]
-
-    def values(self, message: bytes) -> tuple[int, ...]:
-        """Return the fields of a message, as unsigned numbers."""
-        found: list[int] = []
-        at = 0
-        for width in self.widths:
-            size = (width + 7) // 8
-            found.append(int.from_bytes(message[at : at + size], "big"))
-            at += size
-        return tuple(found)
-
-
 class Program:
     """A compiled P4 program: its declarations, and the native code of its pipeline."""
 
@@ -109,25 +51,26 @@ class Program:
         self._traced: tuple[ctypes.CDLL, int, tuple[Point, ...]] | None = None
         self._traced_lock = threading.Lock()
         self.address = ctypes.addressof(ctypes.c_char.in_dll(self.library, "ss_program"))
-        self.actions: dict[str, ActionInfo] = {}
+        self.actions: dict[str, Action] = {}
         for action in p4.actions.values():
-            self.actions.setdefault(action.name, ActionInfo(action.name, action.params))
+            self.actions.setdefault(action.name, action)
         self.tables = {plan.table.name: self._table_info(plan.table) for plan in code.tables.values()}
+        # The size of a direct counter or meter is its table's.
         self.counters = {
-            c.name: CounterInfo(c.name, self.tables[c.table].size if c.table else c.size, c.table)
-            for c in p4.counters.values()
+            name: replace(counter, size=self.tables[counter.table].size) if counter.table else counter
+            for name, counter in p4.counters.items()
         }
-        self.registers = {r.name: RegisterInfo(r.name, r.size, r.width) for r in p4.registers.values()}
+        self.meters = {
+            name: replace(meter, size=self.tables[meter.table].size) if meter.table else meter
+            for name, meter in p4.meters.items()
+        }
+        self.registers = p4.registers
+        self.value_sets = p4.value_sets
+        self.digests = tuple(p4.digests.values())
         self.profiles = {
             p.name: ProfileInfo(p.name, tuple(code.profiles[p.name].numbers), p.size, p.selector is not None)
             for p in p4.profiles.values()
         }
-        self.meters = {
-            m.name: MeterInfo(m.name, self.tables[m.table].size if m.table else m.size, m.in_bytes, m.table)
-            for m in p4.meters.values()
-        }
-        self.value_sets = {v.name: ValueSetInfo(v.name, v.size, v.widths) for v in p4.value_sets.values()}
-        self.digests = tuple(DigestInfo(d.name, tuple(w for _, w in d.elements)) for d in p4.digests.values())
 
     @classmethod
     def load(cls, bmv2_json: bytes | str) -> Program:
@@ -158,7 +101,7 @@ class Program:
     def _table_info(self, table: Table) -> TableInfo:
         return TableInfo(
             name=table.name,
-            keys=tuple(KeyInfo(k.name, k.match_kind, k.width) for k in table.keys),
+            keys=table.keys,
             actions=tuple(self.p4.actions[i].name for i in table.actions),
             size=table.size,
             const_entries=table.const_entries,

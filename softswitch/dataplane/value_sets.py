@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 from softswitch.errors import CapacityExceeded
 
 MAX_VALUES = 1 << 16  # largest number of values under masks that one member may need
-
-
-@dataclass(frozen=True)
-class ValueSetInfo:
-    """A parser value set: its largest number of members, and the widths in bits of the fields of each.
-
-    ``widths`` is empty if no parser state uses the set.
-    """
-
-    name: str
-    size: int
-    widths: tuple[int, ...]
 
 
 def prefixes(low: int, high: int, width: int) -> Iterator[tuple[int, int]]:

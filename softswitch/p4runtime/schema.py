@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from softswitch.bmv2json.model import Action, Digest
 from softswitch.dataplane.codec import Match
-from softswitch.dataplane.program import ActionInfo, DigestInfo, Program, TableInfo
+from softswitch.dataplane.program import Program, TableInfo
 from softswitch.p4runtime.p4data import Shape, shape_of
 from softswitch.p4runtime.packetio import ControllerHeader
 from softswitch.p4runtime.status import invalid, unimplemented
@@ -162,7 +163,7 @@ class DigestSchema:
     id: int
     name: str
     number: int
-    info: DigestInfo
+    info: Digest
     shape: Shape
 
     def encode(self, message: bytes, data: p4data_pb2.P4Data) -> None:
@@ -372,7 +373,7 @@ def _action(action: p4info_pb2.Action, table: TableInfo, program: Program) -> Ac
     name = action.preamble.name
     if name not in table.actions:
         raise invalid(f"table {table.name} has no action {name} in the program")
-    info: ActionInfo = program.actions[name]
+    info: Action = program.actions[name]
     if len(action.params) != len(info.params):
         raise invalid(
             f"action {name} has {len(action.params)} parameters in the P4Info and {len(info.params)} in the program"

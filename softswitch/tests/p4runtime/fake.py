@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from softswitch.bmv2json.model import Action, Counter, FieldRef, Key, Register
 from softswitch.dataplane.codec import Entry, Match
 from softswitch.dataplane.device import Device
-from softswitch.dataplane.program import ActionInfo, CounterInfo, KeyInfo, Program, RegisterInfo, TableInfo
+from softswitch.dataplane.program import Program, TableInfo
 from softswitch.errors import AlreadyExists, BadProgram, CapacityExceeded, InvalidValue, NotFound, UnsupportedConstruct
 
 PROGRAM_JSON = (Path(__file__).parent / "demo.json").read_bytes()
@@ -26,7 +27,7 @@ def table(name: str, keys: list[tuple[str, str, int]], actions: list[str], **mor
     settings.update(more)
     return TableInfo(
         name=f"MyIngress.{name}",
-        keys=tuple(KeyInfo(*key) for key in keys),
+        keys=tuple(Key(name, kind, FieldRef("h", "f"), width, None) for name, kind, width in keys),
         actions=tuple(actions),
         needs_priority=any(kind in ("ternary", "range", "optional") for _, kind, _ in keys),
         **settings,
@@ -82,24 +83,24 @@ class FakeProgram(Program):
         self.actions = {
             action.name: action
             for action in (
-                ActionInfo(drop, ()),
-                ActionInfo(forward, (("port", 9),)),
-                ActionInfo(no_action, ()),
-                ActionInfo("MyIngress.route", (("mac", 48), ("port", 9))),
-                ActionInfo("MyIngress.replicate", (("group", 16),)),
-                ActionInfo("MyIngress.copy", (("session", 32),)),
+                Action(drop, 1, ()),
+                Action(forward, 2, (("port", 9),)),
+                Action(no_action, 3, ()),
+                Action("MyIngress.route", 4, (("mac", 48), ("port", 9))),
+                Action("MyIngress.replicate", 5, (("group", 16),)),
+                Action("MyIngress.copy", 6, (("session", 32),)),
             )
         }
         self.counters = {
-            "MyIngress.verdicts": CounterInfo("MyIngress.verdicts", 8),
-            "MyIngress.exact_counter": CounterInfo("MyIngress.exact_counter", 64, "MyIngress.exact_table"),
+            "MyIngress.verdicts": Counter("MyIngress.verdicts", 8),
+            "MyIngress.exact_counter": Counter("MyIngress.exact_counter", 64, "MyIngress.exact_table"),
         }
         self.profiles = {}
         self.meters = {}
         self.value_sets = {}
         self.registers = {
-            "MyIngress.sums": RegisterInfo("MyIngress.sums", 4, 32),
-            "MyIngress.signed": RegisterInfo("MyIngress.signed", 2, 12),
+            "MyIngress.sums": Register("MyIngress.sums", 4, 32),
+            "MyIngress.signed": Register("MyIngress.signed", 2, 12),
         }
 
 

@@ -16,8 +16,8 @@ import pytest
 from softswitch import Crc
 from softswitch.__main__ import main
 from softswitch.app import config, control, switches
+from softswitch.bmv2json.model import Register
 from softswitch.dataplane.ports import PortStats
-from softswitch.dataplane.program import RegisterInfo
 from softswitch.tests.p4runtime.client import Client, exact_entry, insert
 from softswitch.tests.p4runtime.fake import PROGRAM_JSON, FakeDevice, FakeProgram
 
@@ -281,7 +281,7 @@ def test_a_custom_check_is_chosen(running: Running) -> None:
 def test_flips_hit_the_named_registers_and_are_reported(running: Running) -> None:
     device = running.fabric.devices[1]
     device.program = SimpleNamespace(
-        registers={name: RegisterInfo(name, 16, 32) for name in ("values.sum_0", "values.sum_1", "owner")}
+        registers={name: Register(name, 16, 32) for name in ("values.sum_0", "values.sum_1", "owner")}
     )
     flipped: list[tuple[str, int, int]] = []
     device.register_flip = lambda name, index, bit: flipped.append((name, index, bit))

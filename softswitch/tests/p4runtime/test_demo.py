@@ -34,8 +34,13 @@ def test_artifacts_are_compiled_from_the_source(tmp_path: Path) -> None:
 def test_the_fake_program_declares_the_same_as_the_real_one() -> None:
     real, fake = Program.load(PROGRAM_JSON), FakeProgram()
     for name, table in fake.tables.items():
-        size = real.tables[name].size  # of a const table: the number of its entries
-        assert dataclasses.replace(table, size=size) == real.tables[name]
-    assert {name: real.actions[name] for name in fake.actions} == fake.actions
+        found = real.tables[name]
+        keys = [(key.name, key.match_kind, key.width) for key in table.keys]
+        assert keys == [(key.name, key.match_kind, key.width) for key in found.keys]
+        # The size of a const table is the number of its entries.
+        assert dataclasses.replace(table, size=found.size, keys=found.keys) == found
+    assert {name: real.actions[name].params for name in fake.actions} == {
+        name: action.params for name, action in fake.actions.items()
+    }
     assert {name: real.registers[name] for name in fake.registers} == fake.registers
     assert set(fake.counters) <= set(real.counters)
