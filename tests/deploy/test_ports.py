@@ -11,38 +11,27 @@ import pytest
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job
 from controlplane.service.core import ports
-from controlplane.service.epochs import EpochStore
 from controlplane.service.failures import PortWatch
-from controlplane.service.network import Network
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
-from tests.support.memory import MemoryTarget
 
-TREE = fattree(4, 100.0, aggregation_mbps=None, ingress_mbps=None)
-JOB = Job("one", TREE.servers[:3] + TREE.servers[8:10], TREE.servers[5:6], 1_000_000)
+NETWORK = fattree(4, 100.0, aggregation_mbps=None, ingress_mbps=None)
+JOB = Job("one", NETWORK.servers[:3] + NETWORK.servers[8:10], NETWORK.servers[5:6], 1_000_000)
 
 
 @pytest.fixture
-def targets():
-    made = {name: MemoryTarget(name) for name in TREE.switches}
-    for name, target in made.items():
-        target.ports = {TREE.port(name, other): True for other in TREE.neighbours(name)}
-    return made
+def targets(rig):
+    for name, target in rig.targets.items():
+        target.ports = {NETWORK.port(name, other): True for other in NETWORK.neighbours(name)}
+    return rig.targets
 
 
 @pytest.fixture
-def log():
-    return []
+def log(rig):
+    return rig.log
 
 
 @pytest.fixture
-def network(targets, log, tmp_path):
-    kind = P4RuntimeKind(find("v1model", 4))
-    epochs = EpochStore(tmp_path / "epoch")
-    with Network(TREE, kind, list(targets.values()), epochs=epochs, log=log.append) as made:
-        made.switches.fill()
-        made.switches.watch()
-        yield made
+def network(rig, targets):
+    return rig.network
 
 
 @pytest.fixture
@@ -58,7 +47,7 @@ def ways(job):
 
 def link_of(job):
     """Return a link between switches that the job uses, above a switch with servers connected."""
-    return sorted(next(way for way in sorted(ways(job), key=sorted) if all(TREE.kind(n) == "switch" for n in way)))
+    return sorted(next(way for way in sorted(ways(job), key=sorted) if all(NETWORK.kind(n) == "switch" for n in way)))
 
 
 def test_port_that_goes_down_takes_its_link_out_and_back_in_when_it_is_steady(network, targets, job, log, monkeypatch):
@@ -67,14 +56,14 @@ def test_port_that_goes_down_takes_its_link_out_and_back_in_when_it_is_steady(ne
     watch = PortWatch(network, log.append)
     watch.look()
     assert not network.state.off
-    targets[u].ports[TREE.port(u, v)] = False
+    targets[u].ports[NETWORK.port(u, v)] = False
     watch.look()
     assert network.state.off == {f"{u}-{v}": "port down"}
     assert frozenset((u, v)) not in ways(job)
-    assert f"lost: port {TREE.port(u, v)} of {u}, to {v}, is down" in log
+    assert f"lost: port {NETWORK.port(u, v)} of {u}, to {v}, is down" in log
     watch.look()
     assert network.state.off, "it is down still"
-    targets[u].ports[TREE.port(u, v)] = True
+    targets[u].ports[NETWORK.port(u, v)] = True
     watch.look()
     assert not network.state.off
     assert f"{u}-{v} can be used again: its ports have been up for 0 s" in log
@@ -85,15 +74,15 @@ def test_link_is_off_twice_as_long_each_time_that_its_port_was_down(network, tar
     watch = PortWatch(network, log.append)
     watch.look()
     for _ in range(3):
-        targets[v].ports[TREE.port(v, u)] = False
+        targets[v].ports[NETWORK.port(v, u)] = False
         watch.look()
-        targets[v].ports[TREE.port(v, u)] = True
+        targets[v].ports[NETWORK.port(v, u)] = True
         watch.look()
     assert network.state.off, "not steady for long enough"
     network.replan(restored=[f"{u}-{v}"])
     watch.look()
     assert not network.state.off, "an operator decides otherwise"
-    targets[v].ports[TREE.port(v, u)] = False
+    targets[v].ports[NETWORK.port(v, u)] = False
     watch.look()
     assert network.state.off
     assert network.state.parts.ports.losses == {f"{u}-{v}": 2}
@@ -111,7 +100,7 @@ def test_a_switch_that_reports_no_port_up_is_not_believed(network, targets, job,
 
 def test_port_that_does_not_come_up_counts_after_some_time(network, targets, job, log, monkeypatch):
     u, v = link_of(job)
-    targets[u].ports[TREE.port(u, v)] = False
+    targets[u].ports[NETWORK.port(u, v)] = False
     watch = PortWatch(network, log.append)
     watch.look()
     assert not network.state.off, "it may be coming up"
@@ -125,13 +114,13 @@ def test_port_that_does_not_come_up_counts_after_some_time(network, targets, job
 
 def test_a_lost_only_path_of_a_server_is_reported(network, targets, job, log):
     server = JOB.workers[0]
-    access = TREE.access_switch(server)
+    access = NETWORK.access_switch(server)
     watch = PortWatch(network, log.append)
     watch.look()
-    targets[access].ports[TREE.port(access, server)] = False
+    targets[access].ports[NETWORK.port(access, server)] = False
     watch.look()
     watch.look()
-    words = f"port {TREE.port(access, server)} of {access}, to {server}, is down: {server} has no other way"
+    words = f"port {NETWORK.port(access, server)} of {access}, to {server}, is down: {server} has no other way"
     assert log.count(words) == 1
     assert not network.state.off
 

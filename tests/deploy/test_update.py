@@ -1,12 +1,13 @@
-"""Changing the plan of a running job: switches over real gRPC, and agents that answer, refuse or vanish."""
+"""Changing the plan of a running job: switches in memory, and agents that answer, refuse or vanish."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -34,13 +35,12 @@ from controlplane.service.switches import Switches
 from controlplane.service.update import Updater
 from controlplane.service.versions import Version
 from controlplane.targets import fabric
-from controlplane.targets.base import difference
-from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from controlplane.targets.base import Operation, difference
 from controlplane.targets.secret import SecretTarget
 from p4src.protocol import ENCODING
 from tests.deploy.agents import Agents
-from tests.deploy.fake_switch import FakeSwitch
 from tests.support.examples import examples
+from tests.support.memory import MemoryTarget
 
 SMALL = Limits(values_per_packet=4, slots=2048, label_table_size=8192, route_table_size=2048)
 BUSY = ("V1.aggregation_mbps=20",)
@@ -49,16 +49,15 @@ BUSY = ("V1.aggregation_mbps=20",)
 class Rig:
     """The paper's testbed: two switches with a plan's rules, and agents."""
 
-    def __init__(self, folder: Path, switches: list[FakeSwitch], targets: list[P4RuntimeTarget]) -> None:
+    def __init__(self, folder: Path) -> None:
         epochs = EpochStore(folder / "epoch")
         self.labels = epochs.labels()
-        self.switches, self.inner = switches, targets
-        self.targets = [SecretTarget(target, self.labels) for target in targets]
+        self.switches = [MemoryTarget(name) for name in ("V1", "V2")]
+        self.targets = [SecretTarget(switch, self.labels) for switch in self.switches]
         self.topology = testbed(switch_mbps=60, server_mbps=40, link_mbps=60)
         job = place_job(self.topology, 6, 2, seed=1)
         self.plan: Plan = get_strategy("inart")(self.topology, job, seed=1)
         self.deployment = build(self.plan, self.topology, SMALL, job_id=1, epoch=0)
-        fabric.connect(self.targets, 5.0)
         fabric.install(self.targets, self.deployment.rulesets)
         self.log: list[str] = []
         self.roster = Roster(self.deployment.agents, epochs, Rules(ENCODING), self.log.append, labels=self.labels)
@@ -81,8 +80,9 @@ class Rig:
         if plan.version > self.plan.version and self.carries is not None:
             raise DoesNotFit("V1", "Mbit/s of loopback ports", 60, self.carries)
 
-    def snapshots(self) -> list[dict[bytes, bytes]]:
-        return [switch.snapshot() for switch in self.switches]
+    def snapshots(self) -> list[tuple[set[Any], ...]]:
+        """Return what each switch holds, in no order."""
+        return [(set(held.labels), set(held.groups), set(held.routes)) for held in (s.rules for s in self.switches)]
 
     def hold(self, deployment: Deployment) -> bool:
         """Return whether the switches have exactly these labels and groups."""
@@ -99,16 +99,10 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path, program) -> Iterator[Rig]:
-    switches = [FakeSwitch(device_id=number) for number in (1, 2)]
-    targets = [P4RuntimeTarget(f"V{s.device_id}", s.address, s.device_id, program) for s in switches]
-    made = Rig(tmp_path, switches, targets)
+def rig(tmp_path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
     yield made
     made.close()
-    for target in targets:
-        target.close()
-    for switch in switches:
-        switch.stop()
 
 
 def labels_of(config: AgentConfig) -> set[int]:
@@ -133,7 +127,7 @@ def test_job_changes_over_at_the_first_operation_that_nobody_has_started(rig):
     }
     assert rig.hold(rig.updater.deployment), "the old entries are gone, the new ones are there"
     # The agents' configuration matches the switches before and after the change.
-    installed = {entry.label for target in rig.inner for entry in target.read().labels}
+    installed = {entry.label for target in rig.switches for entry in target.read().labels}
     assert installed and not installed & {e.label for target in rig.targets for e in target.read().labels}
     for node, (first, second) in rig.agents.told.items():
         assert first.digest != second.digest
@@ -171,10 +165,11 @@ def test_switch_that_refuses_an_entry_leaves_plan_and_agents_alone(rig):
     before = rig.snapshots()
     # The insert is refused again after the switch was read again, since one refusal may come from entries unknown to
     # us.
-    rig.switches[1].faults.capacity = len(rig.switches[1].entities) + 1
+    inserts = count(1)
+    rig.switches[1].refuses = lambda change: change.operation is Operation.INSERT and next(inserts) > 1
     with pytest.raises(UpdateError, match=r"the plan stays as it is: .*V2 refused"):
         rig.updater.update(rig.updater.state(changes=BUSY))
-    rig.switches[1].faults.capacity = None
+    rig.switches[1].refuses = lambda change: False
     assert rig.snapshots() == before
     assert all("prepare" not in events for events in rig.agents.events.values())
     assert rig.updater.plan is rig.plan
@@ -297,7 +292,7 @@ def test_plan_that_is_right_stays_and_a_dry_run_changes_nothing(rig):
 
 def test_switch_that_is_lost_can_be_kept_off_or_the_error_says_so(rig, until):
     rig.agents.join()
-    rig.switches[1].stop()
+    rig.switches[1].hang()
     until(lambda: rig.keepers[1].state == "reconnecting", "the keeper notices")
     with pytest.raises(UpdateError, match="needs switch V2, which does not answer: plan with --without V2"):
         rig.updater.update(rig.updater.state(changes=BUSY))
