@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.artifacts import find
 from softswitch.tests.support.switches import missing
 from tests.deploy.fake_switch import FakeSwitch
-from tests.deploy.memory_network import RACKS, MemoryNetwork
+from tests.deploy.memory_network import RACKS, Clock, MemoryNetwork
 from tests.deploy.switch import Switch
 from tests.support.waiting import wait_until
 
@@ -76,6 +77,13 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryNetwor
 def address(rig: MemoryNetwork) -> str:
     """Return the address of a controller of the rig's network."""
     return rig.serve()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(time, "monotonic", made.monotonic)
+    return made
 
 
 @pytest.fixture

@@ -23,6 +23,17 @@ from p4src.artifacts import find
 from p4src.protocol import ENCODING
 from tests.support.memory import MemoryTarget
 
+
+class Clock:
+    """A clock that only a test advances."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 RACKS = leaf_spine(2, 2, 3, 300.0)
 """Leaves e1 and e2 with hosts h1 to h3 and h4 to h6, and spines s1 and s2."""
 

@@ -19,7 +19,7 @@ from controlplane.service.core.parts import mended
 from controlplane.service.network import Network
 from controlplane.service.running import RunningJob
 from controlplane.service.suspicion import Group, Key, Suspect, Way, named, points_alone, suspects, ways_of
-from tests.deploy.memory_network import MemoryNetwork
+from tests.deploy.memory_network import Clock, MemoryNetwork
 
 NETWORK = leaf_spine(2, 2, 3, 300.0, aggregation_mbps=None, ingress_mbps=None)
 JOB = Job("one", ("h1", "h2", "h4", "h5"), ("h3", "h6"), 1_000_000)
@@ -85,23 +85,6 @@ def spine(network: Network, job: RunningJob) -> str:
     access = {topology.access_switch(server) for server in topology.servers}
     carried = {what for way in ways(job).values() for what in way.carried if what in topology.switches}
     return min(carried - access)
-
-
-class Clock:
-    """A clock that only a test advances."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(culprits.time, "monotonic", made.monotonic)
-    return made
 
 
 def report(job: RunningJob, refused: dict[Key, int]) -> None:

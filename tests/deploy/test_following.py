@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
-from controlplane.service import failures
 from controlplane.service.hops import hops_of
-from tests.deploy.memory_network import MemoryNetwork
+from tests.deploy.memory_network import Clock, MemoryNetwork
 
 NETWORK = leaf_spine(2, 2, 3, 300.0, aggregation_mbps=None, ingress_mbps=None)
 LOOK_SECONDS = 0.1
 SOON_SECONDS = 1.0
 """After agents have said that a tree stands."""
-
-
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(failures, "time", made)
-    return made
 
 
 class Traffic:

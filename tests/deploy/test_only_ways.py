@@ -61,23 +61,6 @@ def running(rig) -> RunningJob:
     return rig.add(JOB)
 
 
-class Clock:
-    """A clock that only a test advances."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(failures.time, "monotonic", made.monotonic)
-    return made
-
-
 def switches_of(running: RunningJob) -> set[str]:
     return {node for tree in running.updater.plan.trees for flow in tree.flows for node in flow.route}
 

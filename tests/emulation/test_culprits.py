@@ -12,6 +12,7 @@ from controlplane.planner.generators import leaf_spine
 from controlplane.service.core.disabled import Why
 from p4src.protocol import PROTOCOL
 from tests.emulation.rig import Rig
+from tests.support.examples import nightly
 
 SIZE = 400_000
 MOST = 200
@@ -20,7 +21,7 @@ REGISTERS = "InartIngress.values."
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("how", ["frames", "memory"])
+@pytest.mark.parametrize("how", [nightly("frames"), "memory"])
 def test_spine_that_flips_bits_is_named_and_kept_off(how) -> None:
     network = leaf_spine(3, 2, 2, 50.0, aggregation_mbps=None, ingress_mbps=None)
     with Rig("softswitch", network, "inart", workers=4, roots=2, answers_failures=True) as rig:

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from softswitch.errors import SoftswitchError
-from softswitch.tests.conformance.stf import Command
 from tests.fuzz import undefined
 from tests.fuzz.build import build, inputs, missing_sanitizers
-from tests.fuzz.case import Artifacts, Case, multiset, read
-from tests.fuzz.differential import ROOT, Program, Shrinker, load, on_softswitch
-from tests.fuzz.hostile import damaged, fuzz_json, fuzz_p4runtime
+from tests.fuzz.case import multiset, read
+from tests.fuzz.differential import ROOT, Program, load, on_softswitch
+from tests.fuzz.hostile import fuzz_json, fuzz_p4runtime
 from tests.fuzz.record import RECORDED
 from tests.fuzz.wires import Wires, difference
 
@@ -59,21 +58,6 @@ def test_interfaces_change_nothing_in_runs_of_datagrams() -> None:
     assert sum(supers for _, _, supers in found) > 0
 
 
-def test_the_shrinker_keeps_what_matters() -> None:
-    statements = tuple(Command("member", ("p", str(i), "a()")) for i in range(20))
-    frames = tuple((port, bytes([port]) * 40) for port in range(30))
-    asked: list[Case] = []
-
-    def differs(case: Case) -> bool:
-        asked.append(case)
-        return statements[13] in case.statements and any(port == 17 and len(data) >= 5 for port, data in case.frames)
-
-    small = Shrinker(differs, runs=200).shrink(Case(Artifacts("p", b"", ""), statements, frames))
-    assert small.statements == (statements[13],)
-    assert [(port, len(data)) for port, data in small.frames] == [(17, 5)]
-    assert len(asked) <= 200
-
-
 @pytest.fixture(name="runtime", scope="module")
 def _runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the runtime's objects, which several programs share."""
@@ -93,14 +77,6 @@ def test_generated_code_with_sanitizers(tmp_path: Path, runtime: Path, name: str
         files[-1].write_bytes(data)
     done = subprocess.run([str(binary), *map(str, files)], capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stdout) == (0, "100 inputs\n"), done.stderr[-3000:]
-
-
-def test_damaged_json_is_damaged() -> None:
-    root = {"a": [1, {"b": 2}], "c": "d"}
-    places: list[tuple[object, ...]] = [("a",), ("a", 0), ("a", 1, "b"), ("c",)]
-    changed = [damaged(root, places, random.Random(seed)) for seed in range(50)]
-    assert root == {"a": [1, {"b": 2}], "c": "d"}
-    assert sum(other != root for other in changed) > 40
 
 
 def test_hostile_input_for_a_moment(tmp_path: Path) -> None:

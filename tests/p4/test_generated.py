@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from p4src import artifacts
-from softswitch.tests.conformance import stf
 from softswitch.tests.conformance.samples import run_compiled
 from softswitch.tests.support.switches import missing
 from tests.p4 import before
@@ -49,26 +48,3 @@ def test_there_are_tests_of_packets_that_leave_with_what_a_slot_held(tmp_path: P
         alone = [line for line in text.splitlines() if not line.startswith("setdefault")]
         differing += differences(tmp_path, "\n".join(alone)) != []
     assert differing > 0
-
-
-def test_the_state_before_is_brought_about_by_packets_of_the_slots_that_it_names() -> None:
-    text = (
-        "setdefault InartIngress.slots.slot_before before"
-        "(slot:3, owner_before:0x0000000500000007, bitmap_before:6, closed_before:1)\n"
-        "setdefault InartIngress.values.values_before before"
-        "(slot:9, before_00:1, before_01:2, before_02:3, before_03:4)\n"
-        "packet 2 00\n"
-    )
-    made = stf.read_text(before.as_packets(text, slots=16, values=4))
-    entries = [dict(one.call.arguments) for one in made if isinstance(one, stf.Add)]
-    assert [(one["slot_base"], one["flow"], one["everyone"]) for one in entries] == [(9, 0, 1), (3, 6, 6)]
-    assert [one.port for one in made if isinstance(one, stf.Packet)] == [2, 2, 2]
-    beyond = stf.read_text(before.as_packets(text, slots=8, values=4))
-    assert len([one for one in beyond if isinstance(one, stf.Add)]) == 1, "there is no slot 9: its values are not kept"
-
-
-def test_p4testgen_is_given_the_program_with_a_table_before_slots_and_values(tmp_path: Path) -> None:
-    main = before.sources(tmp_path)
-    assert main.read_text() == (before.DIRECTORY / "bmv2" / "inart.p4").read_text()
-    for name, table in (("slots.p4", before.SLOTS), ("values.p4", before.VALUES)):
-        assert f"    apply {{\n        {table}.apply();\n" in (tmp_path / "bmv2" / name).read_text()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from softswitch.tests.conformance import stf
 from softswitch.tests.conformance.build import PROGRAMS
 from softswitch.tests.conformance.samples import (
     COMPILER,
@@ -18,11 +17,9 @@ from softswitch.tests.conformance.samples import (
     PASS,
     UNSUPPORTED,
     Sample,
-    compare,
     find,
     run_compiled,
     run_sample,
-    without_removed,
 )
 from softswitch.tests.support.switches import missing
 
@@ -67,47 +64,6 @@ def altered(tmp_path: Path, name: str, old: str, new: str) -> list[str]:
 )
 def test_a_difference_is_noticed(tmp_path: Path, old: str, new: str, problem: str) -> None:
     assert any(problem in p for p in altered(tmp_path, "registers", old, new))
-
-
-def test_patterns() -> None:
-    (expect,) = stf.read_text("expect 3 0* a*")
-    assert isinstance(expect, stf.Expect)
-    assert compare([expect], {3: [bytes.fromhex("0fa1ff")]}) == []
-    assert compare([expect], {3: [bytes.fromhex("1fa1")]}) != []
-    (anything,) = stf.read_text("expect 3")
-    assert compare([anything], {3: [b"a", b"b"]}) == []  # type: ignore[list-item]
-    assert compare([anything], {}) == ["port 3: a frame expected, none sent"]  # type: ignore[list-item]
-
-
-def test_names_may_be_in_quotes_with_spaces_as_p4testgen_writes_them() -> None:
-    (entry,) = stf.read_text('add "t" 3 "hdr.a + 1":0x05 "b":0b1* "set"("port":0x1F,"x":0x2)')
-    call = stf.Call("set", (("port", 31), ("x", 2)))
-    assert entry == stf.Add("t", 3, (("hdr.a + 1", "0x05"), ("b", "0b1*")), call)
-
-
-@pytest.mark.parametrize("name", ["!@#$%^&*()_+=-prefix^table_1", "<>]{]prefix/table", "a table"])
-def test_names_in_quotes_may_have_any_characters(name: str) -> None:
-    first, second = stf.read_text(f'add "{name}" "key":0x05 "{name}"() # why\nsetdefault "{name}" "act"("port":1)')
-    assert isinstance(first, stf.Add)
-    assert (first.table, first.keys) == (name, (("key", "0x05"),))
-    assert second == stf.SetDefault(name, stf.Call("act", (("port", 1),)))
-
-
-@pytest.mark.parametrize(
-    "line", ["packet 0 1", "expect 0 xy", "add t k:1", "frobnicate 1", "mc_node_create 1", "setdefault t a(b)"]
-)
-def test_text_that_is_not_stf_is_refused(line: str) -> None:
-    with pytest.raises(stf.StfError, match="line 2"):
-        stf.read_text(f"# a comment\n{line}", "line ")
-
-
-def test_what_p4c_has_optimised_away_is_not_described() -> None:
-    """p4c leaves an action profile that no table uses in the P4Info, and so the program would be refused."""
-    sample = next(one for one in SAMPLES if one.name == "profiles")
-    config, info = artifacts(sample)
-    unused = 'action_profiles { preamble { id: 285212700 name: "C.unused" alias: "unused" } size: 8 }'
-    assert "C.unused" not in without_removed(info + unused, config)
-    assert "action_profiles" in without_removed(info + unused, config)
 
 
 def test_unsupported_is_not_a_failure(tmp_path: Path) -> None:
