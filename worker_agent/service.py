@@ -39,6 +39,7 @@ from worker_agent.socket_protocol import (
     Seat,
     bind_claim,
     claim_name,
+    close_all,
 )
 from worker_agent.team import Port, Team
 from worker_agent.work import Work
@@ -381,7 +382,7 @@ class _Trainer:
     def hello(self) -> Seat:
         """Receive the trainer's first message, and return its seat. Raise ProtocolViolation for other messages."""
         hello, descriptors = self.connection.receive()
-        _close(descriptors)
+        close_all(descriptors)
         if hello["type"] != "hello" or hello.get("version") != VERSION:
             raise ProtocolViolation(f"this agent speaks version {VERSION} of the socket protocol: install the same one")
         timeout = float(hello.get("timeout", 0))
@@ -404,12 +405,12 @@ class _Trainer:
         while True:
             message, descriptors = self.connection.receive()
             if message["type"] == "bye":
-                _close(descriptors)
+                close_all(descriptors)
                 return True
             if message["type"] == "region":
                 self._map(message, descriptors)
                 continue
-            _close(descriptors)
+            close_all(descriptors)
             if message["type"] == "late":
                 # A thread asks the controller, so that the next operation need not wait for the answer.
                 threading.Thread(target=self._say_who_is_late, args=(present,), name="late", daemon=True).start()
@@ -440,7 +441,7 @@ class _Trainer:
         except OSError as error:
             raise ProtocolViolation(f"a region cannot be mapped: {error}") from None
         finally:
-            _close(descriptors)
+            close_all(descriptors)
 
     def _start(self, present: Callable[[], Team], place: _Place, message: dict[str, Any]) -> None:
         number, region, elements = (message.get(key) for key in ("id", "region", "elements"))
@@ -476,11 +477,6 @@ class _Trainer:
     def _answer(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(ConnectionLost):
             self.connection.send(message)
-
-
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def _listen(path: Path, permissions: Permissions) -> socket.socket:

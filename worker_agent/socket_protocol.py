@@ -161,10 +161,10 @@ class Connection:
             if not isinstance(message, dict) or not isinstance(message.get("type"), str):
                 raise ProtocolViolation("a message is not an object with a type")
         except (ValueError, RecursionError):
-            _close(descriptors)
+            close_all(descriptors)
             raise ProtocolViolation("a message is not JSON, or nested too deeply") from None
         except BaseException:
-            _close(descriptors)
+            close_all(descriptors)
             raise
         return message, list(descriptors)
 
@@ -177,7 +177,7 @@ class Connection:
             self._socket.settimeout(HANG_UP_SECONDS)
             for _ in range(MOST_UNREAD):
                 _, descriptors = self.receive()
-                _close(descriptors)
+                close_all(descriptors)
         except (ConnectionLost, ProtocolViolation, OSError):
             pass
         self.close()
@@ -196,6 +196,7 @@ class Connection:
         self._socket.close()
 
 
-def _close(descriptors: Sequence[int]) -> None:
+def close_all(descriptors: Sequence[int]) -> None:
+    """Close the descriptors that came with a message."""
     for descriptor in descriptors:
         os.close(descriptor)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from worker_agent import AbortedError, InArtState, Work, inart_hook
 from worker_agent.errors import AllReduceError
+from worker_agent.lane import Lane
 from worker_agent.torch.staging import Completion, CudaStaging
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -135,14 +136,15 @@ def test_future_in_python_and_continuations():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_cuda_bucket_goes_through_pinned_memory(dtype):
     reducer = Reducer()
-    staging = CudaStaging(reducer.allreduce_async)
+    lane = Lane(reducer.allreduce_async)
+    staging = CudaStaging(lane)
     buffer = torch.arange(1 << 20, device="cuda").to(dtype)
     expected = buffer * 2
     # This work on the compute stream must be complete before the copy.
     for _ in range(20):
         buffer.mul_(2).div_(2)
     future = staging.start(buffer)
-    staging.close()
+    lane.close(wait=True)
     host, _ = reducer.under_way[0]
     assert host.is_pinned()
     assert host.device.type == "cpu"
@@ -154,7 +156,8 @@ def test_cuda_bucket_goes_through_pinned_memory(dtype):
 @needs_gpu
 def test_cuda_buffers_are_used_again():
     reducer = Reducer()
-    staging = CudaStaging(reducer.allreduce_async)
+    lane = Lane(reducer.allreduce_async)
+    staging = CudaStaging(lane)
     addresses = set()
     for number in range(10):
         future = staging.start(torch.full((1000,), float(number), device="cuda"))
@@ -164,16 +167,17 @@ def test_cuda_buffers_are_used_again():
         assert torch.equal(future.wait(), torch.full((1000,), 2.0 * number, device="cuda"))
         torch.cuda.synchronize()
         addresses.add(reducer.under_way[number][0].data_ptr())
-    staging.close()
+    lane.close(wait=True)
     assert len(addresses) == 1
 
 
 @needs_gpu
 def test_cuda_failure_is_an_error():
     reducer = Reducer()
-    staging = CudaStaging(reducer.allreduce_async)
+    lane = Lane(reducer.allreduce_async)
+    staging = CudaStaging(lane)
     future = staging.start(torch.ones(10, device="cuda"))
-    staging.close()
+    lane.close(wait=True)
     reducer.complete(0, AbortedError("w2 is gone"))
     with pytest.raises(RuntimeError, match="w2 is gone"):
         future.wait()

@@ -33,6 +33,7 @@ from worker_agent.address import addresses
 from worker_agent.launch import child
 from worker_agent.launch.adding import patiently
 from worker_agent.launch.machines import Machines, find_machines, resolve
+from worker_agent.launch.wishes import gets
 
 LOOK_SECONDS = 0.3
 """Seconds between two looks of a node at whether its job has been added, or whether the others have left it."""
@@ -208,8 +209,8 @@ def add_job(arguments: argparse.Namespace, where: Where, machines: Machines) -> 
     held = Held(arguments.controller, request, arguments.operator or arguments.credentials)
     reply = held.reply
     say(
-        f"job {reply.name}: {reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}; workers "
-        f"{', '.join(reply.workers)}; parameter servers {', '.join(reply.parameter_servers)}"
+        f"job {reply.name}: {gets(reply)}; workers {', '.join(reply.workers)}; parameter servers "
+        f"{', '.join(reply.parameter_servers)}"
     )
     return held
 

@@ -25,12 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.common import command_line
-from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import controller_address
 from controlplane.common.rpc.client import ControllerError, fetch_status
 from worker_agent.launch.adding import add, take_off
 from worker_agent.launch.cluster_api import ACCOUNT, Cluster, ClusterError, Object
-from worker_agent.launch.wishes import Refused, parse_wish
+from worker_agent.launch.wishes import Refused, gets, parse_wish
 
 ASKS, TELLS = "inart/job", "inart/status"
 """Annotations of a PyTorchJob: the user's wishes, and the status that this program writes."""
@@ -176,18 +175,12 @@ class Operator:
         asked = parse_wish(wish.words, f"the annotation {ASKS}")
         if asked.waits:
             raise Refused(f"else=wait in the annotation {ASKS}: pods have begun when their nodes are known")
-        if len(wish.nodes) < 2:
-            raise Refused("one node has nothing to send through the network")
+        request = asked.request(wish.name, wish.tenant, wish.nodes)
         names = [name for name, _ in wish.nodes]
         for other, nodes in self.placed.items():
             if both := {name for name, _ in nodes}.intersection(names):
                 raise Refused(f"{', '.join(sorted(both))}: the agent there serves job {other}, and one job at a time")
-        job = ",".join(filter(None, [asked.job, f"name={wish.name}"]))
-        request = pb.AddJobRequest(job=job, strategy=asked.strategy, share=asked.share, tenant=wish.tenant)
-        for name, addresses in wish.nodes:
-            request.hosts.add(name=name, addresses=addresses)
-        reply = add(self.controller, wish.name, request)
-        return f"in the network: {reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}"
+        return f"in the network: {gets(add(self.controller, wish.name, request))}"
 
 
 def _say(words: str) -> None:

@@ -24,13 +24,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from controlplane.common import command_line
-from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import controller_address
 from controlplane.common.rpc.client import ControllerError, fetch_status
 from worker_agent.launch.adding import add, patiently, take_off
 from worker_agent.launch.holder import remove
 from worker_agent.launch.machines import MachinesError, expand, resolve
-from worker_agent.launch.wishes import Refused, Wish, parse_wish
+from worker_agent.launch.wishes import Refused, Wish, gets, parse_wish
 
 WORD = "inart"
 PREFIX = "slurm-"
@@ -51,13 +50,6 @@ def wished(comment: str) -> Wish | None:
     return parse_wish(found[0].partition(":")[2], "the comment")
 
 
-def wanted(environment: Environment) -> Wish | None:
-    """Return the wishes of the job whose prolog this is; None if it does not ask for the network. Raise Refused for
-    words that are not understood.
-    """
-    return wished(environment.get("SLURM_JOB_COMMENT", ""))
-
-
 def number_of(environment: Environment) -> str:
     """Return the job's number. Raise ValueError where Slurm's environment has none."""
     number = environment.get("SLURM_JOB_ID", "")
@@ -70,7 +62,7 @@ def prolog(controller: str, environment: Environment) -> int:
     """Add the job, and return the exit status: 1 where the job is to wait for the network."""
     number, wish = number_of(environment), None
     try:
-        if (wish := wanted(environment)) is None:
+        if (wish := wished(environment.get("SLURM_JOB_COMMENT", ""))) is None:
             return 0
         remark(number, admitted(controller, f"{PREFIX}{number}", wish, environment))
         return 0
@@ -88,20 +80,11 @@ def admitted(controller: str, name: str, wish: Wish, environment: Environment) -
     Raise Refused where it is refused, ControllerError where no controller answers, MachinesError where its nodes cannot
     be found out.
     """
-    nodes = expand(environment.get("SLURM_JOB_NODELIST", ""))
-    if len(nodes) == 1:
-        raise Refused("one node has nothing to send through the network")
-    request = pb.AddJobRequest(
-        job=",".join(filter(None, [wish.job, f"name={name}"])), strategy=wish.strategy, share=wish.share,
-        tenant=environment.get("SLURM_JOB_ACCOUNT", "").replace("(null)", ""),
-    )  # fmt: skip
-    for node in nodes:
-        request.hosts.add(name=node, addresses=resolve(node))
+    hosts = [(node, resolve(node)) for node in expand(environment.get("SLURM_JOB_NODELIST", ""))]
+    request = wish.request(name, environment.get("SLURM_JOB_ACCOUNT", "").replace("(null)", ""), hosts)
     patiently(lambda: take_off(controller, name))  # Slurm may have begun its job again, or called this program again.
     reply = add(controller, name, request)
-    servers = ", ".join(reply.parameter_servers)
-    rate = f"{reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}"
-    return f"{_taken(name)} {rate}; parameter servers {servers}"
+    return f"{_taken(name)} {gets(reply)}; parameter servers {', '.join(reply.parameter_servers)}"
 
 
 def epilog(controller: str, environment: Environment) -> int:

@@ -5,7 +5,10 @@ Slurm users write these words into a job's comment (slurm.py), users of Kubernet
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from controlplane.common.rpc import inart_pb2 as pb
 
 ELSE = ("gloo", "wait")
 
@@ -27,6 +30,23 @@ class Wish:
     strategy: str = "inart"
     share: bool = False
     waits: bool = False
+
+    def request(self, name: str, tenant: str, hosts: Sequence[tuple[str, Sequence[str]]]) -> pb.AddJobRequest:
+        """Return the request for a job of this name on hosts, each given as (name, addresses). Raise Refused for a
+        single host.
+        """
+        if len(hosts) == 1:
+            raise Refused("one node has nothing to send through the network")
+        words = ",".join(filter(None, [self.job, f"name={name}"]))
+        request = pb.AddJobRequest(job=words, strategy=self.strategy, share=self.share, tenant=tenant)
+        for host, addresses in hosts:
+            request.hosts.add(name=host, addresses=addresses)
+        return request
+
+
+def gets(reply: pb.AddJobReply) -> str:
+    """Return in words what a job gets."""
+    return f"{reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}"
 
 
 def parse_wish(text: str, where: str) -> Wish:

@@ -16,7 +16,6 @@ that have contributed.
 # Annotations are not postponed here, because DDP compares the hook's annotations with the class itself.
 
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from worker_agent.collectives import SUM
 from worker_agent.stragglers import Patience, Turns
 from worker_agent.torch.feedback import Piece, pieces_of
-from worker_agent.torch.groups import default_store
+from worker_agent.torch.groups import default_store, fresh_name
 from worker_agent.torch.hook import InArtState, check
 
 LOOK_SECONDS = 0.005
@@ -266,13 +265,12 @@ class _Board:
     """
 
     def __init__(self, group: dist.ProcessGroup, rank: int, size: int) -> None:
-        names: list[Any] = [None] * size
-        dist.all_gather_object(names, secrets.token_hex(8), group=group)
+        name = fresh_name(group)
         self._store = default_store()
-        self._keys = [f"inart/{names[0]}/arrived/{number}" for number in range(size)]
+        self._keys = [f"inart/{name}/arrived/{number}" for number in range(size)]
         self._rank = rank
         self.write(-1)
-        dist.all_gather_object(names, None, group=group)  # Each key is there before anybody reads it.
+        dist.all_gather_object([None] * size, None, group=group)  # Each key is there before anybody reads it.
 
     def write(self, position: int) -> None:
         """Write that this rank has contributed to a sum."""

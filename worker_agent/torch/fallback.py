@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ class Fallback:
         self.order: list[int] = list(range(ranks.size))
         self._shape: tuple[list[int], int] | None = None
         self._groups: dict[str, dist.ProcessGroup] = {"cpu": control}
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._stream = cache(torch.cuda.Stream)  # one for each device
 
     def start(self, item: Item, done: Callable[[Exception | None], None]) -> None:
         """Start an operation, in place, and call `done` at its end with its error (None where there is none)."""
@@ -71,9 +72,7 @@ class Fallback:
         """Return a context in which operations on tensors of the device run beside the script's own."""
         if device.type != "cuda":
             return contextlib.nullcontext()
-        if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)
-        return torch.cuda.stream(self._streams[device])
+        return torch.cuda.stream(self._stream(device))
 
     def _reduce(self, item: Item, buffer: torch.Tensor | None = None) -> Any:
         """Run an operation over torch.distributed, in place, and return its Work.

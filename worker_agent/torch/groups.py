@@ -7,6 +7,7 @@ torch.distributed's world: nobody has to destroy them, and they can be made and 
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -69,6 +70,13 @@ class Ranks:
 def default_store() -> Any:
     """Return the store that torch.distributed was initialised with."""
     return dist.distributed_c10d._get_default_store()
+
+
+def fresh_name(group: dist.ProcessGroup) -> str:
+    """Return a name that is the same on all ranks and was never used before; this is a collective call."""
+    names: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(names, secrets.token_hex(8), group=group)
+    return str(names[0])
 
 
 def exchange(group: dist.ProcessGroup, text: str) -> list[str]:

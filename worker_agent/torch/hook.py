@@ -12,7 +12,6 @@ after it until the network is back (recovery.py). The ranks of a node first add 
 # Annotations are not postponed here, because DDP compares the hook's annotations with the class itself.
 import contextlib
 import logging
-import secrets
 import sys
 import warnings
 from collections.abc import Mapping
@@ -30,7 +29,7 @@ from worker_agent.operands import DTYPES
 from worker_agent.shared import Node, Options, Reducer, local_rank, node_for
 from worker_agent.torch.choice import agreed_ways, said
 from worker_agent.torch.feedback import Feedback, Piece, names_of, pieces_of
-from worker_agent.torch.groups import Ranks, agree, default_store, exchange
+from worker_agent.torch.groups import Ranks, agree, default_store, exchange, fresh_name
 from worker_agent.torch.local_ranks import LocalRanks, Place, arrange, node_key
 from worker_agent.torch.parts import Order, Parts
 from worker_agent.torch.presence import Presence
@@ -413,10 +412,8 @@ class InArtState:
         self._bits, self._reductions = bits, 0
         self._feedback = Feedback()
         given: Any = _Refusing("give a controller or an agent, not both") if both else agent
-        names: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(names, secrets.token_hex(8), group=group)
         self._network = Network(
-            Ranks(names[0], default_store(), dist.get_rank(group), dist.get_world_size(group)),
+            Ranks(fresh_name(group), default_store(), dist.get_rank(group), dist.get_world_size(group)),
             options=options,
             given=None if isinstance(given, str) else given,
             timeout=timeout,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ class LocalRanks:
 
     Attributes:
         worker: the number of this node's worker; -1: not known, and only broadcasts need it.
+        stream: returns a device's CUDA stream for work beside the computation.
     """
 
     def __init__(self, name: str, store: Any, rank: int, size: int, workers: int) -> None:
@@ -82,7 +84,7 @@ class LocalRanks:
         self._name = name
         self._store = store
         self._groups: dict[str, tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self.stream = cache(torch.cuda.Stream)
 
     def groups(self, device: str) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
         """Return the groups for scattering and for gathering; different threads use them, each in its own order."""
@@ -93,9 +95,3 @@ class LocalRanks:
                 for use in ("scatter", "gather")
             )
         return self._groups[device]
-
-    def stream(self, device: torch.device) -> torch.cuda.Stream:
-        """Return the CUDA stream for work beside the computation."""
-        if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)
-        return self._streams[device]

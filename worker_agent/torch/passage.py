@@ -23,9 +23,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import ReduceScatterOptions
 
 from worker_agent.collectives import Collective, Kind, broadcast
-from worker_agent.lane import Lane
 from worker_agent.torch.local_ranks import LocalRanks
-from worker_agent.torch.staging import Completion, CudaStaging
+from worker_agent.torch.route import Route
+from worker_agent.torch.staging import Completion
 
 Future = torch.futures.Future[torch.Tensor]
 
@@ -38,9 +38,7 @@ class Passage(ABC):
         reduced: Future that is done when this rank's part has been through the network.
     """
 
-    def __init__(
-        self, local: LocalRanks, buffer: torch.Tensor, op: Collective, lane: Lane, staging: Callable[[], CudaStaging]
-    ) -> None:
+    def __init__(self, local: LocalRanks, buffer: torch.Tensor, op: Collective, route: Route) -> None:
         self._buffer = buffer
         self._local = local
         self._gathering: Any = None
@@ -54,7 +52,7 @@ class Passage(ABC):
                 ready()
                 return part
 
-            work = lane.submit_later(enter, self._network_op(op), part.numel(), part.element_size())
+            work = route.lane.submit_later(enter, self._network_op(op), part.numel(), part.element_size())
             work.add_done_callback(lambda done: completion.finish(done.exception()))
             self.reduced: Future = completion.future
             return
@@ -66,7 +64,7 @@ class Passage(ABC):
             self._enter(op)()
             for tensor in (buffer, self._part):
                 tensor.record_stream(stream)
-            self.reduced = staging().start(self._part, self._network_op(op))
+            self.reduced = route.staging.start(self._part, self._network_op(op))
 
     @abstractmethod
     def _enter(self, op: Collective) -> Callable[[], object]:
@@ -107,9 +105,7 @@ class Passage(ABC):
         return add
 
 
-def passage(
-    local: LocalRanks, buffer: torch.Tensor, op: Collective, lane: Lane, staging: Callable[[], CudaStaging]
-) -> Passage:
+def passage(local: LocalRanks, buffer: torch.Tensor, op: Collective, route: Route) -> Passage:
     """Begin an operation on `buffer` over all ranks of all nodes, without waiting on the CPU.
 
     `buffer` is contiguous, except for all-reduce.
@@ -120,7 +116,7 @@ def passage(
         made = ReduceScatter
     else:
         made = AllGather if op.source < 0 else Broadcast
-    return made(local, buffer, op, lane, staging)
+    return made(local, buffer, op, route)
 
 
 class Whole(Passage):

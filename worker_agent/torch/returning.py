@@ -47,20 +47,12 @@ class Return:
     long completed.
 
     Args:
-        join, valid: see Joining.
         group: group of all ranks, for their agreement.
         pause: seconds before the first attempt; later ones are longer.
     """
 
-    def __init__(
-        self,
-        join: Callable[[float], Reducer],
-        valid: Callable[[Reducer], str],
-        group: dist.ProcessGroup,
-        pause: float,
-    ) -> None:
-        self._join = join
-        self._valid = valid
+    def __init__(self, network: Joining, group: dist.ProcessGroup, pause: float) -> None:
+        self._network = network
         self._group = group
         self._pause = pause
         self._stop = threading.Event()
@@ -98,8 +90,8 @@ class Return:
             if self._reducer is not None:
                 continue
             try:
-                reducer = self._join(JOIN_SECONDS)
-                if not self._valid(reducer):
+                reducer = self._network.join(JOIN_SECONDS)
+                if not self._network.valid(reducer):
                     self._reducer = reducer
                     continue
             except NotReadyError:
@@ -133,7 +125,7 @@ class Returns:
         again = self._counts.falls > 0 and not steady
         self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS) if again else FIRST_PAUSE_SECONDS
         self._counts.falls += 1
-        self._return = Return(self._network.join, self._network.valid, self._group, self._pause)
+        self._return = Return(self._network, self._group, self._pause)
         self._network.failed(reasons)
 
     def poll(self) -> Reducer | None:

@@ -17,26 +17,14 @@ class Route:
     def __init__(self, reducer: Reducer) -> None:
         self.reducer = reducer
         self.lane: Lane = lane_of(reducer)
-        self._staging: CudaStaging | None = None
-
-    def staging(self) -> CudaStaging:
-        """Return the staging for CUDA tensors, which is made at the first call."""
-        if self._staging is None:
-            self._staging = CudaStaging(self.reducer.allreduce_async, self.lane)
-        return self._staging
-
-    def start(self, buffer: torch.Tensor, op: Collective) -> torch.futures.Future[torch.Tensor]:
-        """Start the mean or sum over the workers, in place, and return its Future. Raise AgentError where the agent
-        refuses.
-        """
-        return self.begin(buffer, op)[0]
+        self.staging = CudaStaging(self.lane)
 
     def begin(self, buffer: torch.Tensor, op: Collective) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
-        """Start the mean or sum over the workers, and return its Future and the agent's Work, if waiting for that first
-        gives the result sooner.
+        """Start the mean or sum over the workers, in place, and return its Future and the agent's Work, if waiting for
+        that first gives the result sooner. Raise AgentError where the agent refuses.
         """
         if buffer.is_cuda:
-            return self.staging().start(buffer, op), None
+            return self.staging.start(buffer, op), None
         completion = Completion(buffer)
         work = self.lane.submit(buffer, op)
         work.add_done_callback(lambda done: completion.finish(done.exception()))

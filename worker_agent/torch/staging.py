@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -65,17 +66,11 @@ class _Transfer:
 
 
 class CudaStaging:
-    """Reduces CUDA tensors with an all-reduce of host memory.
+    """Reduces CUDA tensors with an all-reduce of host memory, over this process's lane to the agent."""
 
-    Args:
-        allreduce_async: an agent's method: (CPU tensor, "mean" or "sum") -> Work, in place.
-        lane: the lane of this process to the agent, if it exists already.
-    """
-
-    def __init__(self, allreduce_async: Callable[..., Work], lane: Lane | None = None) -> None:
-        self._lane = lane or Lane(allreduce_async)
-        self._own_lane = lane is None
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._stream = cache(torch.cuda.Stream)  # one for each device
         self._free: dict[tuple[int, torch.dtype], list[tuple[torch.Tensor, torch.cuda.Event]]] = {}
         self._lock = threading.Lock()
 
@@ -102,17 +97,6 @@ class CudaStaging:
         work = self._lane.submit_later(ready, op, host.numel(), host.element_size())
         work.add_done_callback(self._finisher(_Transfer(buffer, host, stream, completion)))
         return completion.future
-
-    def close(self) -> None:
-        """End the staging after the operations that were started."""
-        if self._own_lane:
-            self._lane.close(wait=True)
-
-    def _stream(self, device: torch.device) -> torch.cuda.Stream:
-        with self._lock:
-            if device not in self._streams:
-                self._streams[device] = torch.cuda.Stream(device)
-            return self._streams[device]
 
     def _take(self, like: torch.Tensor) -> torch.Tensor:
         """Return pinned memory of the tensor's size. It is reused, because pinning costs a millisecond per 10 MB."""

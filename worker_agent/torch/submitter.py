@@ -48,7 +48,7 @@ class Submitter:
             item.written.wait()
         try:
             if self._local is not None:
-                item.passage = passage(self._local, item.buffer, item.op, route.lane, route.staging)
+                item.passage = passage(self._local, item.buffer, item.op, route)
                 item.reduced = item.passage.reduced
             elif item.early:
                 if not item.op.raw:  # The caller may write over its own copy as soon as it has the result.
@@ -58,7 +58,7 @@ class Submitter:
                 # Broadcasts and gathers do not change the source's data.
                 if self._agreement and item.before is None and not item.op.raw:
                     item.before = self._copy(item, alone)
-                item.reduced = route.start(item.buffer, item.op)
+                item.reduced, _ = route.begin(item.buffer, item.op)
         except AgentError as error:
             item.problem = str(error)
             item.ended.set()
