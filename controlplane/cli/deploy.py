@@ -137,7 +137,7 @@ def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callab
             raise DeployError(f"{there}: say which: remove N, or remove all")
         if every:
             done = fabric.remove(targets, log)
-            log(f"removed {sum(one.changes for one in done)} entries from {len(done)} switches")
+            log(f"removed {sum(done.values())} entries from {len(done)} switches")
         else:
             if int(which) not in jobs:
                 raise DeployError(f"{there}, none of job {which}")

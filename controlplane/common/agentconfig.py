@@ -221,32 +221,17 @@ class AgentConfig:
         missing or unknown."""
         data: Mapping[str, Any] = json.loads(source) if isinstance(source, str) else source
         try:
-            return cls(
-                **{
-                    **data,
-                    "workers": tuple(data["workers"]),
-                    "parameter_servers": tuple(data["parameter_servers"]),
-                    "sources": tuple(data.get("sources", ())),
-                    "links": tuple(data.get("links", ())),
-                    "worker_trees": tuple(
-                        WorkerTree(**{**tree, "others_labels": tuple(tree.get("others_labels", ()))})
-                        for tree in data.get("worker_trees", ())
-                    ),
-                    "root_trees": tuple(
-                        RootTree(
-                            **{
-                                **tree,
-                                "flows": tuple(
-                                    RootFlow(flow["label"], tuple(map(tuple, flow["parts"])), flow["partial"])
-                                    for flow in tree["flows"]
-                                ),
-                                "answer_labels": tuple(tree["answer_labels"]),
-                                "others_labels": tuple(tree.get("others_labels", ())),
-                            }
-                        )
-                        for tree in data.get("root_trees", ())
-                    ),
-                }
-            )
+            workers = tuple(WorkerTree(**_tuples(tree)) for tree in data.get("worker_trees", ()))
+            roots = tuple(RootTree(**_tuples(tree, flows=_flows(tree))) for tree in data.get("root_trees", ()))
+            return cls(**_tuples(data, worker_trees=workers, root_trees=roots))
         except (KeyError, TypeError) as error:
             raise ValueError(f"agent configuration: {error}") from None
+
+
+def _tuples(data: Mapping[str, Any], **made: object) -> dict[str, Any]:
+    """Return the fields of an object of JSON, with tuples in the place of its lists, and those that were `made`."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()} | made
+
+
+def _flows(tree: Mapping[str, Any]) -> tuple[RootFlow, ...]:
+    return tuple(RootFlow(one["label"], tuple(map(tuple, one["parts"])), one["partial"]) for one in tree["flows"])

@@ -101,7 +101,7 @@ class Switches:
         with self.placing, self._lock:
             before = self._base
             fresh = {Held(target, self._log): _own(base.get(target.name, empty(target.name))) for target in arriving}
-            written = {one.switch: one.changes for one in fabric.bring(fresh, self._log)}
+            written = fabric.bring(fresh, self._log)
             self._base = {name: _own(base.get(name, empty(name))) for name in before}
             self._base |= {one.name: rules for one, rules in fresh.items()}
             try:
@@ -186,7 +186,7 @@ class Switches:
             return self._count(self._write_watched())
         # A switch whose rules stay is not read.
         wanted = {one: rules for one in self._held if (rules := self._wanted(one.name)) != one.holds}
-        return self._count({done.switch: done.changes for done in fabric.bring(wanted, self._log)})
+        return self._count(fabric.bring(wanted, self._log))
 
     def _count(self, changes: Mapping[str, int]) -> int:
         """Report how many entries were changed on which switch; return how many in all."""

@@ -6,7 +6,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from controlplane.common.log_lines import warning
@@ -22,15 +21,6 @@ AT_ONCE = 64
 """Most switches that are worked on in parallel."""
 
 
-@dataclass(frozen=True)
-class Installed:
-    """A switch's part in an installation: whether our program replaced another one, and how many changes were made."""
-
-    switch: str
-    replaced_program: bool
-    changes: int
-
-
 class FabricError(TargetError):
     """The fabric could not be installed; the message says which switch failed and whether the others were restored."""
 
@@ -44,8 +34,9 @@ def connect(targets: Sequence[SwitchTarget], timeout: float, progress: Progress 
 
 def install(
     targets: Sequence[SwitchTarget], rulesets: Mapping[str, RuleSet], progress: Progress = lambda line: None
-) -> list[Installed]:
-    """Bring every switch to its rule set, by difference; a switch without one loses all entries.
+) -> dict[str, int]:
+    """Bring every switch to its rule set, by difference; a switch without one loses all entries. Return the number of
+    changes by switch.
 
     If a switch fails, all switches get back what they held before. A switch that ran another program keeps ours, empty,
     since that program's entries are lost.
@@ -63,11 +54,11 @@ def install(
     return bring({Held(target): rulesets.get(target.name, empty(target.name)) for target in targets}, progress)
 
 
-def bring(wanted: Mapping[Held, RuleSet], progress: Progress = lambda line: None) -> list[Installed]:
+def bring(wanted: Mapping[Held, RuleSet], progress: Progress = lambda line: None) -> dict[str, int]:
     """Bring every switch to its rule set, like `install`, without assuming what the switches hold. Raise the errors of
     `install`."""
     if not wanted:
-        return []
+        return {}
     loaded = _on_all(wanted, Held.read)
     _raise_failures(loaded, "cannot be read, or does not take the program")
     fresh = sum(bool(result) for result in loaded.values())
@@ -93,7 +84,7 @@ def bring(wanted: Mapping[Held, RuleSet], progress: Progress = lambda line: None
     if failures:
         progress(warning(f"{', '.join(sorted(one.name for one in failures))} failed: restoring {len(wanted)} switches"))
         raise FabricError(_summary(failures) + "\n" + _restored(before))
-    return [Installed(one.name, bool(loaded[one]), _count(applied[one])) for one in wanted]
+    return {one.name: _count(result) for one, result in applied.items()}
 
 
 def bring_those_that_answer(wanted: Mapping[Held, RuleSet]) -> dict[str, int]:
@@ -127,8 +118,9 @@ def bring_those_that_answer(wanted: Mapping[Held, RuleSet]) -> dict[str, int]:
     raise FabricError("\n".join(map(str, failures.values())) + f"\n{end}")
 
 
-def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: None) -> list[Installed]:
-    """Remove every entry from the switches that run our program, and leave the others alone.
+def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: None) -> dict[str, int]:
+    """Remove every entry from the switches that run our program, and leave the others alone. Return the number of
+    changes by switch.
 
     Every switch is tried, also when some fail. Raise FabricError, which names those.
     """
@@ -144,7 +136,7 @@ def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: No
 
     cleared = _on_all([Held(target) for target in targets], clear)
     _raise_failures(cleared, "not emptied")
-    return [Installed(one.name, False, _count(result)) for one, result in cleared.items()]
+    return {one.name: _count(result) for one, result in cleared.items()}
 
 
 def everywhere(

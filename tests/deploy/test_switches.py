@@ -27,14 +27,14 @@ from tests.deploy.switch import Switch
 
 def test_installs_updates_reads_and_removes(target):
     installed = fabric.install([target], {"s1": small("s1")})
-    assert installed[0].replaced_program
+    assert installed == {"s1": 5}
     assert difference(target.read(), small("s1")) == []
-    assert fabric.install([target], {"s1": small("s1")})[0].changes == 0
+    assert sum(fabric.install([target], {"s1": small("s1")}).values()) == 0
     # The next version has other labels, the same group with other ports, and a route that moves.
     later = RuleSet("s1", small("s1", 50).labels, small("s1").groups, (Route("10.0.0.7", 32, MAC, 2),))
     fabric.install([target], {"s1": later})
     assert difference(target.read(), later) == []
-    assert fabric.remove([target])[0].changes == 5
+    assert fabric.remove([target]) == {"s1": 5}
     assert target.read() == RuleSet("s1", (), (), ())
 
 

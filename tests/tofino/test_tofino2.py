@@ -155,7 +155,7 @@ def test_installs_reads_back_and_removes(client, program, topology, tmp_path, mo
         fabric.install(targets, rules)
         for target in targets:
             assert difference(target.read(), rules[target.name]) == []
-        assert [one.changes for one in fabric.install(targets, rules)] == [0, 0]
+        assert list(fabric.install(targets, rules).values()) == [0, 0]
         fabric.remove(targets)
         assert [server.snapshot() for server in servers.values()] == [{}, {}]
     finally:
