@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 
 from controlplane.common.command_line import value
 from controlplane.common.rpc import inart_pb2 as pb
@@ -18,26 +19,35 @@ from controlplane.common.rpc.tls import tls_from
 
 LOOK_SECONDS = 1.0
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 MOST_DATA = 160
 LEVELS = ("info", "warning", "error")
 
 
-def parse_since(text: str) -> float:
-    """Return the time, in seconds since 1970, of "2h" (ago) or "2026-11-23 12:00". Raise ValueError for anything
-    else."""
-    if found := AGO.fullmatch(text.strip()):
-        return time.time() - float(found[1]) * UNITS[found[2]]
+def parse_seconds(text: str) -> float:
+    """Return the seconds of "90s", "10m", "2h", "3d". Raise ValueError for anything else."""
+    found = SPAN.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"a time span is like 90s, 10m, 2h, 3d, got {text!r}")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def parse_time(text: str, *, ago: bool = False) -> float:
+    """Return the time, in seconds since 1970, of "2h" (from now, or ago) or "2026-11-23 12:00". Raise ValueError for
+    anything else."""
     try:
+        if SPAN.fullmatch(text.strip()):
+            return time.time() + parse_seconds(text) * (-1 if ago else 1)
         return datetime.fromisoformat(text.strip()).timestamp()
     except ValueError:
-        raise ValueError(f"a time is like 90s, 30m, 2h, 3d (ago) or 2026-11-23T12:00, got {text!r}") from None
+        words = "ago" if ago else "from now"
+        raise ValueError(f"a time is like 90s, 30m, 2h, 3d ({words}) or 2026-11-23T12:00, got {text!r}") from None
 
 
 def add_arguments(log: argparse.ArgumentParser) -> None:
     """Add the command's options, other than those that name the controller."""
     log.add_argument(
-        "--since", type=value(parse_since), default=0.0, metavar="TIME",
+        "--since", type=value(partial(parse_time, ago=True)), default=0.0, metavar="TIME",
         help="30m, 2h, 3d (ago), or 2026-11-23T12:00 (default: all that is kept)",
     )  # fmt: skip
     log.add_argument("--job", default="", metavar="NAME", help="only records about this job")

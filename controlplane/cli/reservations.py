@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import time
-from datetime import datetime
 
-from controlplane.cli.log import AGO, UNITS
+from controlplane.cli.log import parse_seconds, parse_time
 from controlplane.common.command_line import value
 from controlplane.common.log_lines import clock
 from controlplane.common.rpc import inart_pb2 as pb
 
 HEAD = ("reserved", "from", "until", "promised", "")
-
-
-def parse_seconds(text: str) -> float:
-    """Return the seconds of "90s", "10m", "2h", "3d". Raise ValueError for anything else."""
-    found = AGO.fullmatch(text.strip())
-    if found is None:
-        raise ValueError(f"a time span is like 90s, 10m, 2h, 3d, got {text!r}")
-    return float(found[1]) * UNITS[found[2]]
-
-
-def parse_time(text: str) -> float:
-    """Return the time, in seconds since 1970, of "2h" (from now) or "2026-11-25 08:00". Raise ValueError for anything
-    else."""
-    try:
-        return time.time() + parse_seconds(text)
-    except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(text.strip()).timestamp()
-    except ValueError:
-        raise ValueError(f"a time is like 30m, 2h (from now) or 2026-11-25T08:00, got {text!r}") from None
 
 
 def add_arguments(add: argparse.ArgumentParser) -> None:

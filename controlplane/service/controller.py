@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from typing import NoReturn
 
 import grpc
@@ -42,7 +41,6 @@ from controlplane.service.replanning import Late
 from controlplane.service.reservations import Reservations
 from controlplane.service.running import JobsError, NoJobYet, RunningJob, job_state
 from controlplane.service.shares import Loads, Used, bottleneck_words
-from controlplane.service.tenants import Holding
 from controlplane.service.update import Update
 from controlplane.targets.base import TargetError
 from controlplane.targets.fabric import everywhere
@@ -240,10 +238,10 @@ class Controller:
             reply.job, reply.strategy, reply.planned_rate_mbps = job.name, plan.strategy, plan.rate_mbps
             reply.plan_version = plan.version
         reply.jobs.extend(job_statuses(self.network))
-        reply.uses.extend(pb.Use(**asdict(use)) for use in self.network.uses(request.parts[:MOST_PARTS]))
+        reply.uses.extend(self.network.uses(request.parts[:MOST_PARTS]))
         reply.without.extend(f"{name} ({why})" for name, why in self.network.state.kept_off.items())
         reply.reservations.extend(self.reservations.status())
-        reply.tenants.extend(map(tenant_status, self.network.tenants.holdings()))
+        reply.tenants.extend(self.network.tenants.status())
         reply.others.extend(other_traffic(self.network))
         times = self.network.state.host_times_ms()
         for agent in reply.agents:
@@ -428,11 +426,6 @@ def tenant_of(access: Access, context: grpc.ServicerContext) -> str:
     has."""
     caller = access.caller(context)
     return caller.name if caller is not None and caller.role == "tenant" else ""
-
-
-def tenant_status(held: Holding) -> pb.TenantStatus:
-    """Return a line with what a tenant has and may have."""
-    return pb.TenantStatus(**vars(held) | {"quota": str(held.quota)})
 
 
 def other_traffic(network: Network) -> list[pb.OtherTraffic]:

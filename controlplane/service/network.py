@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.common.log_lines import of_job, warning
+from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan, PlanError
@@ -40,7 +41,7 @@ from controlplane.service.state import Keeps
 from controlplane.service.switches import Switches
 from controlplane.service.tenants import Tenants, unlimited
 from controlplane.service.update import Update, Updater
-from controlplane.service.uses import Use, uses
+from controlplane.service.uses import uses
 from controlplane.service.versions import Version
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.kind import Kind
@@ -343,7 +344,7 @@ class Network:
         """Return whether no job uses any of these switches, links and parameter servers."""
         return not any(self.uses(names))
 
-    def uses(self, parts: Sequence[str]) -> Iterator[Use]:
+    def uses(self, parts: Sequence[str]) -> Iterator[pb.Use]:
         """Return who uses these switches, links and parameter servers (uses.py)."""
         return uses(self.jobs, parts, self.state.parts.layout)
 

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.common.log_lines import warning
+from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.whole_file import Fresh
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.quotas import UNLIMITED, Quota, parse_quotas, quota_of
 from controlplane.planner.rules import Taken
 from controlplane.planner.terms import Terms
 from controlplane.service.running import Jobs, JobsError, RunningJob
-
-
-@dataclass(frozen=True)
-class Holding:
-    """Resources that a tenant's jobs have together, and the quota of what they may have. `entries` and `slots` are
-    those of the switch on which they have the most."""
-
-    name: str
-    jobs: int
-    rate_mbps: float
-    entries: int
-    slots: int
-    quota: Quota
 
 
 class Tenants:
@@ -69,15 +56,16 @@ class Tenants:
         others = [one.name for one in self.of(job.terms.tenant) if one is not job]
         return max(self.rate_left(job.terms.tenant, others), job.plan.rate_mbps)
 
-    def holdings(self) -> list[Holding]:
-        """Return what each tenant has now."""
+    def status(self) -> list[pb.TenantStatus]:
+        """Return what each tenant has now, and may have."""
         found = []
         for tenant in dict.fromkeys(job.terms.tenant for job in self._jobs if job.terms.tenant):
             jobs = self.of(tenant)
             entries, slots = _counts([self._rules(job.job_id) for job in jobs])
-            rate = sum(job.plan.rate_mbps for job in jobs)
-            most = max(entries.values(), default=0), max(slots.values(), default=0)
-            found.append(Holding(tenant, len(jobs), rate, *most, self.quota(tenant)))
+            status = pb.TenantStatus(name=tenant, jobs=len(jobs), quota=str(self.quota(tenant)))
+            status.rate_mbps = sum(job.plan.rate_mbps for job in jobs)
+            status.entries, status.slots = max(entries.values(), default=0), max(slots.values(), default=0)
+            found.append(status)
         return found
 
     def _refuse(self, terms: Terms, words: str) -> None:

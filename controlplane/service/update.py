@@ -98,7 +98,7 @@ class Updater:
         self._whole = topology
         self.home = running.plan  # the plan that the job was given, to which it returns after a failure
         self._current = running
-        self._beside: Version | None = None  # installed, but not switched over to
+        self._next: Version | None = None  # installed, but not switched over to
         self._draining: Version | None = None  # switched over from, but not retired
         self._present: Topology | None = None  # the state of the network that a repair has seen last
         self._spent: dict[str, set[tuple[int, int]]] = {}  # by switch, slots that the running epoch has given up
@@ -130,7 +130,7 @@ class Updater:
     def versions(self) -> tuple[Version, ...]:
         """The installed versions: that of the running plan, and during a change of plan the one before or after it."""
         with self._placing:
-            return tuple(v for v in (self._draining, self._current, self._beside) if v is not None)
+            return tuple(v for v in (self._draining, self._current, self._next) if v is not None)
 
     def state(self, topology: Topology | None = None, changes: Iterable[str] = ()) -> Topology:
         """Return the network's present state: `topology` (by default the last one), with `changes`. Raise
@@ -216,17 +216,17 @@ class Updater:
         """Reroute all versions around what is gone, as `repair` does, with _placing held. With `drained`, the plan
         before a change is left as it is, since its operations do not go on."""
         spent = {switch: set(ranges) for switch, ranges in self._spent.items()}
-        before = self._draining, self._current, self._beside
-        versions = None if drained else self._draining, self._current, self._beside
+        before = self._draining, self._current, self._next
+        versions = None if drained else self._draining, self._current, self._next
         try:
             found = lead_around(self._frame, versions, topology, self._switches.taken(), self._spent)
             if found.trees:
-                draining, current, self._beside = found.versions
+                draining, current, self._next = found.versions
                 self._draining = self._draining if drained else draining
                 self._current = current or self._current
                 self._install()
         except (CannotRepair, DoesNotFit, UpdateError) as error:
-            self._draining, self._current, self._beside = before
+            self._draining, self._current, self._next = before
             self._spent = spent
             raise UpdateError(f"cannot be led around what is gone: {error}") from None
         return found
@@ -263,12 +263,12 @@ class Updater:
             epoch, first, held = self._switch_agents(old, new, topology)
         except HandoverError as error:
             with self._placing:
-                self._beside = None
+                self._next = None
                 self._install()
             raise UpdateError(f"the plan stays as it is: {error}") from None
         with self._placing:
-            assert self._beside is not None
-            self._draining, self._current, self._beside = self._current, self._beside, None
+            assert self._next is not None
+            self._draining, self._current, self._next = self._current, self._next, None
             self.topology = topology
             hopeless = drains_in_vain(self._draining, self._present)
         self._changed()
@@ -294,18 +294,21 @@ class Updater:
             repeated=repeated,
         )
 
+    def _beside(self, plan: Plan, topology: Topology) -> Deployment:
+        """Place a plan beside the running one, with _placing held. Raise UpdateError where there is no room."""
+        frame = self._frame
+        paced = replace(plan, rate_mbps=plan.rate_mbps * frame.pace)
+        taken = self._switches.taken()
+        try:
+            return build_beside(paced, topology, frame.limits, self.deployment, job_id=frame.job_id, taken=taken)
+        except DoesNotFit as error:
+            raise UpdateError(f"there is no room for the new version beside the running one: {error}") from None
+
     def _foreseen(self, result: Update, topology: Topology) -> Update:
         """Return what a change of plan would write: the new plan's entries, and then the deletion of the old one's."""
-        frame, plan = self._frame, result.plan
-        paced = replace(plan, rate_mbps=plan.rate_mbps * frame.pace)
         with self._placing:
             old = {name: part(rules) for name, rules in self.deployment.rulesets.items()}
-            try:
-                new = build_beside(
-                    paced, topology, frame.limits, self.deployment, job_id=frame.job_id, taken=self._switches.taken()
-                )
-            except DoesNotFit as error:
-                raise UpdateError(f"there is no room for the new version beside the running one: {error}") from None
+            new = self._beside(result.plan, topology)
         changes = between(old, {name: part(rules) for name, rules in new.rulesets.items()})
         added, removed = counts(changes)
         return replace(result, changes=changes, entries_added=added, entries_removed=removed)
@@ -313,24 +316,18 @@ class Updater:
     def _put_beside(self, plan: Plan, topology: Topology) -> tuple[Deployment, Deployment, int]:
         """Write the new version's entries beside the running one's. Return the old and the new deployment, and how many
         entries were added. Raise UpdateError where that fails; nothing is changed then."""
-        frame = self._frame
-        paced = replace(plan, rate_mbps=plan.rate_mbps * frame.pace)
         with self._placing:
-            taken, old = self._switches.taken(), self._current.deployment
-            try:
-                new = build_beside(paced, topology, frame.limits, old, job_id=frame.job_id, taken=taken)
-            except DoesNotFit as error:
-                raise UpdateError(f"there is no room for the new version beside the running one: {error}") from None
+            old, new = self.deployment, self._beside(plan, topology)
             for name in self._switches.off():
                 if name in new.rulesets and new.rulesets[name].labels:
                     raise UpdateError(
                         f"the new plan needs switch {name}, which does not answer: plan with --without {name}"
                     )
-            self._beside = Version(plan, new)
+            self._next = Version(plan, new)
             try:
                 return old, new, self._install()
             except UpdateError:
-                self._beside = None
+                self._next = None
                 raise
 
     def _switch_agents(self, old: Deployment, new: Deployment, topology: Topology) -> tuple[int, int, float]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.plan import Tree
 from controlplane.service.core.ways import Layout
 from controlplane.service.running import RunningJob
@@ -14,18 +14,7 @@ MOST_TREES = 8
 """Most numbers of trees that a line names."""
 
 
-@dataclass(frozen=True)
-class Use:
-    """Use of a switch, link or parameter server by a job. `fixed` says why the job cannot do without; "" where it
-    may."""
-
-    part: str
-    job: str
-    how: str
-    fixed: str = ""
-
-
-def uses(jobs: Iterable[RunningJob], parts: Sequence[str], layout: Layout) -> Iterator[Use]:
+def uses(jobs: Iterable[RunningJob], parts: Sequence[str], layout: Layout) -> Iterator[pb.Use]:
     """Yield the uses of these switches, links ("V1-V2") and parameter servers, in the plans that run or still drain."""
     for job in jobs:
         versions = job.updater.versions
@@ -35,7 +24,7 @@ def uses(jobs: Iterable[RunningJob], parts: Sequence[str], layout: Layout) -> It
                 more = " and more" if len(trees) > MOST_TREES else ""
                 which = f"tree{'s' if len(trees) > 1 else ''} {', '.join(map(str, trees[:MOST_TREES]))}{more}"
                 how = f"{which} of version {' and '.join(str(one.plan.version) for one in versions)} of its plan"
-                yield Use(part, job.name, how, _fixed(job, part, layout))
+                yield pb.Use(part=part, job=job.name, how=how, fixed=_fixed(job, part, layout))
 
 
 def _touches(tree: Tree, part: str) -> bool:

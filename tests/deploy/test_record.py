@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.cli.controller import main as operate
-from controlplane.cli.log import parse_since
+from controlplane.cli.log import parse_time
 from controlplane.common.access import Access, Caller
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, ask
@@ -185,7 +185,7 @@ def test_a_full_disk_is_said_once_and_the_latest_entries_are_still_there(tmp_pat
 
 
 def test_times_are_ago_or_dates():
-    assert time.time() - parse_since("2h") == pytest.approx(7200, abs=60)
-    assert parse_since("2026-11-23T12:00+00:00") == 1795435200
+    assert time.time() - parse_time("2h", ago=True) == pytest.approx(7200, abs=60)
+    assert parse_time("2026-11-23T12:00+00:00") == 1795435200
     with pytest.raises(ValueError, match="a time is like"):
-        parse_since("yesterday")
+        parse_time("yesterday")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from controlplane.cli.controller import main
-from controlplane.cli.reservations import parse_time
+from controlplane.cli.log import parse_time
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
@@ -268,7 +268,7 @@ def test_what_cannot_be_kept_is_not_reserved(rig, reservations):
 def test_times_are_read_as_people_give_them():
     assert parse_time("2026-11-25T08:00") > 1.79e9
     assert parse_time("2h") - parse_time("0s") == pytest.approx(7200, abs=5)
-    with pytest.raises(ValueError, match="a time is like 30m, 2h"):
+    with pytest.raises(ValueError, match="a time is like 90s, 30m, 2h"):
         parse_time("tomorrow")
     assert pb.AddJobRequest().start == 0.0
 

@@ -138,7 +138,7 @@ def test_jobs_that_share_divide_their_tenants_quota_fairly_and_others_get_the_re
 
 def test_entries_and_slots_count_on_the_switch_that_has_the_most(rig: MemoryNetwork) -> None:
     rig.network.launch(A, "inart", terms=MINE)
-    (held,) = rig.network.tenants.holdings()
+    (held,) = rig.network.tenants.status()
     assert (held.name, held.jobs) == ("physics", 1) and held.entries > 0 and held.slots > 0
     before = {name: target.rules for name, target in rig.targets.items()}
     for limits in ({"entries": held.entries}, {"slots": held.slots}):

@@ -11,16 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from controlplane.service.core import events as ev
 from controlplane.service.core.actions import After, Prepare, RefuseChange, Retire, StoreEpoch, SwitchOver
-from controlplane.service.core.events import (
-    ChangeLate,
-    ChangeOrdered,
-    DrainBroken,
-    Drained,
-    Prepared,
-    RetireOrdered,
-    SwitchOrdered,
-)
 from controlplane.service.core.state import (
     GONE,
     MEMBER,
@@ -39,7 +31,7 @@ RETRY_SECONDS = 5.0
 """Seconds between two attempts to store the number of an epoch that is to begin."""
 
 
-def ordered(step: Step, event: ChangeOrdered) -> None:
+def ordered(step: Step, event: ev.ChangeOrdered) -> None:
     """Begin a change of plan, or refuse it with the reason."""
     state = step.state
     refusal = _refusal(state, event.places)
@@ -116,12 +108,12 @@ def epoch_not_stored(step: Step, reason: str) -> None:
     if handover.stage == Stage.DRAINING and handover.broken:
         step.change(handover=replace(handover, broken=""))
         step.say(f"no epoch can begin ({reason}); tried again after {RETRY_SECONDS:g} s", warning=True)
-        step.do(After(RETRY_SECONDS, DrainBroken(handover.epoch, handover.broken)))
+        step.do(After(RETRY_SECONDS, ev.DrainBroken(handover.epoch, handover.broken)))
     elif handover.stage == Stage.STARTING:
         step.change(handover=None)
 
 
-def reported(step: Step, event: Prepared | Drained) -> str:
+def reported(step: Step, event: ev.Prepared | ev.Drained) -> str:
     """Take note of how far an agent is; a report about another change of plan is ignored.
 
     Return why all agents have to stop, which they do when operations under way can neither end nor be started again; ""
@@ -134,7 +126,7 @@ def reported(step: Step, event: Prepared | Drained) -> str:
         if entry.agent == event.agent:
             if event.failure:
                 return _failed(step, handover, event.failure)
-            if isinstance(event, Drained):
+            if isinstance(event, ev.Drained):
                 repeated = max(handover.repeated, (event.operations, event.nbytes))
                 handover = replace(handover, drained=handover.drained | {node}, repeated=repeated)
             else:
@@ -144,7 +136,7 @@ def reported(step: Step, event: Prepared | Drained) -> str:
     return ""
 
 
-def late(step: Step, event: ChangeLate) -> str:
+def late(step: Step, event: ev.ChangeLate) -> str:
     """End the wait for agents that have not made ready in time. Return the same as `reported`."""
     handover = step.state.handover
     if handover is None or handover.epoch != event.epoch or handover.stage != Stage.PREPARING:
@@ -162,7 +154,7 @@ def _failed(step: Step, handover: Handover, reason: str) -> str:
     return ""
 
 
-def switch_over(step: Step, event: SwitchOrdered) -> None:
+def switch_over(step: Step, event: ev.SwitchOrdered) -> None:
     """Tell all agents at which operation the new plan takes over: the first one that no worker has started, since all
     hold new ones back. Where operations are started again, it is the first one of which some worker has no result."""
     handover = step.state.handover
@@ -182,7 +174,7 @@ def switch_over(step: Step, event: SwitchOrdered) -> None:
     step.say(f"epoch {handover.epoch} begins at operation {first}, without a stop")
 
 
-def retire(step: Step, event: RetireOrdered) -> None:
+def retire(step: Step, event: ev.RetireOrdered) -> None:
     """Drop the configurations of the old plan: nobody asks for results of its epoch any more."""
     handover = step.state.handover
     if handover is None or handover.epoch != event.epoch or handover.stage != Stage.DRAINING or handover.undrained():
