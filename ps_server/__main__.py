@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from controlplane.common import command_line
 from controlplane.common.log_lines import dated
-from controlplane.common.rpc.tls import add_tls_arguments, tls_from
+from controlplane.common.rpc.tls import tls_from
 from ps_server.versions import Versions
-from worker_agent.agent import controller_address
+from worker_agent.agent import add_agent_arguments, controller_address
 from worker_agent.errors import AgentError
 from worker_agent.io_options import IoOptions
 from worker_agent.member import Member
@@ -35,9 +35,7 @@ class ParameterServer(Member):
 
 def make_parser() -> argparse.ArgumentParser:
     parser = command_line.make("ps_server", "Parameter server: joins the controller and serves its trees.")
-    parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
-    parser.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
-    parser.add_argument("--interface", metavar="NAME[,NAME]", help="default: those that hold the node's address")
+    add_agent_arguments(parser)
     parser.add_argument(
         "--timeout",
         type=float,
@@ -45,10 +43,6 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="S",
         help="seconds after which it gives up if it cannot start (0: never)",
     )
-    parser.add_argument("--job", metavar="NAME", help="the job, for a node of several jobs (default: $INART_JOB)")
-    parser.add_argument("--take-over", action="store_true", help="replace another process that has joined as this node")
-    add_tls_arguments(parser)
-    IoOptions.add_arguments(parser)
     return parser
 
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from controlplane.common import command_line
 from controlplane.common.inputs import parse_bytes
 from controlplane.common.log_lines import dated
-from controlplane.common.rpc.tls import add_tls_arguments, tls_from
-from worker_agent.agent import connect, controller_address
+from controlplane.common.rpc.tls import tls_from
+from worker_agent.agent import add_agent_arguments, connect, controller_address
 from worker_agent.errors import AgentError
 from worker_agent.fields import FIELDS
 from worker_agent.io_options import IoOptions
@@ -62,15 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     serve.add_argument("--group", metavar="NAME", help="group of the socket")
     serve.add_argument("--metrics", metavar="HOST:PORT", help="serve counters for Prometheus here, under /metrics")
     for command in (allreduce, serve):
-        command.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
-        command.add_argument(
-            "--node", metavar="NAME", help="node of the topology (default: the node whose address this machine has)"
-        )
-        command.add_argument(
-            "--interface",
-            metavar="NAME[,NAME]",
-            help="interfaces of the data network (default: those with the node's address)",
-        )
+        add_agent_arguments(command)
         command.add_argument(
             "--timeout",
             type=float,
@@ -78,14 +70,6 @@ def make_parser() -> argparse.ArgumentParser:
             metavar="S",
             help="timeout for joining, and for operations without progress",
         )
-        command.add_argument(
-            "--job", metavar="NAME", help="name of the job, for a node of several jobs (default: $INART_JOB)"
-        )
-        command.add_argument(
-            "--take-over", action="store_true", help="replace another process that has joined as this node"
-        )
-        add_tls_arguments(command)
-        IoOptions.add_arguments(command)
     return parser
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import Any, Literal
 
 from controlplane.common.rpc import channels
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, fetch_status
-from controlplane.common.rpc.tls import Tls
+from controlplane.common.rpc.tls import Tls, add_tls_arguments
 from worker_agent.collectives import Collective, Operation, collective
 from worker_agent.engine import DEFAULT_TIMEOUT, Engine
 from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import AbortedError, AgentError
 from worker_agent.flight import flight
+from worker_agent.io_options import IoOptions
 from worker_agent.member import Member
 from worker_agent.operands import HostArray, operand
 from worker_agent.relay import Repeated
@@ -203,6 +205,25 @@ def controller_address(given: str | None) -> str:
         return channels.controller_address(given)
     except ValueError as error:
         raise AgentError(str(error)) from None
+
+
+def add_agent_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of all commands that join a controller."""
+    parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
+    parser.add_argument(
+        "--node", metavar="NAME", help="node of the topology (default: the node whose address this machine has)"
+    )
+    parser.add_argument(
+        "--interface",
+        metavar="NAME[,NAME]",
+        help="interfaces of the data network (default: those with the node's address)",
+    )
+    parser.add_argument(
+        "--job", metavar="NAME", help="name of the job, for a node of several jobs (default: $INART_JOB)"
+    )
+    parser.add_argument("--take-over", action="store_true", help="replace another process that has joined as this node")
+    add_tls_arguments(parser)
+    IoOptions.add_arguments(parser)
 
 
 def connect(

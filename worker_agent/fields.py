@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worker_agent import fixedpoint
-from worker_agent.fixedpoint import BIAS, NONFINITE, Floats, Integers
+from worker_agent.fixedpoint import BIAS, NONFINITE, Floats, Integers, Mixed
 
 FIELDS = {32: 1, 16: 2, 10: 3, 8: 4, 6: 5}
 """Maps the bits per value to the number of values that share a word."""
@@ -99,7 +99,7 @@ class Fields:
         in the array.
         """
         if biased >= NONFINITE:
-            return self._mixed_integers(chunk, biased - NONFINITE)
+            return Mixed.of(self.workers, self.bits).integers(chunk, biased - NONFINITE)
         if biased == 0:
             return np.zeros(chunk.shape, np.int64)
         shift = field_bits(self.bits, self.workers) - (biased - BIAS)
@@ -133,7 +133,7 @@ class Fields:
         fields = [(shifted >> (field * self.bits) & (2 * half - 1)) - half for field in range(FIELDS[self.bits])]
         values = np.concatenate(fields)[:count]
         if biased >= NONFINITE:
-            return self._mixed_floats(values, biased - NONFINITE, mean)
+            return Mixed.of(self.workers, self.bits).floats(values, biased - NONFINITE, mean)
         if biased == 0:
             return np.zeros(count, np.float32)
         with np.errstate(over="ignore", under="ignore"):
@@ -147,43 +147,6 @@ class Fields:
         places = np.arange(position, position + count, dtype=np.uint64) * np.uint64(0x9E3779B1) + np.uint64(key)
         drawn = _mix_all(places & np.uint64(0xFFFFFFFF)) >> np.uint64(24)
         return ((2 * drawn.astype(np.float32) + 1) / np.float32(512)).astype(np.float32)
-
-    @property
-    def _mixed(self) -> tuple[int, int, int, int]:
-        """The layout of fields in chunks with NaN or infinities: bits of finite values, the largest possible sum of
-        them, the unit of the counters of NaN and infinities, and the bias.
-        """
-        bits = fixedpoint.mixed_bits(self.workers, self.bits)
-        most = self.workers << max(bits, 0)
-        return bits, most, 2 * most + 1, ((1 << (self.bits - 1)) - 1 - most) // self.workers
-
-    def _mixed_integers(self, chunk: Floats, finite: int) -> NDArray[np.int64]:
-        bits, _, unit, bias = self._mixed
-        words = np.zeros(chunk.shape, np.int64)
-        if bits < 0:
-            return words
-        if finite:
-            there = np.where(np.isfinite(chunk), chunk, 0).astype(np.float64)
-            words += np.rint(np.clip(np.ldexp(there, bits - (finite - BIAS)), -(2.0**bits), 2.0**bits)).astype(np.int64)
-        words += unit * (np.isposinf(chunk) | np.isnan(chunk))
-        words += unit * (self.workers + 1) * (np.isneginf(chunk) | np.isnan(chunk))
-        return words - bias
-
-    def _mixed_floats(self, sums: NDArray[np.int64], finite: int, mean: bool) -> Floats:
-        bits, most, unit, bias = self._mixed
-        if bits < 0:
-            return np.full(sums.shape, np.nan, np.float32)
-        counts, rest = np.divmod(sums + bias * self.workers + most, unit)
-        minus, plus = np.divmod(counts, self.workers + 1)
-        result = np.zeros(sums.shape, np.float32)
-        if finite:
-            with np.errstate(over="ignore", under="ignore"):
-                exact = np.ldexp((rest - most).astype(np.float64), finite - BIAS - bits)
-                result = exact.astype(np.float32) / np.float32(self.workers if mean else 1)
-        result[plus > 0] = np.inf
-        result[minus > 0] = -np.inf
-        result[(plus > 0) & (minus > 0)] = np.nan
-        return result
 
 
 def error_bound(chunks: Sequence[Floats], bits: int, mean: bool = False, stochastic: bool = False) -> float:

@@ -21,6 +21,7 @@ W/2 * 2^(e - F'). F' is 26 for 2 workers, 24 for 4, 21 for 8, 18 for 16, 12 for 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,12 +51,58 @@ def mixed_bits(workers: int, width: int = 32) -> int:
     return bits
 
 
-def _mixed(workers: int) -> tuple[int, int, int]:
-    """Return, for the words of a chunk with NaN or infinities, the largest possible sum of the finite values, the unit
-    of the counters, and the bias.
+class Mixed(NamedTuple):
+    """The layout of words, or of fields in words, of chunks with NaN or infinities.
+
+    Attributes:
+        bits: F', or -1 where there is no room for a sum.
+        most: the largest possible sum of the finite values.
+        unit: what a worker with +Inf adds.
     """
-    most = workers << mixed_bits(workers)
-    return most, 2 * most + 1, ((1 << 31) - most) // workers
+
+    workers: int
+    bits: int
+    most: int
+    unit: int
+    bias: int
+
+    @classmethod
+    def of(cls, workers: int, width: int = 32) -> Mixed:
+        """Return the layout of `width` bits for so many workers."""
+        bits = mixed_bits(workers, width)
+        most = workers << max(bits, 0)
+        largest = (1 << width - 1) - (width < 32)
+        return cls(workers, bits, most, 2 * most + 1, (largest - most) // workers)
+
+    def integers(self, chunk: Floats, finite: int) -> NDArray[np.int64]:
+        """Return a worker's integers; `finite` is the agreed biased exponent of the finite values, 0 where all are
+        zero.
+        """
+        words = np.zeros(chunk.shape, np.int64)
+        if self.bits < 0:
+            return words
+        if finite:
+            there = np.where(np.isfinite(chunk), chunk, 0).astype(np.float64)
+            words = _fixed(there, self.bits, finite - BIAS).astype(np.int64)
+        words += self.unit * (np.isposinf(chunk) | np.isnan(chunk))
+        words += self.unit * (self.workers + 1) * (np.isneginf(chunk) | np.isnan(chunk))
+        return words - self.bias
+
+    def floats(self, sums: NDArray[np.int64], finite: int, mean: bool) -> Floats:
+        """Return the float32 sums (or means) from the summed integers."""
+        if self.bits < 0:
+            return np.full(sums.shape, np.nan, np.float32)
+        counts, rest = np.divmod(sums + self.bias * self.workers + self.most, self.unit)
+        minus, plus = np.divmod(counts, self.workers + 1)
+        result = np.zeros(sums.shape, np.float32)
+        if finite:
+            with np.errstate(over="ignore", under="ignore"):
+                exact = np.ldexp((rest - self.most).astype(np.float64), finite - BIAS - self.bits)
+                result = exact.astype(np.float32) / np.float32(self.workers if mean else 1)
+        result[plus > 0] = np.inf
+        result[minus > 0] = -np.inf
+        result[(plus > 0) & (minus > 0)] = np.nan
+        return result
 
 
 def exponent(chunk: Floats) -> int:
@@ -80,15 +127,7 @@ def _fixed(values: NDArray[np.float64], bits: int, e: int) -> NDArray[np.float64
 def quantise(chunk: Floats, biased: int, workers: int) -> Integers:
     """Return the integers for the packet, given the agreed biased exponent."""
     if biased >= NONFINITE:
-        _, unit, bias = _mixed(workers)
-        finite = biased - NONFINITE
-        there = np.where(np.isfinite(chunk), chunk, 0).astype(np.float64)
-        words = np.zeros(chunk.shape, np.int64)
-        if finite:
-            words = _fixed(there, mixed_bits(workers), finite - BIAS).astype(np.int64)
-        words += unit * (np.isposinf(chunk) | np.isnan(chunk))
-        words += unit * (workers + 1) * (np.isneginf(chunk) | np.isnan(chunk))
-        return (words - bias).astype(np.int32)
+        return Mixed.of(workers).integers(chunk, biased - NONFINITE).astype(np.int32)
     if biased == 0:
         return np.zeros(chunk.shape, np.int32)
     return _fixed(chunk.astype(np.float64), fraction_bits(workers), biased - BIAS).astype(np.int32)
@@ -97,18 +136,7 @@ def quantise(chunk: Floats, biased: int, workers: int) -> Integers:
 def dequantise(sums: Integers, biased: int, workers: int, mean: bool = False) -> Floats:
     """Return the float32 sum (or mean) of a chunk from the summed integers."""
     if biased >= NONFINITE:
-        most, unit, bias = _mixed(workers)
-        counts, rest = np.divmod(sums.astype(np.int64) + bias * workers + most, unit)
-        minus, plus = np.divmod(counts, workers + 1)
-        result = np.zeros(sums.shape, np.float32)
-        if biased > NONFINITE:
-            exact = np.ldexp((rest - most).astype(np.float64), biased - NONFINITE - BIAS - mixed_bits(workers))
-            with np.errstate(over="ignore", under="ignore"):
-                result = exact.astype(np.float32) / np.float32(workers if mean else 1)
-        result[plus > 0] = np.inf
-        result[minus > 0] = -np.inf
-        result[(plus > 0) & (minus > 0)] = np.nan
-        return result
+        return Mixed.of(workers).floats(sums.astype(np.int64), biased - NONFINITE, mean)
     if biased == 0:
         return np.zeros(sums.shape, np.float32)
     with np.errstate(over="ignore", under="ignore"):

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class _Session:
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """Settings with which a node's agent takes part in a job; see Agent."""
+    """Settings with which a node's agent takes part in a job: arguments of Agent, by their names."""
 
     interface: str | None = None
     tls: Tls | None = None
@@ -139,16 +140,8 @@ class Service:
     ) -> None:
         self._path = Path(path) if path is not None else None
         self._log = log
-
-        def new_agent(take_over: bool = False) -> Agent:
-            return Agent(
-                controller, node, interface=settings.interface, tls=settings.tls, job=settings.job,
-                operation_timeout=settings.operation_timeout, take_over=take_over, log=log,
-            )  # fmt: skip
-
-        self._new_agent = (
-            new_agent  # only the first agent takes over: one that was put out must not come back by itself
-        )
+        # Only the first agent takes over, because one that was put out must not come back by itself.
+        self._new_agent = partial(Agent, controller, node, **vars(settings), log=log)
         self._claim = bind_claim(claim_name(controller, node, settings.job))
         self._listeners = [self._claim]
         try:
@@ -164,7 +157,7 @@ class Service:
         self._closed = False
         abandon_when_forked(self)
         try:
-            self._agent = self._new_agent(take_over)
+            self._agent = self._new_agent(take_over=take_over)
         except AgentError:
             for listener in self._listeners:
                 listener.close()
