@@ -6,7 +6,8 @@ Public names: :class:`Program`, :class:`Device`, :class:`Fabric` (the data plane
 
 from __future__ import annotations
 
-from softswitch.dataplane.codec import Entry, Match
+from softswitch.bmv2json.model import Match
+from softswitch.dataplane.codec import Entry
 from softswitch.dataplane.crc import Crc
 from softswitch.dataplane.device import Device
 from softswitch.dataplane.fabric import Fabric

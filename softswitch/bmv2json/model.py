@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from softswitch.errors import BadProgram
 
@@ -221,12 +222,15 @@ class Key:
     mask: int | None
 
 
-@dataclass(frozen=True)
-class KeyValue:
-    """The condition of a const entry on one key: value and mask, prefix length, or upper end."""
+class Match(NamedTuple):
+    """The condition of an entry on one key field.
+
+    Every value matches for lpm with ``prefix_len`` 0, ternary and optional with ``mask`` 0, and range from 0 to the
+    field's highest value. An optional match of a value has all bits of the mask set.
+    """
 
     kind: str
-    value: int
+    value: int = 0
     mask: int = 0
     prefix_len: int = 0
     high: int = 0
@@ -234,7 +238,7 @@ class KeyValue:
 
 @dataclass(frozen=True)
 class ConstEntry:
-    keys: tuple[KeyValue, ...]
+    keys: tuple[Match, ...]
     action_id: int
     params: tuple[int, ...]
     priority: int  # as in the JSON: a lower number wins

@@ -13,7 +13,7 @@ from softswitch.bmv2json.model import (
     ConstEntry,
     FieldRef,
     Key,
-    KeyValue,
+    Match,
     Pipeline,
     Table,
 )
@@ -170,18 +170,22 @@ class Pipelines:
         return tuple(hex_number(d) & ((1 << w) - 1) for d, (_, w) in zip(data, action.params, strict=True))
 
     def _const_entry(self, item: dict[str, Any], keys: list[Key], source: str | None) -> ConstEntry:
-        values: list[KeyValue] = []
+        """Return an entry. P4 allows bits of a value outside its mask, which are left out."""
+        values: list[Match] = []
         for key, m in zip(keys, item["match_key"], strict=True):
             kind = m["match_type"]
             if kind in ("exact", "valid"):
                 raw = m["key"]
-                values.append(KeyValue("exact", int(raw) if isinstance(raw, bool) else hex_number(raw)))
+                values.append(Match("exact", int(raw) if isinstance(raw, bool) else hex_number(raw)))
             elif kind == "lpm":
-                values.append(KeyValue("lpm", hex_number(m["key"]), prefix_len=int(m["prefix_length"])))
+                length = int(m["prefix_length"])
+                value = hex_number(m["key"]) >> key.width - length << key.width - length
+                values.append(Match("lpm", value, prefix_len=length))
             elif kind == "ternary":
-                values.append(KeyValue("ternary", hex_number(m["key"]), mask=hex_number(m["mask"])))
+                mask = hex_number(m["mask"])
+                values.append(Match("ternary", hex_number(m["key"]) & mask, mask))
             elif kind == "range":
-                values.append(KeyValue("range", hex_number(m["start"]), high=hex_number(m["end"])))
+                values.append(Match("range", hex_number(m["start"]), high=hex_number(m["end"])))
             else:
                 raise UnsupportedConstruct(f"const entry with match kind {kind!r} for key {key.name}", source)
         entry = item["action_entry"]

@@ -7,27 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from softswitch.bmv2json.model import Action, Key, KeyValue
+from softswitch.bmv2json.model import Action, Key, Match
 from softswitch.compiler.codegen import TablePlan, pack_params, unpack_params
 from softswitch.dataplane import native
 from softswitch.dataplane.profiles import ActionProfile, Group, Member
 from softswitch.dataplane.program import Program
 from softswitch.dataplane.value_sets import prefixes
 from softswitch.errors import InvalidValue, NoSuchObject
-
-
-class Match(NamedTuple):
-    """The condition of an entry on one key field.
-
-    Every value matches for lpm with ``prefix_len`` 0, ternary and optional with ``mask`` 0, and range from 0 to the
-    field's highest value. An optional match of a value has all bits of the mask set.
-    """
-
-    kind: str
-    value: int = 0
-    mask: int = 0
-    prefix_len: int = 0
-    high: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,8 +68,8 @@ class TableCodec:
         self.profile = profile
         self.info = program.tables[plan.table.name]
         self._key_parts = tuple(
-            (key, static.mask, 8 * (8 * plan.key_words - at - size), size)
-            for key, static, (at, size) in zip(self.info.keys, plan.table.keys, plan.key_places, strict=True)
+            (key, 8 * (8 * plan.key_words - at - size), size)
+            for key, (at, size) in zip(self.info.keys, plan.key_places, strict=True)
         )
         self._numbers: dict[str, int] = {}
         for number, action_id in enumerate(plan.action_ids):
@@ -97,14 +83,14 @@ class TableCodec:
             raise InvalidValue(f"table {info.name} has {len(info.keys)} keys, got {len(match)} matches")
         value = mask = prefix = 0  # the whole key as one number, big-endian
         ranges = b""
-        for m, (key, static_mask, shift, size) in zip(match, self._key_parts, strict=True):
+        for m, (key, shift, size) in zip(match, self._key_parts, strict=True):
             v, k = self._value_mask(m, key)
             if key.match_kind == "range":
                 ranges += m.value.to_bytes(size, "big") + m.high.to_bytes(size, "big")
             elif key.match_kind == "lpm":
                 prefix = m.prefix_len
-            if static_mask is not None:
-                v, k = v & static_mask, k & static_mask
+            if key.mask is not None:
+                v, k = v & key.mask, k & key.mask
             value |= v << shift
             mask |= k << shift
         key_bytes = 8 * plan.key_words
@@ -207,16 +193,6 @@ class TableCodec:
             action = self._action(number)
             return action.name, unpack_params(self.program.code.params[action.id][0], data), None
         return "", (), self.profile.chosen(int.from_bytes(data, "little"))
-
-
-def const_match(key: KeyValue, width: int) -> Match:
-    """Return the match of a const entry: P4 allows bits of the value outside the mask, and ignores them."""
-    value = key.value
-    if key.kind == "ternary":
-        value &= key.mask
-    elif key.kind == "lpm":
-        value = value >> (width - key.prefix_len) << (width - key.prefix_len)
-    return Match(key.kind, value, key.mask, key.prefix_len, key.high)
 
 
 def check_params(action: Action, params: Sequence[int]) -> None:

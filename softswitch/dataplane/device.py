@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from softswitch.compiler.codegen import pack_params
 from softswitch.compiler.trace import Point
 from softswitch.dataplane import native
-from softswitch.dataplane.codec import Entry, TableCodec, check_params, const_match
+from softswitch.dataplane.codec import Entry, TableCodec, check_params
 from softswitch.dataplane.device_ports import Owner, Ports
 from softswitch.dataplane.externs import Externs
 from softswitch.dataplane.ports import MAX_FRAME, MAX_PORTS
@@ -127,12 +127,10 @@ class Device(Tables, Externs, Ports, Replication):
         }
         for name, plan in program.code.tables.items():
             for entry in plan.table.entries:
-                widths = [k.width for k in plan.table.keys]
-                match = tuple(const_match(k, width) for k, width in zip(entry.keys, widths, strict=True))
                 needs = program.tables[name].needs_priority
                 priority = CONST_PRIORITY - entry.priority if needs else 0
                 action = program.p4.actions[entry.action_id].name
-                self._insert(self._codecs[name], match, action, entry.params, priority=priority, const=True)
+                self._insert(self._codecs[name], entry.keys, action, entry.params, priority=priority, const=True)
 
     def unload(self) -> None:
         """Remove pipeline and state, as after power-up: frames are dropped until the next ``load``."""

@@ -6,9 +6,9 @@ import ctypes
 from collections.abc import Sequence
 from typing import Literal
 
-from softswitch.bmv2json.model import Counter, Meter, Register
+from softswitch.bmv2json.model import Counter, Match, Meter, Register
 from softswitch.compiler.calculations import custom_crcs
-from softswitch.dataplane.codec import Match, alternatives
+from softswitch.dataplane.codec import alternatives
 from softswitch.dataplane.crc import Crc
 from softswitch.dataplane.meters import (
     MeterConfig,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 
+from softswitch.bmv2json.model import Match
 from softswitch.dataplane import native
-from softswitch.dataplane.codec import Match, TableCodec
+from softswitch.dataplane.codec import TableCodec
 from softswitch.dataplane.profiles import ActionProfile
 from softswitch.dataplane.program import Program
 from softswitch.errors import AlreadyExists, CapacityExceeded, InvalidValue, NoSuchObject, NotFound, SoftswitchError

@@ -6,8 +6,9 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from softswitch.bmv2json.model import Match
 from softswitch.compiler.codegen import CHOICE_BYTES
-from softswitch.dataplane.codec import Entry, Match, NativeKey, Places, TableCodec
+from softswitch.dataplane.codec import Entry, NativeKey, Places, TableCodec
 from softswitch.dataplane.meters import (
     MeterConfig,
     MeterState,

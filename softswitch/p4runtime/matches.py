@@ -5,7 +5,7 @@ The P4Runtime specification describes this in "Match Format".
 
 from __future__ import annotations
 
-from softswitch.dataplane.codec import Match
+from softswitch.bmv2json.model import Match
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.schema import FieldSchema, TableSchema, ValueSetSchema
 from softswitch.p4runtime.status import invalid

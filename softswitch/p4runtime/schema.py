@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from softswitch.bmv2json.model import Action, Digest
-from softswitch.dataplane.codec import Match
+from softswitch.bmv2json.model import Action, Digest, Match
 from softswitch.dataplane.program import Program, TableInfo
 from softswitch.p4runtime.p4data import Shape, shape_of
 from softswitch.p4runtime.packetio import ControllerHeader
@@ -266,6 +265,13 @@ def _width(what: str, declared: int, actual: int, named_type: p4types_pb2.P4Name
     return min(declared, actual)
 
 
+def _match_kind(what: str, field: p4info_pb2.MatchField) -> str:
+    kind = _MATCH_KINDS.get(field.match_type)
+    if kind is None:
+        raise unimplemented(f"{what}: match kind {field.other_match_type or field.match_type} is not supported")
+    return kind
+
+
 def _check_complete(p4info: p4info_pb2.P4Info, program: Program) -> None:
     """Check that the P4Info has all tables of the program that get their entries from outside."""
     described = {table.preamble.name for table in p4info.tables}
@@ -355,9 +361,7 @@ def _match_fields(table: p4info_pb2.Table, info: TableInfo) -> tuple[FieldSchema
     fields = []
     for index, (field, key) in enumerate(zip(table.match_fields, info.keys, strict=True)):
         what = f"{name} field {field.name}"
-        kind = _MATCH_KINDS.get(field.match_type)
-        if kind is None:
-            raise unimplemented(f"{what}: match kind {field.other_match_type or field.match_type} is not supported")
+        kind = _match_kind(what, field)
         if kind != key.match_kind and (kind, key.match_kind) != ("optional", "ternary"):
             raise invalid(f"{what} is {kind} in the P4Info and {key.match_kind} in the program")
         width = _width(what, field.bitwidth, key.width, field.type_name)
@@ -422,14 +426,22 @@ def _profile(
     )
 
 
+def _array(kind: str, declared: Any, arrays: Mapping[str, Any]) -> Any:
+    """Return the program's array that the P4Info declares, after checking that both have one size. An array that is
+    direct has no declaration of this kind.
+    """
+    name = declared.preamble.name
+    info = arrays.get(name)
+    if info is None or getattr(info, "table", None) is not None:
+        raise invalid(f"{kind} {name} of the P4Info is not in the program")
+    if declared.size != info.size:
+        raise invalid(f"{kind} {name} has {declared.size} elements in the P4Info and {info.size} in the program")
+    return info
+
+
 def _meter(meter: p4info_pb2.Meter, program: Program) -> MeterSchema:
-    name = meter.preamble.name
-    info = program.meters.get(name)
-    if info is None or info.table is not None:
-        raise invalid(f"meter {name} of the P4Info is not in the program")
-    if meter.size != info.size:
-        raise invalid(f"meter {name} has {meter.size} elements in the P4Info and {info.size} in the program")
-    return MeterSchema(meter.preamble.id, name, info.size, meter.spec.type)
+    info = _array("meter", meter, program.meters)
+    return MeterSchema(meter.preamble.id, info.name, info.size, meter.spec.type)
 
 
 def _value_set(value_set: p4info_pb2.ValueSet, program: Program) -> ValueSetSchema:
@@ -442,9 +454,7 @@ def _value_set(value_set: p4info_pb2.ValueSet, program: Program) -> ValueSetSche
     fields = []
     for index, field in enumerate(value_set.match):
         what = f"{name} field {field.name or field.id}"
-        kind = _MATCH_KINDS.get(field.match_type)
-        if kind is None:
-            raise unimplemented(f"{what}: match kind {field.other_match_type or field.match_type} is not supported")
+        kind = _match_kind(what, field)
         bits = info.widths[index] if info.widths else field.bitwidth
         width = _width(what, field.bitwidth, bits, field.type_name)
         device_kind = "ternary" if kind == "optional" else kind
@@ -458,13 +468,8 @@ def _value_set(value_set: p4info_pb2.ValueSet, program: Program) -> ValueSetSche
 
 
 def _counter(counter: p4info_pb2.Counter, program: Program) -> CounterSchema:
-    name = counter.preamble.name
-    info = program.counters.get(name)
-    if info is None or info.table is not None:
-        raise invalid(f"counter {name} of the P4Info is not in the program")
-    if counter.size != info.size:
-        raise invalid(f"counter {name} has {counter.size} elements in the P4Info and {info.size} in the program")
-    return CounterSchema(counter.preamble.id, name, info.size)
+    info = _array("counter", counter, program.counters)
+    return CounterSchema(counter.preamble.id, info.name, info.size)
 
 
 def _check_direct_counter(counter: p4info_pb2.DirectCounter, tables: dict[int, TableSchema]) -> None:
@@ -475,11 +480,7 @@ def _check_direct_counter(counter: p4info_pb2.DirectCounter, tables: dict[int, T
 
 def _register(register: p4info_pb2.Register, program: Program) -> RegisterSchema:
     name = register.preamble.name
-    info = program.registers.get(name)
-    if info is None:
-        raise invalid(f"register {name} of the P4Info is not in the program")
-    if register.size != info.size:
-        raise invalid(f"register {name} has {register.size} elements in the P4Info and {info.size} in the program")
+    info = _array("register", register, program.registers)
     kind, width = _register_type(register.type_spec)
     if width is not None and width != info.width:
         raise invalid(f"register {name} has {width}-bit elements in the P4Info and {info.width}-bit in the program")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from google.rpc import code_pb2
 
-from softswitch.dataplane.codec import Match
+from softswitch.bmv2json.model import Match
 from softswitch.dataplane.device import Device
 from softswitch.p4runtime.matches import decode_match, encode_fields
 from softswitch.p4runtime.schema import Schema, ValueSetSchema

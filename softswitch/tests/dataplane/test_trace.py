@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from softswitch import Fabric
-from softswitch.dataplane.codec import Match
+from softswitch.bmv2json.model import Match
 from softswitch.dataplane.device import Device
 from softswitch.dataplane.program import Program
 from softswitch.dataplane.trace import Step, Trace, as_json, lines

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from softswitch.bmv2json.model import Action, Counter, FieldRef, Key, Register
-from softswitch.dataplane.codec import Entry, Match
+from softswitch.bmv2json.model import Action, Counter, FieldRef, Key, Match, Register
+from softswitch.dataplane.codec import Entry
 from softswitch.dataplane.device import Device
 from softswitch.dataplane.program import Program, TableInfo
 from softswitch.errors import AlreadyExists, BadProgram, CapacityExceeded, InvalidValue, NotFound, UnsupportedConstruct

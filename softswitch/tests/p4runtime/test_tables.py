@@ -6,7 +6,7 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 
-from softswitch.dataplane.codec import Match
+from softswitch.bmv2json.model import Match
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.tests.p4runtime.client import (
     ACL,
