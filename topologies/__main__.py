@@ -76,10 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"pings: {pairs - len(lost)} of {pairs} answered" + "".join(f"\n  {a} -> {b}: none" for a, b in lost[:10])
         )
         if arguments.switches:
-            addresses = {
-                name: {"address": a.address, "device_id": a.device_id} for name, a in emulation.switch_addresses.items()
-            }
-            arguments.switches.write_text(json.dumps(addresses, indent=1) + "\n")
+            arguments.switches.write_text(json.dumps(emulation.switches_file(), indent=1) + "\n")
             print(f"switches file: {arguments.switches}")
         if arguments.cli:
             setLogLevel("info")

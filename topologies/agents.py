@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.planner.job import Job
-from topologies.hosts import OPERATION_SECONDS, PROGRESS_SECONDS
+from topologies.hosts import OPERATION_SECONDS
 from topologies.zygote import HostFailure, HostProcess, Zygote
 
 HOSTS = "topologies.hosts"
@@ -79,7 +79,6 @@ class JobAgents:
         controller: the controller's address.
         named: whether agents tell the controller the job's name, which is needed if it serves several jobs.
         roots_only: start no workers.
-        patience: seconds without progress after which an all-reduce fails.
         checked: whether one worker computes the exact sum, too (of large tensors that takes time and memory).
     """
 
@@ -93,14 +92,13 @@ class JobAgents:
         named: bool = True,
         roots_only: bool = False,
         checked: bool = True,
-        patience: float = PROGRESS_SECONDS,
     ) -> None:
         self.job = job
         self._zygote = zygote
         self._controller, self._seed, self._named = controller, seed, named
         self.roots: dict[str, HostProcess] = {}
         self.workers: dict[str, HostProcess] = {}
-        self._roots_only, self._checked, self._patience = roots_only, checked, patience
+        self._roots_only, self._checked = roots_only, checked
         self._orders = 0
 
     def start(self) -> None:
@@ -123,7 +121,6 @@ class JobAgents:
             "seed": self._seed,
             "workers": len(self.job.workers),
             "check": self._checked and node == self.job.workers[0],
-            "patience": self._patience,
         }
         self.workers[node] = self._zygote.spawn(node, f"{HOSTS}:allreduce", arguments)
 

@@ -4,9 +4,10 @@ import subprocess
 import threading
 from pathlib import Path
 
+from controlplane.targets.base import SwitchAddress
 from topologies.network import EmulationError, shaping
 from topologies.ports import free_ports
-from topologies.switches import InterfaceCounters, Layout, SwitchAddress, wait_listening
+from topologies.switches import InterfaceCounters, Layout, wait_listening
 
 PROGRAM = "simple_switch_grpc"
 
@@ -49,7 +50,7 @@ class Bmv2:
                 command += ["-i", f"{topology.port(switch, neighbour)}@{interface}"]
             command += ["--", "--grpc-server-addr", f"127.0.0.1:{grpc}"]
             self._commands[switch] = command
-            self._addresses[switch] = SwitchAddress(f"127.0.0.1:{grpc}", index + 1)
+            self._addresses[switch] = SwitchAddress(switch, f"127.0.0.1:{grpc}", index + 1)
         for switch in topology.devices:
             self._launch(switch)
         wait_listening([each.address for each in self._addresses.values()], self.check)

@@ -34,8 +34,6 @@ def choose(kind: str | None = None) -> str:
     return wanted
 
 
-def make(kind: str, *, seed: int = 0, threads: int = 1) -> Switches:
-    """Return switches that are not started yet; `seed` is for injected faults, `threads` the number of the softswitch
-    process's.
-    """
-    return Bmv2() if kind == "bmv2" else Softswitch(seed=seed, threads=threads)
+def make(kind: str, *, seed: int = 0) -> Switches:
+    """Return switches that are not started yet; `seed` is for injected faults."""
+    return Bmv2() if kind == "bmv2" else Softswitch(seed)

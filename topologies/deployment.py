@@ -10,7 +10,6 @@ from controlplane.service.network import Network, Settings
 from controlplane.service.roster import Roster
 from controlplane.service.serving import Serving
 from controlplane.targets import fabric
-from controlplane.targets.base import SwitchAddress, SwitchTarget
 from controlplane.targets.registry import artifact, target
 from controlplane.targets.switches_file import connect_targets
 from topologies.emulation import Emulation
@@ -25,20 +24,16 @@ HEADROOM = 0.03
 class Fabric:
     """The emulation's switches, connected over P4Runtime, as a context manager."""
 
-    def __init__(
-        self, emulation: Emulation, log: Callable[[str], None] = lambda line: None, artifacts: str | None = None
-    ) -> None:
+    def __init__(self, emulation: Emulation, log: Callable[[str], None] = lambda line: None) -> None:
         """Connect to every switch. Raise FabricError where that fails."""
         self.emulation = emulation
         self.log = log
         bmv2 = target("bmv2")
-        self.kind = bmv2.kind(artifact(bmv2, artifacts), connect=True)
+        self.kind = bmv2.kind(artifact(bmv2, None), connect=True)
         self.epochs = EpochStore(emulation.directory / "epoch")
-        addresses = [SwitchAddress(n, a.address, a.device_id) for n, a in emulation.switch_addresses.items()]
         self.labels = self.epochs.labels()
-        self.targets: list[SwitchTarget] = connect_targets(
-            addresses, self.kind, CONNECT_SECONDS, log, labels=self.labels
-        )
+        addresses = list(emulation.switch_addresses.values())
+        self.targets = connect_targets(addresses, self.kind, CONNECT_SECONDS, log, labels=self.labels)
 
     def serve(self, plan: Plan, *, answers_failures: bool = False, beside: float | None = None) -> "Service":
         """Install the plan (by difference) and start its controller. Raise FabricError where that fails, DoesNotFit
@@ -49,11 +44,11 @@ class Fabric:
             answers_failures: whether the controller reroutes or replans around failures, as `deploy --serve` does.
             beside: see the controller's `Settings`.
         """
-        return Service(self, plan, answers_failures, beside)
+        return Service(self, plan, answers_failures=answers_failures, beside=beside)
 
-    def control(self, *, answers_failures: bool = True, beside: float | None = None) -> "Service":
+    def control(self, *, beside: float | None = None) -> "Service":
         """Start the network's controller without any job; see `serve`. Raise FabricError where that fails."""
-        return Service(self, None, answers_failures, beside)
+        return Service(self, None, answers_failures=True, beside=beside)
 
     def install_routes(self) -> None:
         """Install IPv4 routes between all hosts, and no aggregation. Raise FabricError where that fails."""
@@ -71,7 +66,7 @@ class Fabric:
 class Service:
     """A running controller. Leaving the context ends the controller; the rules stay installed."""
 
-    def __init__(self, owner: Fabric, plan: Plan | None, answers_failures: bool, beside: float | None = None) -> None:
+    def __init__(self, owner: Fabric, plan: Plan | None, *, answers_failures: bool, beside: float | None) -> None:
         self.network = Network(
             owner.emulation.topology, owner.kind, owner.targets, epochs=owner.epochs, labels=owner.labels,
             settings=Settings(pace=1 - HEADROOM, beside=beside), log=owner.log,

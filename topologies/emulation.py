@@ -22,11 +22,12 @@ from mininet.net import Mininet
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.topology import Topology
 from controlplane.planner.topology_cables import access, ports_of
+from controlplane.targets.base import SwitchAddress
 from topologies import choice, network
 from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
 from topologies.network import EmulationError
 from topologies.reaper import MARK
-from topologies.switches import InterfaceCounters, Layout, SwitchAddress, Switches
+from topologies.switches import InterfaceCounters, Layout, Switches
 
 NEEDED_COMMANDS = {
     "mnexec": "mininet",
@@ -46,23 +47,24 @@ class Emulation:
         topology: the network.
         switch: "softswitch", "bmv2" or None (environment variable SWITCH, else bmv2 if installed).
         seed: seed of the faults that switches inject.
-        threads: number of threads of the softswitch process.
         mtu: largest IP packet in bytes on the hosts' links; links between switches carry packets of that size, too.
     """
 
     controller_host = MANAGEMENT_ROOT  # Every host can reach a controller that listens on this address.
 
-    def __init__(
-        self, topology: Topology, switch: str | None = None, *, seed: int = 0, threads: int = 1, mtu: int = MTU
-    ) -> None:
+    def __init__(self, topology: Topology, switch: str | None = None, *, seed: int = 0, mtu: int = MTU) -> None:
         self.topology, self.mtu = topology, mtu
         self.kind = choice.choose(switch)
         self.switch_addresses: dict[str, SwitchAddress] = {}
-        self._seed, self._threads = seed, threads
+        self._seed = seed
         self.lifetime: Lifetime | None = None
         self._switches: Switches | None = None
         self._net: Mininet | None = None
         self._children: list[subprocess.Popen[Any]] = []
+
+    def switches_file(self) -> dict[str, dict[str, Any]]:
+        """Return the content of a file for the controller's option `--switches`."""
+        return {name: {"address": a.address, "device_id": a.device_id} for name, a in self.switch_addresses.items()}
 
     # --- building and taking down ---
 
@@ -89,7 +91,7 @@ class Emulation:
             raise
 
     def _build(self, lifetime: Lifetime) -> None:
-        self._switches = choice.make(self.kind, seed=self._seed, threads=self._threads)
+        self._switches = choice.make(self.kind, seed=self._seed)
         before = os.environ.get(MARK)
         os.environ[MARK] = lifetime.token  # Mininet starts its shells with our environment.
         try:

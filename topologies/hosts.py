@@ -52,7 +52,6 @@ def allreduce(
     workers: int,
     check: bool,
     job: str = "",
-    patience: float = PROGRESS_SECONDS,
 ) -> None:
     """Run a worker that sums made-up gradients through the switches.
 
@@ -62,13 +61,13 @@ def allreduce(
     the number of workers in the sum, a digest of it and, with `check`, its largest error and the bound on that. The
     message null ends it.
 
-    `job` is "" for the only job that the host is in. After `patience` seconds without progress an all-reduce fails.
+    `job` is "" for the only job that the host is in. After PROGRESS_SECONDS without progress an all-reduce fails.
     """
     from worker_agent import connect
     from worker_agent.fixedpoint import error_bound
 
     os.environ["INART_JOB"] = job
-    agent = connect(controller, timeout=max(JOIN_SECONDS, patience), operation_timeout=patience)
+    agent = connect(controller, timeout=JOIN_SECONDS, operation_timeout=PROGRESS_SECONDS)
     try:
         assert agent.config is not None
         index = agent.config.index
@@ -78,7 +77,9 @@ def allreduce(
         while (order := channel.receive()) is not None:
             chosen = order.get("seed", seed)
             values = gradient(chosen, index, order["size"])
-            agent.wait_ready(patience)  # the job may have stopped since the last one, and begin anew at this moment
+            agent.wait_ready(
+                PROGRESS_SECONDS
+            )  # the job may have stopped since the last one, and begin anew at this moment
             before, stats = sent_bytes(interface), agent.stats()
             time.sleep(max(0.0, order.get("at", 0.0) - time.monotonic()))
             work = agent.allreduce_async(values, op="sum")

@@ -13,8 +13,9 @@ from typing import Any
 
 from controlplane.planner.topology import Topology
 from controlplane.planner.topology_cables import beyond, port_back
+from controlplane.targets.base import SwitchAddress
 from topologies.network import EmulationError
-from topologies.switches import START_SECONDS, InterfaceCounters, Layout, SwitchAddress
+from topologies.switches import START_SECONDS, InterfaceCounters, Layout
 
 CONTROL_SECONDS = 30.0
 MOST_DOWN_SECONDS = 600.0  # softswitch accepts at most this.
@@ -114,8 +115,8 @@ class Softswitch:
     links_in_memory = True
     takes_offloads = True
 
-    def __init__(self, seed: int = 0, threads: int = 1) -> None:
-        self._seed, self._threads = seed, threads
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
         self._topology: Topology | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._directory = Path()
@@ -127,7 +128,7 @@ class Softswitch:
         self._process, line = launched(["fabric", str(file)], self._log, environment=environment)
         put_first(self._process.pid)
         address = dict(part.split("=", 1) for part in line.split()[1:])["grpc"]
-        return {switch: SwitchAddress(address, i) for i, switch in enumerate(layout.topology.devices, 1)}
+        return {switch: SwitchAddress(switch, address, i) for i, switch in enumerate(layout.topology.devices, 1)}
 
     def description(self, layout: Layout) -> dict[str, Any]:
         """Return the content of the fabric file (softswitch/docs/guide.md)."""
@@ -161,7 +162,6 @@ class Softswitch:
         return {
             "grpc": "127.0.0.1:0",
             "control": str(self._control),
-            "threads": self._threads,
             "seed": self._seed,
             "devices": devices,
         }

@@ -9,17 +9,10 @@ from typing import Protocol
 
 from controlplane.planner.topology import Topology
 from controlplane.planner.topology_cables import beyond
+from controlplane.targets.base import SwitchAddress
 from topologies.network import EmulationError
 
 START_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class SwitchAddress:
-    """The address of a switch's P4Runtime server."""
-
-    address: str  # HOST:PORT
-    device_id: int
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, ask, fetch_status
 from controlplane.planner.job import Job
-from controlplane.targets.base import SwitchAddress, TargetError
+from controlplane.targets.base import TargetError
 from controlplane.targets.registry import artifact, target
 from controlplane.targets.switches_file import connect_targets
 from evaluation.chaos.controller import ControllerProcess, eventually
@@ -178,9 +178,8 @@ def left_over(emulation: Emulation, controller: ControllerProcess, jobs: Iterabl
 def _on_switches(emulation: Emulation) -> list[str]:
     bmv2 = target("bmv2")
     kind = bmv2.kind(artifact(bmv2, None), connect=True)
-    addresses = [SwitchAddress(n, a.address, a.device_id) for n, a in emulation.switch_addresses.items()]
     left = []
-    for one in connect_targets(addresses, kind, CONNECT_SECONDS, lambda line: None):
+    for one in connect_targets(list(emulation.switch_addresses.values()), kind, CONNECT_SECONDS, lambda line: None):
         try:
             rules = one.read()
         except TargetError as error:

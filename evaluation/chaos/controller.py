@@ -165,10 +165,7 @@ class ControllerProcess:
 
     def _popen(self) -> subprocess.Popen[str]:
         switches = self._emulation.directory / "switches.json"
-        addresses = self._emulation.switch_addresses
-        switches.write_text(
-            json.dumps({n: {"address": a.address, "device_id": a.device_id} for n, a in addresses.items()})
-        )
+        switches.write_text(json.dumps(self._emulation.switches_file()))
         state = str(self._directory)
         command = [
             "nsenter", f"--target={self._keeper.pid}", "--mount", sys.executable, "-m", "evaluation.chaos.skewed",

@@ -43,8 +43,7 @@ class Controllers:
         self._folder = emulation.directory / "controllers"
         self._folder.mkdir()
         self._switches, self._topology = self._folder / "switches.json", self._folder / "network.json"
-        there = {n: {"address": a.address, "device_id": a.device_id} for n, a in emulation.switch_addresses.items()}
-        self._addresses = there
+        self._addresses = emulation.switches_file()
         self._artifacts = PROGRAM
         self._ports = dict(zip(NAMES, free_ports(2), strict=True))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}

@@ -44,10 +44,7 @@ def test_two_jobs_with_certificates(tmp_path: Path, capsys: pytest.CaptureFixtur
     make(folder, Wanted(nodes=topology.servers, operators=("alice",)))
     switches = tmp_path / "switches.json"
     with Emulation(topology, "softswitch", seed=1) as emulation:
-        addresses = emulation.switch_addresses
-        switches.write_text(
-            json.dumps({n: {"address": a.address, "device_id": a.device_id} for n, a in addresses.items()})
-        )
+        switches.write_text(json.dumps(emulation.switches_file()))
         command = [sys.executable, "-m", "controlplane.serve", "--bmv2", "--switches", str(switches)]
         command += ["--topology", "testbed:switch=60,server=40,link=60", "--listen", f"{emulation.controller_host}:0"]
         command += ["--state", str(tmp_path / "state"), "--epoch-file", str(tmp_path / "epoch")]

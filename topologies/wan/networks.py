@@ -15,7 +15,6 @@ from controlplane.planner.plan.framing import MTU
 from controlplane.planner.routing import ways
 from controlplane.planner.topology import Topology
 from controlplane.planner.wan_networks import aws, by_distance, netstorm_draw
-from controlplane.targets.base import SwitchAddress
 from overlay.core.framing import segment_bytes
 from overlay.net.replication import Replication, p4runtime
 from topologies.deployment import Fabric
@@ -148,8 +147,7 @@ class Wan:
 
     def replication(self) -> Replication:
         """Return the means by which the switches copy multicasts, for one coordinator."""
-        addresses = [SwitchAddress(n, a.address, a.device_id) for n, a in self.emulation.switch_addresses.items()]
-        return p4runtime(self.topology, addresses)
+        return p4runtime(self.topology, list(self.emulation.switch_addresses.values()))
 
     def _share_alike(self, host: str) -> None:
         """Make TCP connections share links as the simulator assumes.

@@ -109,7 +109,7 @@ def _given(arguments: argparse.Namespace, wan: Wan, sites: int, keys: Path | Non
     return {
         "network": arguments.wan, "seed": arguments.seed, "total_mbps": arguments.total_mbps,
         "system": arguments.system, "values": arguments.values, "p": arguments.p or max(2, sites // 2),
-        "switches": [[n, a.address, a.device_id] for n, a in wan.emulation.switch_addresses.items()],
+        "switches": [[a.name, a.address, a.device_id] for a in wan.emulation.switch_addresses.values()],
         "chunk": arguments.chunk, "loss": arguments.loss, "delay_ms": arguments.delay_ms,
         "credentials": str(keys / "controller") if keys else None,
     }  # fmt: skip
