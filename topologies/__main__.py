@@ -30,6 +30,7 @@ from topologies.command import guarded
 from topologies.deployment import Fabric
 from topologies.emulation import Emulation
 from topologies.network import EmulationError
+from topologies.switches import switches_file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"pings: {pairs - len(lost)} of {pairs} answered" + "".join(f"\n  {a} -> {b}: none" for a, b in lost[:10])
         )
         if arguments.switches:
-            arguments.switches.write_text(json.dumps(emulation.switches_file(), indent=1) + "\n")
+            arguments.switches.write_text(json.dumps(switches_file(emulation.switch_addresses), indent=1) + "\n")
             print(f"switches file: {arguments.switches}")
         if arguments.cli:
             setLogLevel("info")

@@ -62,10 +62,6 @@ class Emulation:
         self._net: Mininet | None = None
         self._children: list[subprocess.Popen[Any]] = []
 
-    def switches_file(self) -> dict[str, dict[str, Any]]:
-        """Return the content of a file for the controller's option `--switches`."""
-        return {name: {"address": a.address, "device_id": a.device_id} for name, a in self.switch_addresses.items()}
-
     # --- building and taking down ---
 
     def __enter__(self) -> "Emulation":

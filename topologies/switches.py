@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -115,6 +115,11 @@ class Switches(Protocol):
 
     def close(self) -> None:
         """End the processes, which may have ended already."""
+
+
+def switches_file(addresses: Mapping[str, SwitchAddress]) -> dict[str, dict[str, str | int]]:
+    """Return the content of a file for the controller's option `--switches`."""
+    return {name: {"address": one.address, "device_id": one.device_id} for name, one in addresses.items()}
 
 
 def wait_listening(addresses: list[str], check: Callable[[], None], seconds: float = START_SECONDS) -> None:

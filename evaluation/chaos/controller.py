@@ -17,6 +17,7 @@ from typing import IO, Any
 from evaluation.chaos.skewed import Clock
 from topologies.emulation import Emulation
 from topologies.network import EmulationError
+from topologies.switches import switches_file
 
 ROOT = Path(__file__).resolve().parents[2]
 DISK = "size=2m,mode=700"
@@ -165,7 +166,7 @@ class ControllerProcess:
 
     def _popen(self) -> subprocess.Popen[str]:
         switches = self._emulation.directory / "switches.json"
-        switches.write_text(json.dumps(self._emulation.switches_file()))
+        switches.write_text(json.dumps(switches_file(self._emulation.switch_addresses)))
         state = str(self._directory)
         command = [
             "nsenter", f"--target={self._keeper.pid}", "--mount", sys.executable, "-m", "evaluation.chaos.skewed",

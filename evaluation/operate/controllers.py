@@ -18,6 +18,7 @@ from p4src.artifacts import ARTIFACTS
 from topologies.emulation import Emulation
 from topologies.network import EmulationError
 from topologies.ports import free_ports
+from topologies.switches import switches_file
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "v1model-256"
@@ -43,7 +44,7 @@ class Controllers:
         self._folder = emulation.directory / "controllers"
         self._folder.mkdir()
         self._switches, self._topology = self._folder / "switches.json", self._folder / "network.json"
-        self._addresses = emulation.switches_file()
+        self._addresses = switches_file(emulation.switch_addresses)
         self._artifacts = PROGRAM
         self._ports = dict(zip(NAMES, free_ports(2), strict=True))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}

@@ -15,6 +15,7 @@ from controlplane.cli.controller import main as operate
 from controlplane.planner.job import Job
 from tests.emulation.rig import paper_testbed
 from topologies import Emulation
+from topologies.switches import switches_file
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120
@@ -44,7 +45,7 @@ def test_two_jobs_with_certificates(tmp_path: Path, capsys: pytest.CaptureFixtur
     make(folder, Wanted(nodes=topology.servers, operators=("alice",)))
     switches = tmp_path / "switches.json"
     with Emulation(topology, "softswitch", seed=1) as emulation:
-        switches.write_text(json.dumps(emulation.switches_file()))
+        switches.write_text(json.dumps(switches_file(emulation.switch_addresses)))
         command = [sys.executable, "-m", "controlplane.serve", "--bmv2", "--switches", str(switches)]
         command += ["--topology", "testbed:switch=60,server=40,link=60", "--listen", f"{emulation.controller_host}:0"]
         command += ["--state", str(tmp_path / "state"), "--epoch-file", str(tmp_path / "epoch")]
