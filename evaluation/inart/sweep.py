@@ -21,6 +21,8 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 
+SOURCE = (".", "plan", "strategies", "strategies/fabric")
+"""Folders of the planner on whose files plans depend."""
 STRATEGIES = ("inart", "inart-strict", "inart-paper", "r-inart", "atp", "atp-strict", "lbmm")
 SCENARIOS = ("homogeneous", "heterogeneous")
 MODELS = {"LSTM": 1_627_000, "VGG19": 548_000, "ResNet-50": 97_000}  # bytes, section 5.3.1
@@ -28,18 +30,6 @@ TESTBED_MODELS = {"VGG19": 548_000_000, "ResNet-50": 97_000_000}  # bytes, secti
 # The testbed's capacities are not printed. Fig. 1's, scaled so that LBMM sends the 15.4 Gbit/s that the paper measured
 # with 6 workers, are the only reading that fits the example that the testbed is said to follow.
 TESTBED_UNIT_MBPS = 15_400 / (4 / 3)
-
-PLANNER_MODULES = ("evaluate", "generators", "job", "plan/model", "routing", "topology")
-STRATEGY_MODULES = (
-    "common",
-    *(
-        f"fabric/{name}"
-        for name in (
-            "atp", "capacity", "column_generation", "equal", "inart", "lbmm", "paper", "paths", "strict",
-            "worker_groups",
-        )
-    ),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,8 +104,7 @@ def compute(case: Case) -> tuple[Case, Result]:
 def planner_digest() -> str:
     """Return a digest of the planner's source, since results of other source are not used again."""
     package = Path(planner.__file__).parent
-    files = [package / f"{name}.py" for name in PLANNER_MODULES] + [Path(__file__)]
-    files += [package / "strategies" / f"{name}.py" for name in STRATEGY_MODULES]
+    files = [Path(__file__), *(file for folder in SOURCE for file in sorted((package / folder).glob("*.py")))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
 
 
