@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -10,10 +9,9 @@ import pytest
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.service.core.state import Refused, Stage
+from controlplane.service.core.state import Refused
 from controlplane.service.epochs import LAST_EPOCH, EpochStore
 from controlplane.service.members import SILENT_AT_FIRST_SECONDS, SILENT_ROUNDS, SILENT_SECONDS, Member
-from controlplane.service.plan_changes import HandoverError
 from controlplane.service.roster import Roster, Rules
 from p4src.protocol import ENCODING
 from tests.deploy.job import configs
@@ -85,38 +83,6 @@ def test_an_agent_refused_because_no_epoch_can_begin_is_not_joined(roster, monke
             roster.join(request("w2"))
     assert roster.status().state == "waiting" and "w2" not in roster.members()
     assert configuration(roster.join(request("w2", agent="the next process"))).epoch == roster.epoch
-
-
-def test_lost_agent_stops_the_others_and_comes_back_with_a_new_epoch(roster):
-    members = join_all(roster)
-    first_epoch = roster.epoch
-    for member in members.values():
-        events(member)
-    roster.leave(members["w2"])
-    for node in ("w1", "ps1"):
-        abort, waiting = events(members[node])
-        assert list(abort.abort.nodes) == ["w2"]
-        assert "w2 is gone" in abort.abort.reason
-        assert list(waiting.waiting.missing) == ["w2"]
-    assert roster.status().state == "waiting"
-    members["w2"] = roster.join(request("w2"))
-    assert {configuration(member).epoch for member in members.values()} == {roster.epoch}
-    assert roster.epoch > first_epoch
-
-
-def test_agent_that_is_done_lets_the_others_finish(roster, until):
-    members = join_all(roster)
-    for member in members.values():
-        events(member)
-    roster.announce_leave("agent-w1")
-    roster.leave(members["w1"])
-    assert kinds(members["w2"]) == []
-    status = roster.status()
-    assert status.state == "waiting"
-    until(lambda: not members["w2"].events.empty(), "the grace ends")
-    abort = events(members["w2"])[0].abort
-    assert abort.reason == "w1 has left the job"
-    assert list(abort.nodes) == ["w1"]
 
 
 def test_agent_that_gives_up_tells_the_others_why(roster):
@@ -210,16 +176,6 @@ def test_a_restarted_controller_adopts_the_running_job(tmp_path, roster):
     later.leave(member)
     member = later.join(request(member.node))
     assert configuration(member).epoch > roster.epoch
-    later.close()
-
-
-def test_restarted_controller_begins_anew_when_one_agent_does_not_run(tmp_path, roster):
-    join_all(roster)
-    later = Roster(configs(), EpochStore(tmp_path / "epoch"), Rules(ENCODING))
-    for node, config in roster.configs.items():
-        running = {} if node == "w2" else {"running_epoch": roster.epoch, "running_digest": config.digest}
-        later.join(request(node, **running))
-    assert later.epoch > roster.epoch
     later.close()
 
 
@@ -382,56 +338,6 @@ def without(node: str) -> dict[str, AgentConfig]:
     return {one: config for one, config in two_roots().items() if one != node}
 
 
-def answer(roster: Roster, members: dict[str, Member], operations: dict[str, int]) -> None:
-    """All that were asked are ready."""
-    handover = roster.state.handover
-    if handover is None:
-        return
-    for node in [place.node for place in handover.places]:
-        stage = pb.UpdateReport.PREPARED if handover.stage == Stage.PREPARING else pb.UpdateReport.DRAINED
-        report = pb.UpdateReport(agent=members[node].agent, epoch=handover.epoch, stage=stage)
-        report.next_operation = operations.get(node, 0)
-        roster.report_update(report)
-
-
-def change(roster: Roster, members: dict[str, Member], configs: dict[str, AgentConfig], **operations: int) -> int:
-    """Change over to these configurations; returns the operation from which they hold."""
-    done: list[int] = []
-
-    def work() -> None:
-        epoch = roster.plan.prepare(configs, 30.0)
-        done.append(roster.plan.switch_over(epoch))
-        roster.plan.retire(epoch, 30.0)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    while thread.is_alive():
-        answer(roster, members, operations)
-        thread.join(0.01)
-    return done[0]
-
-
-def test_a_lost_parameter_server_stops_no_agent_where_another_can_take_over(pair):
-    roster, members, lost = pair
-    roster.leave(members["ps1"])
-    assert lost == ["ps1"]
-    assert all(kinds(member) == [] for member in members.values())
-    assert change(roster, members, without("ps1"), w1=7, w2=5) == 5, "the first that a worker has no result of"
-    prepare, switch, _ = events(members["w1"])
-    assert prepare.prepare.again
-    assert switch.switch_over.first_operation == 5
-    assert roster.status().state == "running"
-    assert not roster.state.lost()
-    back = roster.join(request("ps1"))
-    assert "goes on without ps1" in events(back)[0].waiting.reason
-    assert kinds(members["w1"]) == []
-    assert list(roster.waiting()) == ["ps1"]
-    assert change(roster, {**members, "ps1": back}, two_roots(), w1=2, w2=3) == 3
-    assert kinds(back) == ["prepare", "switch_over", "retire"]
-    assert [event.prepare.again for event in events(members["w2"]) if event.HasField("prepare")] == [True, False]
-    assert roster.status().state == "running"
-
-
 def test_a_process_that_returns_before_the_others_continue_waits(pair):
     roster, members, _ = pair
     roster.leave(members["ps1"])
@@ -441,41 +347,6 @@ def test_a_process_that_returns_before_the_others_continue_waits(pair):
     roster.give_up("no room")
     assert kinds(members["w1"]) == ["abort", "configuration"], "it is there, so all begin anew at once"
     assert kinds(back) == ["configuration"]
-
-
-def test_second_loss_withdraws_the_change_and_the_next_is_a_repetition_too(pair):
-    roster, members, lost = pair
-    roster.leave(members["ps1"])
-    problems = []
-
-    def prepare() -> None:
-        try:
-            roster.plan.prepare(without("ps1"), 30.0)
-        except HandoverError as error:
-            problems.append(str(error))
-
-    thread = threading.Thread(target=prepare)
-    thread.start()
-    while roster.state.handover is None:
-        thread.join(0.01)
-    roster.leave(members["ps2"])
-    thread.join()
-    assert "ps2" in problems[0]
-    assert lost == ["ps1"]
-    assert "abort" in kinds(members["w1"]), "nobody is left to take over"
-
-
-def test_server_that_is_back_and_waits_takes_over_from_the_last_one(pair):
-    roster, members, lost = pair
-    roster.leave(members["ps1"])
-    assert change(roster, members, without("ps1")) == 0
-    back = roster.join(request("ps1"))
-    roster.leave(members["ps2"])
-    assert lost == ["ps1", "ps2"]
-    assert "abort" not in kinds(members["w1"])
-    assert change(roster, {**members, "ps1": back}, without("ps2"), w1=4, w2=3) == 3
-    assert kinds(back)[:3] == ["waiting", "prepare", "switch_over"]
-    assert roster.status().state == "running"
 
 
 def test_worker_that_is_lost_stops_the_others_also_while_a_server_is_being_replaced(pair):
