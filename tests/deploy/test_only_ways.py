@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from controlplane.planner.generators import fattree, leaf_spine
 from controlplane.planner.job import Job
-from controlplane.service import failures
-from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.parts import found_silent
 from controlplane.service.core.ways import connected, only_ways
@@ -78,22 +76,6 @@ def test_link_that_was_silent_and_is_mended_carries_the_job_when_the_other_spine
     assert "s2" not in switches_of(running) and "s1" in switches_of(running), "led around at once"
 
 
-def test_a_broken_only_path_is_retried_every_few_seconds(rig, running, clock):
-    rig.network.failover.lose({"s2": "switch s2 does not answer"}, Why.LOST)
-    tries = []
-    rig.network.failover.take(found_silent, ("e1-s1",))
-    began = clock.now
-    while clock.now < began + 30.0:
-        clock.now += failures.LOOK_SECONDS
-        rig.network.failover.look()
-        if "e1-s1" not in rig.network.state.off:
-            tries.append(clock.now - began)
-            rig.network.failover.take(found_silent, ("e1-s1",))  # The link is still down.
-    pauses = [after - before for before, after in zip([0.0, *tries], tries, strict=False)]
-    assert max(pauses) <= trust.LONGEST_NO_WAY_SECONDS + 2 * failures.LOOK_SECONDS
-    assert len(tries) >= 7
-
-
 def test_switch_that_answers_again_carries_the_job_when_the_other_dies_before_it_is_trusted(rig, running, until):
     rig.targets["s1"].die()
     until(lambda: (rig.watch.look_at_switches(), rig.network.state.off == {"s1": Why.LOST})[1], "s1 is lost")
@@ -124,11 +106,3 @@ def test_switches_that_all_stop_answering_are_not_lost_and_one_alone_is(rig, run
         target.down = name == "s1"
     until(lambda: sum(keeper.ready for keeper in keepers) == len(keepers) - 1, "all but s1 answer")
     until(lambda: look_after(0.1) == {"s1": Why.LOST}, "s1 is lost")
-
-
-def test_a_switch_in_maintenance_stays_so_though_it_is_on_the_only_path(rig, running, clock):
-    rig.network.replan(off=["s1"])
-    rig.network.failover.lose({"s2": "switch s2 does not answer"}, Why.LOST)
-    clock.now += 100.0
-    rig.network.failover.look()
-    assert rig.network.state.off["s1"] == Why.OPERATOR
