@@ -35,20 +35,29 @@ SECONDS = 300
 HOUR = timedelta(hours=1)
 
 SCRIPT = """
-import inart.sites, torch
-model = torch.nn.Linear(20, 4)
-inner = torch.optim.SGD(model.parameters(), lr=0.01)
-outer = inart.sites.DiLoCo(model, inart.sites.init(timeout=60.0), every=2)
-all_three = 0
+import time
+import numpy as np
+import inart.sites
+
+def state(number):
+    return np.full(100, number % 256, np.uint8)
+
+group = inart.sites.init(timeout=60.0)
+number, all_three = group.agree(state(0), 0).round, 0
 while all_three < 2:
-    inner.zero_grad()
-    model(torch.randn(8, 20)).square().mean().backward()
-    inner.step()
-    if outer.step():
-        all_three += len(outer.last.sites) == 3
-        print(f"round {outer.round} with {', '.join(outer.last.sites)}", flush=True)
-outer.close()
+    time.sleep(0.05)  # It trains.
+    try:
+        found = group.average(np.ones(100, np.float32), round=number)
+    except inart.sites.Behind:
+        number = group.agree(state(number), number).round
+        continue
+    number += 1
+    group.offer(state(number), number)
+    all_three += len(found.sites) == 3
+    print(f"round {number} with {', '.join(found.sites)}", flush=True)
+group.close()
 """
+"""Takes part in rounds until two of them were of three sites; without PyTorch, which takes seconds to import."""
 
 
 @pytest.fixture
