@@ -1,6 +1,9 @@
-/* The engine's own conversions, callable one by one, for tests against worker_agent/fixedpoint.py and fields.py. */
+/* The engine's own conversions, callable one by one, for tests against worker_agent/fixedpoint.py and fields.py; and
+ * the order in which a tree carries an operation's chunks (test_numbering.py). */
 #define _GNU_SOURCE
+#include "collectives.h"
 #include "fields.h"
+#include "numbering.h"
 #include "numbers.h"
 #include "packet.h"
 #include "pairs.h"
@@ -37,4 +40,19 @@ int conversions_pairs(const struct inart_fields *f, const uint16_t *x, size_t va
     inart_pairs_dequantise(f, k, sums, biased, mean ? (float)f->workers : 1.0f, back);
     check_free(k);
     return right;
+}
+
+uint32_t numbering_period(uint32_t slots, uint32_t workers) { return inart_period(slots, workers); }
+
+/* Returns the kind (0: exponents, 1: data) of the chunk with number `place` in a part of an all-reduce with `data`
+ * chunks of data, and sets *index to its place among those of its kind. */
+int numbering_kind(uint32_t data, uint32_t values, uint32_t slots, uint32_t place, uint32_t *index) {
+    struct numbering n = numbering_of(data, values, slots);
+    return numbering_chunk(&n, place, index);
+}
+
+/* Returns the number in the part of chunk `index` of a kind. */
+uint32_t numbering_number(uint32_t data, uint32_t values, uint32_t slots, int kind, uint32_t index) {
+    struct numbering n = numbering_of(data, values, slots);
+    return numbering_place(&n, kind, index);
 }

@@ -17,7 +17,7 @@ from worker_agent.operands import DTYPES
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
     return load(Path(__file__).with_name("conversions.c"), include=[NATIVE])
 
 
@@ -25,14 +25,14 @@ def exponent(chunk: Array, dtype: str = "float32") -> int:
     """Return a chunk's exponent by the C engine, as fixedpoint.exponent does; `chunk` has the dtype's bits (bfloat16 as
     uint16).
     """
-    return int(_library().conversions_exponent(pointer(chunk), ctypes.c_size_t(chunk.size), DTYPES[dtype]))
+    return int(library().conversions_exponent(pointer(chunk), ctypes.c_size_t(chunk.size), DTYPES[dtype]))
 
 
 def quantise(chunk: Array, biased: int, workers: int, dtype: str = "float32") -> NDArray[np.int32]:
     """Quantise a chunk by the C engine, as fixedpoint.quantise does."""
     wire = np.empty(chunk.size, ">i4")
     size = ctypes.c_size_t(chunk.size)
-    _library().conversions_quantise(pointer(chunk), size, DTYPES[dtype], biased, workers, pointer(wire))
+    library().conversions_quantise(pointer(chunk), size, DTYPES[dtype], biased, workers, pointer(wire))
     return wire.astype(np.int32)
 
 
@@ -43,7 +43,7 @@ def dequantise(sums: NDArray[np.int32], biased: int, workers: int, mean: bool = 
     wire = sums.astype(">i4")
     result: Array = np.empty(sums.size, {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}[dtype])
     size = ctypes.c_size_t(sums.size)
-    _library().conversions_dequantise(pointer(wire), size, biased, workers, int(mean), DTYPES[dtype], pointer(result))
+    library().conversions_dequantise(pointer(wire), size, biased, workers, int(mean), DTYPES[dtype], pointer(result))
     return result
 
 
@@ -58,7 +58,7 @@ def pairs(
     exponent, wire, there = ctypes.c_int32(), np.zeros(values, ">i4"), np.zeros(values, ">i4")
     there[:-1] = sums
     back: Array = np.full(2 * values + 1, 77, np.uint16)
-    right = _library().conversions_pairs(
+    right = library().conversions_pairs(
         ctypes.byref(native_fields(fields)),
         pointer(chunk),
         ctypes.c_size_t(values),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.planner.plan.follow import exponent_place, exponent_words
-from worker_agent.native_worker import library
+from tests.hosts.conversions import library
 
 EXPONENTS, DATA = 0, 1
 
@@ -21,7 +21,7 @@ def chunks(data: int, values: int, slots: int, total: int) -> list[tuple[int, in
     index = ctypes.c_uint32()
     found = []
     for place in range(total):
-        kind = _library.inart_worker_chunk(data, values, slots, place, ctypes.byref(index))
+        kind = _library.numbering_kind(data, values, slots, place, ctypes.byref(index))
         found.append((kind, index.value))
     return found
 
@@ -35,7 +35,7 @@ def test_exponents_are_back_when_the_window_lets_their_data_go(data: int, values
     assert [index for kind, index in order if kind == DATA] == list(range(data))
     first_data = next(place for place, (kind, _) in enumerate(order) if kind == DATA)
     for place, (kind, index) in enumerate(order):
-        assert _library.inart_worker_place(data, values, slots, kind, index) == place
+        assert _library.numbering_number(data, values, slots, kind, index) == place
         if kind == EXPONENTS and place > first_data:
             # It may be up to `slots` - 1 after the oldest chunk that is not answered.
             first = next(i for i in range(data) if exponent_place(i) >= index * values)
@@ -51,7 +51,7 @@ def test_operations_within_one_window_send_all_exponents_first() -> None:
 @given(st.integers(0, 14).map(lambda n: 1 << n), st.integers(1, 300))
 def test_everybodys_chunks_are_each_workers_in_turn(slots: int, workers: int) -> None:
     """At least one place is in a quarter of the window, as the search assumes, and not always the same worker's."""
-    period, most = _library.inart_worker_period(slots, workers), max(1, slots // 4)
+    period, most = _library.numbering_period(slots, workers), max(1, slots // 4)
     assert most / 2 < period <= most
     owners = {sequence % workers for sequence in range(period - 1, 4 * period * workers, period)}
     if any(math.gcd(one, workers) == 1 for one in range(most // 2 + 1, most + 1)):

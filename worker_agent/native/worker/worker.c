@@ -43,18 +43,6 @@ INART_PUBLIC const size_t inart_worker_sizes[] = {
     sizeof(struct inart_worker_stats), 0,
 };
 
-uint32_t inart_worker_period(uint32_t slots, uint32_t workers) { return inart_period(slots, workers); }
-
-int inart_worker_chunk(uint32_t data, uint32_t values, uint32_t slots, uint32_t place, uint32_t *index) {
-    struct numbering n = numbering_of(data, values, slots);
-    return numbering_chunk(&n, place, index);
-}
-
-uint32_t inart_worker_place(uint32_t data, uint32_t values, uint32_t slots, int kind, uint32_t index) {
-    struct numbering n = numbering_of(data, values, slots);
-    return numbering_place(&n, kind, index);
-}
-
 void inart_worker_stop(struct inart_worker *w) {
     worker_fail_all(w, STATUS_ABORTED, "the engine was closed");
     for (uint32_t i = 0; i < w->io.threads; i++) engine_join(&w->threads[i].engine);

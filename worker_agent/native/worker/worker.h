@@ -76,16 +76,6 @@ struct inart_worker;
 
 extern const size_t inart_worker_sizes[]; /* of the structures above, in their order */
 
-/* Returns the period of everybody's chunks of a gather: one in so many. For tests. */
-INART_PUBLIC uint32_t inart_worker_period(uint32_t slots, uint32_t workers);
-
-/* Returns the kind (0: exponents, 1: data) of the chunk with number `place` in a part of an all-reduce with `data`
- * chunks of data, and sets *index to its place among those of its kind. For tests. */
-INART_PUBLIC int inart_worker_chunk(uint32_t data, uint32_t values, uint32_t slots, uint32_t place, uint32_t *index);
-
-/* Returns the number in the part of chunk `index` of a kind. For tests. */
-INART_PUBLIC uint32_t inart_worker_place(uint32_t data, uint32_t values, uint32_t slots, int kind, uint32_t index);
-
 /* Returns how many packets of a tree may leave at a time (controlplane/planner/plan/pacing.py computes the same; a test
  * compares them). `total_mbps` is the rate of all trees of the worker. `shared` says that its link is also a parameter
  * server's. Plans then fill more links, and have more trees, and bursts of all workers that met on such a link filled
