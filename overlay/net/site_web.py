@@ -17,7 +17,7 @@ STATIC = Path(__file__).resolve().parent / "static"
 FABRIC_STATIC = Path(controlplane.service.web.__file__).resolve().parent / "static"
 FILES = {
     "/": ("text/html; charset=utf-8", STATIC / "sites.html"),
-    "/static/sites.js": ("text/javascript", STATIC / "sites.js"),
+    "/static/sites.js": ("text/javascript", FABRIC_STATIC / "sites.js"),
     "/static/sites_page.js": ("text/javascript", STATIC / "sites_page.js"),
     "/static/page.css": ("text/css", FABRIC_STATIC / "page.css"),
 }

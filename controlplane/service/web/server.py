@@ -25,6 +25,7 @@ from controlplane.service.snapshot import Snapshots
 from controlplane.service.web import page
 from controlplane.service.web.metrics import Metrics
 from controlplane.service.web.names import is_own_name
+from controlplane.service.web.sites import Sites
 
 STATIC = Path(__file__).resolve().parent / "static"
 BOKEH = Path(bokeh.__file__).resolve().parent / "server/static/js/bokeh.min.js"
@@ -43,15 +44,16 @@ class WebError(ValueError):
 
 
 class Site:
-    """Pages of the server, by path."""
+    """Pages of the server, by path. `sites` is the status of a coordinator, which the page shows, too."""
 
-    def __init__(self, snapshots: Snapshots) -> None:
-        self._snapshots = snapshots
+    def __init__(self, snapshots: Snapshots, sites: Sites | None = None) -> None:
+        self._snapshots, self._sites = snapshots, sites
         self._metrics = Metrics(snapshots)
         self._files = {
             "/": STATIC / "page.html",
             "/static/page.css": STATIC / "page.css",
             "/static/page.js": STATIC / "page.js",
+            "/static/sites.js": STATIC / "sites.js",
             "/static/bokeh.min.js": BOKEH,
         }
 
@@ -62,6 +64,8 @@ class Site:
             return TYPES[file.suffix], file.read_bytes()
         if path == "/metrics":
             return self._metrics.render(accept)
+        if path == "/api/sites" and self._sites is not None:
+            return "application/json", json.dumps(self._sites.status()).encode()
         if path in ("/api/snapshot", "/api/page", "/api/figures"):
             data: Any = self._figures() if path == "/api/figures" else self._snapshots.take()
             if path == "/api/page":
@@ -77,6 +81,7 @@ class Site:
         return {
             "items": list(page.figures(layers, len(topology.servers)).values()),
             "legend": legend,
+            "sites": self._sites is not None,
         }
 
 
