@@ -29,7 +29,7 @@ class Fabric:
         self.emulation = emulation
         self.log = log
         bmv2 = target("bmv2")
-        self.kind = bmv2.kind(artifact(bmv2, None), connect=True)
+        self.kind = bmv2.to_connect(artifact(bmv2, None))
         self.epochs = EpochStore(emulation.directory / "epoch")
         self.labels = self.epochs.labels()
         addresses = list(emulation.switch_addresses.values())

@@ -15,7 +15,7 @@ from controlplane.planner.strategies import STRATEGIES
 from controlplane.planner.topology import Topology
 from controlplane.targets.base import SwitchAddress, SwitchTarget
 from controlplane.targets.kind import Kind
-from controlplane.targets.registry import TARGETS, Target, artifact, target
+from controlplane.targets.registry import TARGETS, artifact, target
 from controlplane.targets.secret_labels import SecretLabels
 from controlplane.targets.switches_file import connect_targets, load_switches
 from p4src.artifacts import ArtifactError
@@ -54,7 +54,7 @@ def check_address(option: str, address: str) -> None:
         raise DeployError(f"{option} needs HOST:PORT or unix:PATH, got {address!r}")
 
 
-def target_of(arguments: argparse.Namespace) -> Target | None:
+def target_of(arguments: argparse.Namespace) -> type[Kind] | None:
     """Return the target that the arguments name, or None if they name none. Raise DeployError if they name several."""
     names = sorted(set(arguments.targets or ()))
     if len(names) > 1:
@@ -72,7 +72,7 @@ def kind_of(arguments: argparse.Namespace) -> Kind:
         program = artifact(of, arguments.artifacts)
     except ArtifactError as error:
         raise DeployError(str(error)) from None
-    kind = of.kind(program, connect=not arguments.dry_run)
+    kind = of(program) if arguments.dry_run else of.to_connect(program)
     kind.bridge = arguments.bridge
     if arguments.cpu_port is not None:
         kind.cpu_port = arguments.cpu_port + of.first_cpu_port

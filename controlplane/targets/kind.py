@@ -23,8 +23,22 @@ from p4src.artifacts import Artifact
 
 
 class Kind(ABC):
-    """One kind of switch, with the compiled program."""
+    """One kind of switch, with the compiled program. The class has what the command lines need before switches are
+    reached."""
 
+    name: str
+    help: str
+    """Words for `--help`: which switches, over which protocol."""
+    protocol: str
+    """The protocol of the switches' servers, as messages call it."""
+    architecture: str
+    """The architecture that the programs are compiled for, as artifacts call it ("v1model")."""
+    default_artifact = ""
+    """The default compiled program; "" for the one with as many values per packet as protocol.json says."""
+    first_cpu_port = 0
+    """The number added to `--cpu-port` to get the port's number in rules."""
+    keeps_registers = False
+    """Whether `--clear-registers` can clear what a removed job has left in its slots."""
     front_panel = False
     """Whether the switches are hardware, whose ports are configured as the topology says."""
 
@@ -32,6 +46,12 @@ class Kind(ABC):
         self.artifact = artifact
         self.bridge = False
         self.cpu_port: int | None = None
+
+    @classmethod
+    def to_connect(cls, artifact: Artifact) -> Kind:
+        """Return the kind with this program, for switches that will be connected to, and not only printed: the
+        protocol's client must be installed. Raise SdeMissing where it is not."""
+        return cls(artifact)
 
     def bridged(self, rulesets: dict[str, RuleSet], topology: Topology) -> dict[str, RuleSet]:
         """Return every switch's rules, with the rules for bridging added if bridging is wanted."""

@@ -177,7 +177,7 @@ def left_over(emulation: Emulation, controller: ControllerProcess, jobs: Iterabl
 
 def _on_switches(emulation: Emulation) -> list[str]:
     bmv2 = target("bmv2")
-    kind = bmv2.kind(artifact(bmv2, None), connect=True)
+    kind = bmv2.to_connect(artifact(bmv2, None))
     left = []
     for one in connect_targets(list(emulation.switch_addresses.values()), kind, CONNECT_SECONDS, lambda line: None):
         try:

@@ -148,7 +148,7 @@ def p4runtime(
     ArtifactError.
     """
     bmv2 = target("bmv2")
-    kind = bmv2.kind(artifact(bmv2, None), connect=True)
+    kind = bmv2.to_connect(artifact(bmv2, None))
 
     def connect() -> list[SwitchTarget]:
         return connect_targets(switches, kind, CONNECT_SECONDS, log)

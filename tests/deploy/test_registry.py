@@ -5,14 +5,15 @@ import pytest
 from controlplane.cli.deploy import check_arguments, make_parser
 from controlplane.cli.options import DeployError, kind_of
 from controlplane.targets import registry
-from controlplane.targets.registry import TARGETS, Target, target
+from controlplane.targets.kind import Kind
+from controlplane.targets.registry import TARGETS, target
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_target_can_be_named_and_has_a_program(name: str) -> None:
     arguments = make_parser().parse_args(["--target", name, "--dry-run", "--topology", "testbed"])
     check_arguments(arguments)
-    assert kind_of(arguments).artifact.manifest.target == target(name).program
+    assert kind_of(arguments).artifact.manifest.target == target(name).architecture
 
 
 @pytest.mark.parametrize(
@@ -36,16 +37,16 @@ def test_several_targets_at_once_are_refused() -> None:
 
 
 def test_a_new_target_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register a third target as a developer would add it: a module with a `Target`, and its line in the registry."""
+    """Register a third target as a developer would add it: a module with a `Kind`, and its line in the registry."""
 
-    class Third(type(target("bmv2"))):  # type: ignore[misc]
+    class Third(target("bmv2")):  # type: ignore[misc]
         name = "third"
         help = "switches of a third kind"
 
-    monkeypatch.setattr(registry, "THIRD", Third(), raising=False)
+    monkeypatch.setattr(registry, "THIRD", Third, raising=False)
     monkeypatch.setitem(TARGETS, "third", f"{registry.__name__}:THIRD")
     arguments = make_parser().parse_args(["--target", "third", "--dry-run", "--topology", "testbed"])
     check_arguments(arguments)
-    assert isinstance(target("third"), Target)
+    assert issubclass(target("third"), Kind)
     assert kind_of(arguments).artifact.manifest.target == "v1model"
     assert "third: switches of a third kind" in " ".join(make_parser().format_help().split())

@@ -34,7 +34,7 @@ def _program(name: str) -> str:
     """Return the program of a target ("tofino2" -> "t2na"); any other name is taken for a program's."""
     from controlplane.targets.registry import TARGETS, target  # planning alone needs no target
 
-    return target(name).program if name in TARGETS else name
+    return target(name).architecture if name in TARGETS else name
 
 
 ONLY = {

@@ -20,12 +20,10 @@ from controlplane.targets.bri.chip import RECIRCULATION_MBPS
 from controlplane.targets.bri.entries import Entry, check
 from controlplane.targets.bri.ports import FIRST_UNKNOWN, Panel, PortMap
 from controlplane.targets.bri.program import Program
-from controlplane.targets.bri.program import Program as BriProgram
 from controlplane.targets.bri.schema import local
 from controlplane.targets.bri.sde import load_client
 from controlplane.targets.bri.target import BriTarget
 from controlplane.targets.kind import Kind
-from controlplane.targets.registry import Target
 from controlplane.targets.show import deployment_json
 from p4src.artifacts import Artifact
 
@@ -37,16 +35,20 @@ class TofinoKind(Kind):
     """Tofino 1 or 2 switches with one compiled program, over the Barefoot Runtime Interface. `client` is the SDE's
     client module; without one, entries can be printed, but no switch can be connected."""
 
+    name, architecture = "tofino", "tna"
+    help = "Tofino 1 switches over the Barefoot Runtime Interface"
+    protocol = "BRI"
+    first_cpu_port = FIRST_UNKNOWN
+    keeps_registers = True
     front_panel = True
 
     def __init__(self, artifact: Artifact, client: Any = None) -> None:
         super().__init__(artifact)
-        self.program = BriProgram.load(artifact.program)
+        self.program = Program.load(artifact.program)
         self.client = client
 
     @classmethod
-    def with_sde(cls, artifact: Artifact) -> TofinoKind:
-        """Return the kind with the SDE's client. Raise SdeMissing where there is none."""
+    def to_connect(cls, artifact: Artifact) -> TofinoKind:
         return cls(artifact, load_client())
 
     def target(
@@ -96,21 +98,9 @@ class TofinoKind(Kind):
         return made
 
 
-class Tofino(Target):
-    protocol = "BRI"
-    first_cpu_port = FIRST_UNKNOWN
-    keeps_registers = True
-
-    def __init__(self, name: str, program: str, generation: str) -> None:
-        self.name, self.program = name, program
-        self.help = f"Tofino {generation} switches over the Barefoot Runtime Interface"
-
-    def kind(self, artifact: Artifact, *, connect: bool) -> Kind:
-        return TofinoKind.with_sde(artifact) if connect else TofinoKind(artifact)
-
-
-TOFINO = Tofino("tofino", "tna", "1")
-TOFINO2 = Tofino("tofino2", "t2na", "2")
+class Tofino2Kind(TofinoKind):
+    name, architecture = "tofino2", "t2na"
+    help = "Tofino 2 switches over the Barefoot Runtime Interface"
 
 
 def planned_entries(program: Program, topology: Topology, rules: RuleSet) -> list[Entry]:

@@ -10,14 +10,17 @@ from controlplane.targets.base import SwitchTarget
 from controlplane.targets.kind import Kind
 from controlplane.targets.p4runtime.program import Program
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
-from controlplane.targets.registry import Target
 from p4src.artifacts import Artifact
 
 LAST_PORT = 510  # v1model's port numbers have 9 bits, and 511 means drop.
 
 
 class P4RuntimeKind(Kind):
-    """Switches that speak P4Runtime: bmv2's simple_switch_grpc, softswitch and others."""
+    name = "bmv2"
+    help = "P4Runtime switches: bmv2, softswitch or another"
+    protocol = "P4Runtime"
+    architecture = "v1model"
+    default_artifact = "v1model-256"
 
     def __init__(self, artifact: Artifact) -> None:
         super().__init__(artifact)
@@ -36,17 +39,3 @@ class P4RuntimeKind(Kind):
         self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None
     ) -> SwitchTarget:
         return P4RuntimeTarget(name, address, device_id, self.program, tls=tls)
-
-
-class Bmv2(Target):
-    name = "bmv2"
-    help = "P4Runtime switches: bmv2, softswitch or another"
-    protocol = "P4Runtime"
-    program = "v1model"
-    default_artifact = "v1model-256"
-
-    def kind(self, artifact: Artifact, *, connect: bool) -> Kind:
-        return P4RuntimeKind(artifact)
-
-
-BMV2 = Bmv2()
