@@ -1,16 +1,12 @@
 """The figures of a run, as PNG."""
 
+from collections.abc import Callable
 from pathlib import Path
-
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import Any
 
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
+from evaluation import commands
 from evaluation.bmv2_fattree.results import Report
 
 PLANNED, MEASURED, SWITCHES, GLOO = "#b8c4d6", "#2f5d9b", "#2f5d9b", "#d0782a"
@@ -18,21 +14,26 @@ PLANNED, MEASURED, SWITCHES, GLOO = "#b8c4d6", "#2f5d9b", "#2f5d9b", "#d0782a"
 
 def write(report: Report, topology: Topology, job: Job, directory: Path) -> list[Path]:
     """Write rates.png, communication.png, fabric.png and (with training) losses.png, and return their paths."""
-    directory.mkdir(parents=True, exist_ok=True)
-    figures = {"rates": rates(report), "communication": communication(report), "fabric": fabric(topology, job)}
+    drawings: dict[str, Callable[[Any], None]] = {
+        "rates": lambda axes: rates(axes, report),
+        "communication": lambda axes: communication(axes, report),
+        "fabric": lambda axes: fabric(axes, topology, job),
+    }
     if report.training is not None:
-        figures["losses"] = losses(report)
+        drawings["losses"] = lambda axes: losses(axes, report)
+    widest = max(len(tier) for tier in _places(topology)[1])
+    sizes = {"fabric": (max(6.0, widest * 0.32), 3.8)}
     paths = []
-    for name, figure in figures.items():
+    for name, draw in drawings.items():
         paths.append(directory / f"{name}.png")
-        figure.savefig(paths[-1], dpi=130, bbox_inches="tight")
-        plt.close(figure)
+        size = sizes.get(name, (6, 3.6))
+        with commands.drawing(paths[-1], dpi=130, beside=True, layout="none", figsize=size) as (_, ((axes,),)):
+            draw(axes)
     return paths
 
 
-def rates(report: Report) -> Figure:
+def rates(axes: Any, report: Report) -> None:
     """Draw the planned and measured sending rate of each strategy."""
-    figure, axes = plt.subplots(figsize=(6, 3.6))
     positions = range(len(report.strategies))
     planned = [s.planned_rate_mbps for s in report.strategies]
     measured = [s.measured_rate_mbps for s in report.strategies]
@@ -45,12 +46,12 @@ def rates(report: Report) -> Figure:
     axes.margins(y=0.3)  # Room for the legend, above the bars.
     axes.legend(frameon=False, ncols=2, loc="upper left")
     _plain(axes)
-    return figure
 
 
-def communication(report: Report) -> Figure:
+def communication(axes: Any, report: Report) -> None:
     """Draw the time of one all-reduce per model and strategy, and over gloo if measured."""
-    figure, axes = plt.subplots(figsize=(6, 3.6))
+    from matplotlib import colormaps  # here, because it takes a second
+
     series = [(s.name, s.model_seconds) for s in report.strategies]
     if report.gloo_seconds:
         series.append(("gloo", report.gloo_seconds))
@@ -58,21 +59,19 @@ def communication(report: Report) -> Figure:
     width = 0.8 / max(len(series), 1)
     for i, (name, seconds) in enumerate(series):
         offsets = [m + (i - (len(series) - 1) / 2) * width for m in range(len(models))]
-        colour = GLOO if name == "gloo" else plt.get_cmap("Blues")(0.35 + 0.6 * i / max(len(series), 1))
+        colour = GLOO if name == "gloo" else colormaps["Blues"](0.35 + 0.6 * i / max(len(series), 1))
         axes.bar(offsets, [seconds[m] for m in models], width, label=name, color=colour)
     axes.set_xticks(range(len(models)), models)
     axes.set_ylabel("communication time, s")
     axes.set_title("One all-reduce of each model's gradient", fontsize=10)
     axes.legend(frameon=False)
     _plain(axes)
-    return figure
 
 
-def losses(report: Report) -> Figure:
+def losses(axes: Any, report: Report) -> None:
     """Draw the loss of every step, through the switches and over gloo."""
     training = report.training
     assert training is not None
-    figure, axes = plt.subplots(figsize=(6, 3.6))
     steps = range(1, len(training.loss_gloo) + 1)
     axes.plot(steps, training.loss_gloo, color=GLOO, linewidth=4, alpha=0.5, label="gloo")
     axes.plot(steps, training.loss_inart, color=SWITCHES, linewidth=1.2, label=f"switches ({training.strategy})")
@@ -82,14 +81,11 @@ def losses(report: Report) -> Figure:
     axes.set_title(f"{training.dataset}, {training.workers} workers", fontsize=10)
     axes.legend(frameon=False)
     _plain(axes)
-    return figure
 
 
-def fabric(topology: Topology, job: Job) -> Figure:
+def fabric(axes: Any, topology: Topology, job: Job) -> None:
     """Draw the network in tiers: hosts at the bottom, with workers and parameter servers marked."""
-    place, tiers = _places(topology)
-    width = max(len(tier) for tier in tiers)
-    figure, axes = plt.subplots(figsize=(max(6.0, width * 0.32), 3.8))
+    place, _ = _places(topology)
     for u, v in topology.links:
         axes.plot(*zip(place[u], place[v], strict=True), color="#c8c8c8", linewidth=0.7, zorder=1)
     groups = [
@@ -107,7 +103,6 @@ def fabric(topology: Topology, job: Job) -> Figure:
     axes.axis("off")
     axes.margins(y=0.15)
     axes.legend(frameon=False, fontsize=7, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    return figure
 
 
 def _places(topology: Topology) -> tuple[dict[str, tuple[float, float]], list[list[str]]]:
@@ -129,5 +124,5 @@ def _places(topology: Topology) -> tuple[dict[str, tuple[float, float]], list[li
     return place, tiers
 
 
-def _plain(axes: Axes) -> None:
+def _plain(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)

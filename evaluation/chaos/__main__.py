@@ -28,7 +28,7 @@ from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, JobError, parse_next_job
 from controlplane.planner.topology import TopologyError
 from evaluation import commands
-from evaluation.chaos import summary
+from evaluation.chaos.findings import compared
 from evaluation.chaos.kinds import KINDS, described
 from evaluation.chaos.run import Settings, run
 from evaluation.chaos.schedule import draw
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         if words[:1] == ["--summary"]:
-            print(summary.table([json.loads(Path(file).read_text()) for file in words[1:]]))
+            print(compared([json.loads(Path(file).read_text()) for file in words[1:]]))
             return 0
         arguments, settings = parse(argv)
         alone = arguments.json == Path("-")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,9 @@ AFTER_SECONDS = 6.0
 QUIET = "nothing"
 SHOWN = 20
 """Most findings of a kind in the table; the JSON has all."""
+TOTALS = ("sums", "wrong", "flagged", "failed")
+WORDS = {"sums": "sums checked on every worker", "wrong": "**wrong**", "flagged": "refused and repeated",
+         "failed": "failed for good"}  # fmt: skip
 
 
 @dataclass
@@ -240,3 +243,28 @@ def _overlap(a: Happening, b: Happening) -> bool:
 def _near(a: Happening, b: Happening) -> bool:
     """Return whether the outage of one event may be due to the other."""
     return a.began < b.ended + AFTER_SECONDS and b.began < a.ended + AFTER_SECONDS
+
+
+def compared(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table with a column for each report: totals, then by kind of event the longest outage alone and beside
+    another event, in seconds.
+    """
+    lines = ["| | " + " | ".join(report["title"] for report in reports) + " |", "|---|" + "---:|" * len(reports)]
+    lines.append("| minutes | " + " | ".join(f"{report['seconds'] / 60:.1f}" for report in reports) + " |")
+    for total in TOTALS:
+        lines.append(f"| {WORDS[total]} | " + " | ".join(f"{report[total]:,}" for report in reports) + " |")
+    lines.append("| events | " + " | ".join(str(len(report["events"])) for report in reports) + " |")
+    for kind in KINDS:
+        cells = [_cell(report["kinds"].get(kind)) for report in reports]
+        if any(cells):
+            lines.append(f"| `{kind}` | " + " | ".join(cells) + " |")
+    quiet = [report["longest_outage_seconds"].get("nothing") for report in reports]
+    lines.append("| undisturbed | " + " | ".join("" if each is None else f"{each:.1f}" for each in quiet) + " |")
+    return "\n".join(lines)
+
+
+def _cell(kind: Mapping[str, Any] | None) -> str:
+    if kind is None:
+        return ""
+    alone, beside = kind["outage_alone_seconds"], kind["outage_beside_seconds"]
+    return " / ".join("–" if each is None else f"{each:.1f}" for each in (alone, beside))
