@@ -28,8 +28,8 @@ class StrategyResult:
         model_seconds: seconds of an all-reduce of each model.
         largest_error: largest error of a result against the exact sum.
         error_bound: largest error that is allowed.
-        identical: whether all workers have the same bits.
-        attempts: how often the rate was measured; the last measurement counts.
+        bit_identical: whether all workers have the same bits.
+        rate_measurements: how often the rate was measured; the last measurement counts.
     """
 
     name: str
@@ -40,15 +40,24 @@ class StrategyResult:
     model_seconds: dict[str, float]
     bottleneck: str
     load: Load
-    resent: int
-    identical: bool
+    packets_resent: int
+    bit_identical: bool
     largest_error: float
     error_bound: float
-    attempts: int = 1
+    rate_measurements: int = 1
 
     @property
     def ratio(self) -> float:
         return self.measured_rate_mbps / self.planned_rate_mbps
+
+    def to_json(self) -> dict[str, Any]:
+        found = asdict(self)
+        del found["load"]
+        return found | {
+            "cpu_idle_share": round(self.load.idle, 4),
+            "switch_drops": self.load.drops,
+            "network_was_the_limit": self.load.network_was_the_limit,
+        }
 
     @property
     def as_planned(self) -> bool:
@@ -157,26 +166,7 @@ class Report:
             "switch": self.switch,
             "topology": self.topology,
             "settings": self.settings,
-            "strategies": [
-                {
-                    "name": s.name,
-                    "planned_rate_mbps": s.planned_rate_mbps,
-                    "measured_rate_mbps": s.measured_rate_mbps,
-                    "communication_seconds": s.communication_seconds,
-                    "ps_ingress_bytes": s.ps_ingress_bytes,
-                    "model_seconds": s.model_seconds,
-                    "bottleneck": s.bottleneck,
-                    "cpu_idle_share": round(s.load.idle, 4),
-                    "switch_drops": s.load.drops,
-                    "network_was_the_limit": s.load.network_was_the_limit,
-                    "packets_resent": s.resent,
-                    "rate_measurements": s.attempts,
-                    "bit_identical": s.identical,
-                    "largest_error": s.largest_error,
-                    "error_bound": s.error_bound,
-                }
-                for s in self.strategies
-            ],
+            "strategies": [each.to_json() for each in self.strategies],
             "gloo_seconds": self.gloo_seconds,
             "training": None if self.training is None else self.training.to_json(),
             "tcp_mbps": self.tcp_mbps,
@@ -220,14 +210,14 @@ class Report:
                     f"{s.name}: the CPU was busy ({s.load.idle:.0%} idle): the machine and not the network may have "
                     "been the limit. Use a lower BANDWIDTH=, or end other programs."
                 )
-            if s.attempts > 1:
-                lines.append(f"{s.name}: the rate was measured {s.attempts} times, the last one counts.")
+            if s.rate_measurements > 1:
+                lines.append(f"{s.name}: the rate was measured {s.rate_measurements} times, the last one counts.")
             if not s.as_planned:
                 lines.append(f"{s.name}: measured {s.ratio:.2f} of the planned rate, more than 10 % off.")
             if s.load.drops:
                 drops = ", ".join(f"{count} ({reason})" for reason, count in s.load.drops.items())
-                lines.append(f"{s.name}: frames dropped by switches: {drops}; {s.resent} packets were resent.")
-            if not s.identical:
+                lines.append(f"{s.name}: frames dropped by switches: {drops}; {s.packets_resent} packets were resent.")
+            if not s.bit_identical:
                 lines.append(f"{s.name}: WRONG: the workers have different results.")
             if s.largest_error > s.error_bound:
                 lines.append(f"{s.name}: WRONG: error {s.largest_error:.3g}, above the bound {s.error_bound:.3g}.")
@@ -247,7 +237,7 @@ class Report:
     @property
     def sound(self) -> bool:
         """Whether every sum was right."""
-        return all(s.identical and s.largest_error <= s.error_bound for s in self.strategies)
+        return all(s.bit_identical and s.largest_error <= s.error_bound for s in self.strategies)
 
     def write(self, directory: Path) -> list[Path]:
         """Write summary.json, strategies.csv and (with training) losses.csv, and return their paths."""

@@ -24,6 +24,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"\n{result.workers} workers, {result.mbps:g} Mbit/s\n{HEADER}")
         print(line(result), flush=True)
     if options.json:
-        print(json.dumps([result.to_json() for result in results], indent=2))
+        print(json.dumps([asdict(result) for result in results], indent=2))
     if options.plot is not None:
         from evaluation.collectives.plot import draw
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Any
 
 from evaluation.collectives.cases import Case
 from evaluation.collectives.ranks import Ranks, command, gloo_ranks
@@ -47,9 +46,6 @@ class Result:
     seconds: float
     gloo_seconds: float | None
     bound_seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Bench:

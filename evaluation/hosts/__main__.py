@@ -21,6 +21,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from controlplane.common.command_line import value
@@ -119,7 +120,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.json:
             print(line(result), flush=True)
     if options.json:
-        objects = [result.to_json() for result in results]
+        objects = [asdict(result) for result in results]
         print(json.dumps(objects[0] if len(objects) == 1 else objects, indent=2))
     if options.plot is not None:
         from evaluation.hosts.plot import draw

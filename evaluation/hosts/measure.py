@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,21 +29,6 @@ WINDOW_SECONDS = 0.004  # seconds of packets that may be under way, as rules.bui
 LEAST_WINDOW, MOST_WINDOW = 512, 2048  # slots
 BUSY = 0.85  # share of a thread's or of all cores' time from which on it counts as the bottleneck,
 MET = 1.1  # unless the time was within this factor of size / bandwidth
-KEYS = (
-    "workers",
-    "mbps",
-    "bytes",
-    "bound_seconds",
-    "network_seconds",
-    "gloo_seconds",
-    "worker_cpu_us_per_packet",
-    "root_cpu_us_per_packet",
-    "switch_cpu_us_per_packet",
-    "values_per_packet",
-    "io",
-    "cpu_idle",
-)
-"""Fields of a result as JSON."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +112,6 @@ class Result:
     resent: int
     kernel_drops: int
     gave_out: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields in KEYS."""
-        return {key: getattr(self, key) for key in KEYS}
 
 
 class Meter:

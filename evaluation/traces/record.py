@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -174,7 +175,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     size = arguments.workers, arguments.width, arguments.layers
-    text = json.dumps(record(arguments.how, *size, arguments.half).to_json())
+    text = json.dumps(asdict(record(arguments.how, *size, arguments.half)))
     if arguments.output is None:
         print(text)
     else:

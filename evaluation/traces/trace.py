@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 HOW = ("ddp", "fsdp2", "fsdp2-ahead", "hsdp")
@@ -42,9 +42,6 @@ class Trace:
                 found.append([])
             found[-1].append(one)
         return found
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_json(cls, known: dict[str, Any]) -> Trace:

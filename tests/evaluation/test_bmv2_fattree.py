@@ -36,8 +36,8 @@ def result(name: str = "atp", planned: float = 5.0, measured: float = 4.9, load:
         model_seconds={"LSTM": 2.7, "VGG19": 0.9, "ResNet-50": 0.17},
         bottleneck="h11",
         load=load,
-        resent=0,
-        identical=True,
+        packets_resent=0,
+        bit_identical=True,
         largest_error=1e-7,
         error_bound=1e-6,
     )
@@ -111,7 +111,7 @@ def test_remarks_report_deviations() -> None:
     assert "measured 0.80 of the planned rate" in slow
     assert "The network was the limit" not in slow
     assert "3 (queue_full)" in remarks(result(load=Load(0.5, {"queue_full": 3})))
-    assert "different results" in remarks(replace(result(), identical=False))
+    assert "different results" in remarks(replace(result(), bit_identical=False))
     assert "above the bound" in remarks(replace(result(), largest_error=1e-5))
     assert "DO NOT AGREE" in remarks(result(), train=training(difference=0.1))
     assert "60 all-reduces through the switches was within its bound" in good
@@ -131,7 +131,7 @@ def test_a_rate_far_below_the_plan_is_no_success() -> None:
 
 def test_a_wrong_sum_is_not_sound() -> None:
     assert report(result()).sound
-    assert not report(result(), replace(result(), identical=False)).sound
+    assert not report(result(), replace(result(), bit_identical=False)).sound
     assert not report(replace(result(), largest_error=1.0)).sound
 
 

@@ -82,7 +82,7 @@ def test_operations_begin_when_those_have_ended_that_were_waited_for() -> None:
 
 def test_a_trace_survives_a_file_and_what_is_none_is_refused(traces: dict[str, Trace]) -> None:
     for trace in traces.values():
-        assert Trace.from_json(json.loads(json.dumps(trace.to_json()))) == trace
+        assert Trace.from_json(json.loads(json.dumps(asdict(trace)))) == trace
         assert [case.nbytes for case in cases_of(trace, 100.0)] == [one.nbytes for one in trace.operations]
     with pytest.raises(ValueError, match="no trace"):
         Trace.from_json({"name": "x", "workers": 2})
@@ -205,7 +205,7 @@ def test_traces_are_replayed_by_ours_and_by_gloo(
     traces: dict[str, Trace], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "trace.json"
-    file.write_text(json.dumps(traces["fsdp2-ahead"].to_json()))
+    file.write_text(json.dumps(asdict(traces["fsdp2-ahead"])))
     assert main(["--trace", str(file), "--mbps", "200", "--repeat", "1", "--json"]) == 0
     (result,) = json.loads(capsys.readouterr().out)
     operations = traces["fsdp2-ahead"].operations
