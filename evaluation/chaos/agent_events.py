@@ -94,7 +94,7 @@ class AgentEvents:
         one.evidence["children ended with"] = codes
         one.happened = bool(codes)
         if any(code != 0 for code in codes):
-            self._findings.add_failed(f"children that {one.event.target} forked ended with {codes}")
+            self._findings.failed.append(f"children that {one.event.target} forked ended with {codes}")
 
     def _forge(self, one: Happening) -> Steps:
         node, run = one.event.target, self._job(one.event.target)

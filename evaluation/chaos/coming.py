@@ -72,7 +72,7 @@ class Coming:
             try:
                 self._live(job, drawn)
             except (ControllerError, EmulationError, OSError) as error:
-                self._findings.add_failed(f"{job.name}: {error}")
+                self._findings.failed.append(f"{job.name}: {error}")
                 self._place.say(f"FAILED: {job.name}: {error}")
 
     def _live(self, job: Job, drawn: random.Random) -> None:
@@ -99,7 +99,7 @@ class Coming:
         finally:
             run.end()
         self._findings.add_ended(how)
-        self._findings.add_left(run.still_running())
+        self._findings.left.extend(run.still_running())
 
     def _added(self, job: Job, share: bool) -> float | None:
         """Return the rate in Mbit/s that the job was given, or None where the run was over before there was room."""

@@ -52,7 +52,7 @@ class ControllerEvents:
         if eventually(lambda: self._controller.starts > starts, 60.0):
             one.evidence["served again after"] = f"{time.monotonic() - began:.1f} s"
         else:
-            self._findings.add_failed(f"the controller does not serve again after {one.event}: {self._said()}")
+            self._findings.failed.append(f"the controller does not serve again after {one.event}: {self._said()}")
 
     def _said(self) -> str:
         return self._controller.ended[-1] if self._controller.ended else self._controller.last_words()

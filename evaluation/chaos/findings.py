@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +54,7 @@ Steps = Iterator[None]
 
 
 class Findings:
-    """All findings of a run. Thread-safe; each job adds to them from a thread of its own."""
+    """All findings of a run. Each job adds from a thread of its own: texts to the lists, numbers by methods."""
 
     def __init__(self, happenings: list[Happening]) -> None:
         self.happenings = happenings
@@ -81,20 +81,12 @@ class Findings:
         with self.lock:
             self.sums += count
 
-    def add_wrong(self, what: str) -> None:
-        with self.lock:
-            self.wrong.append(what)
-
     def add_flagged(self, error: str, again: bool) -> None:
         """Take note that a worker's operation ended with an error; `again` means that this was noted of it before."""
         with self.lock:
             self.flagged += not again
             key = error[:100]
             self.errors[key] = self.errors.get(key, 0) + 1
-
-    def add_failed(self, what: str) -> None:
-        with self.lock:
-            self.failed.append(what)
 
     def add_ended(self, how: str) -> None:
         """Take note that a job has come and gone."""
@@ -104,10 +96,6 @@ class Findings:
     def add_turned_away(self) -> None:
         with self.lock:
             self.turned_away += 1
-
-    def add_left(self, what: Iterable[str]) -> None:
-        with self.lock:
-            self.left += what
 
     def add_gap(self, job: str, start: float, end: float) -> None:
         """Take note that no all-reduce of this job was done from `start` to `end`, when one was. The events to which

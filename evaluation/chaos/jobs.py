@@ -307,14 +307,14 @@ class JobRun:
                 f"{at:.1f} s: {worker.node} of {self.job.name}: {wrong['values']} of {wrong['of']} values, the first "
                 f"is number {wrong['first']}: {wrong['got']:g} instead of {wrong['expected']:g}"
             )
-            self._findings.add_wrong(what)
+            self._findings.wrong.append(what)
             self._say(f"WRONG: {what}")
 
     def _gone(self, worker: _Worker, failure: HostFailure) -> None:
         worker.joined = worker.busy = False
         if not worker.killed and not self._over.is_set():
             at = self._findings.since(time.monotonic())
-            self._findings.add_failed(f"{at:.1f} s: {worker.node} of {self.job.name} ended by itself: {failure}")
+            self._findings.failed.append(f"{at:.1f} s: {worker.node} of {self.job.name} ended by itself: {failure}")
             self._say(f"FAILED: {failure}")
             self._start_worker(worker.node)
 
@@ -322,7 +322,7 @@ class JobRun:
         at = self._findings.since(time.monotonic())
         seconds = "in the time that it had at the end" if self._over.is_set() else f"in {GIVEN_UP_SECONDS:.0f} s"
         what = f"{at:.1f} s: operation {number} of {self.job.name} was not done {seconds}: {self.state()}"
-        self._findings.add_failed(what)
+        self._findings.failed.append(what)
         if self._over.is_set():
             self._say(f"FAILED: {what}")
             return

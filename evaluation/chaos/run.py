@@ -78,7 +78,7 @@ def run(settings: Settings, say: Say) -> Findings:
         try:
             _disturbed(settings, jobs, coming, disturber, place)
             say("all events are over; all jobs are removed")
-            findings.add_left(left_over(emulation, controller, jobs))
+            findings.left.extend(left_over(emulation, controller, jobs))
         except KeyboardInterrupt:
             findings.interrupted = True
             say("interrupted: what was found until now")

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from evaluation.operate.day import DayJob
 from topologies.emulation import Emulation
@@ -24,22 +24,6 @@ def worker_command(job: DayJob, folder: Path) -> list[str]:
         sys.executable, "-m", "evaluation.operate.worker", "--folder", str(folder), "--operations",
         str(job.operations), "--elements", str(job.elements), "--seed", str(job.seed),
     ]  # fmt: skip
-
-
-class Launcher(Protocol):
-    """Starts a job, and says whether it has ended."""
-
-    name: str
-
-    def start(self, job: DayJob, folder: Path) -> None: ...
-
-    def over(self, job: DayJob) -> bool: ...
-
-    def network_name(self, job: DayJob) -> str: ...
-
-    def words(self, job: DayJob) -> str: ...
-
-    def rack_is_there(self) -> None: ...
 
 
 class SlurmLauncher:
@@ -136,3 +120,7 @@ class RunLauncher:
 
     def rack_is_there(self) -> None:
         """Take note that the rack is in the network; its hosts need nothing more."""
+
+
+Launcher = SlurmLauncher | RunLauncher
+"""A launcher starts a job, and says whether it has ended."""

@@ -122,8 +122,8 @@ def test_the_report_counts_and_its_exit_status_shows_errors() -> None:
     assert "| `link` | 1 | 1 | 0.0 |" in findings.table("here")
     findings.happenings[0].happened = False
     assert findings.status == 4 and "DID NOT HAPPEN" in findings.table("here")
-    findings.add_failed("operation 7")
-    findings.add_wrong("h1: 1 of 100 values")
+    findings.failed.append("operation 7")
+    findings.wrong.append("h1: 1 of 100 values")
     assert findings.status == 3, "a wrong sum is worse than all else"
     assert "**1 wrong**" in findings.table("here") and "WRONG: h1" in findings.table("here")
 
