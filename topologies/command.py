@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 Say = Callable[[str], None]
 
@@ -25,6 +27,24 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the rows of a table as lines, the first column aligned to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+
+
+@contextmanager
+def repeated(act: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call `act` every `seconds` seconds, in a thread, for as long as the `with` block lasts."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def guarded(name: str, work: Callable[[], int], *refusals: type[Exception]) -> int:

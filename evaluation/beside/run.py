@@ -7,7 +7,6 @@ e2, so that sums cross the links from e1 and results come back over them.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ from controlplane.planner.topology import Topology
 from evaluation.beside.flows import HERE
 from evaluation.beside.shares import Samples, Share, wire_mbps
 from topologies.agents import MODULES, PREPARED_SECONDS, WORKER_SECONDS, JobAgents
-from topologies.command import Say
+from topologies.command import Say, repeated
 from topologies.deployment import Fabric
 from topologies.emulation import Emulation
 from topologies.load import LoadMonitor
@@ -147,26 +146,6 @@ class Place:
         return get_strategy("inart")(state, self.job, seed=0)
 
 
-class _Queue:
-    """Samples a switch's queue, again and again, from construction to `stop`."""
-
-    def __init__(self, emulation: Emulation, port: tuple[str, str]) -> None:
-        self._emulation, self._port = emulation, port
-        self._over = threading.Event()
-        self._samples: list[tuple[float, float]] = []
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> Samples:
-        self._over.set()
-        self._thread.join()
-        return self._samples
-
-    def _look(self) -> None:
-        while not self._over.wait(SAMPLE_SECONDS):
-            self._samples.append((time.monotonic(), self._emulation.switches.queued_bytes(*self._port)))
-
-
 def run(case: str, plans: Sequence[str], settings: Settings, say: Say) -> list[Share]:
     """Run one case with each of these plans, on a network of its own: without marks, and once more with marks where the
     settings have some. Raise EmulationError, HostFailure.
@@ -212,11 +191,17 @@ def _measure(place: Place, plan: Plan, settings: Settings, zygote: Zygote, fabri
             planned = service.network.jobs.get().plan.rate_mbps
             share = place.share_mbps(settings.mbps)
             size = int(min(share, plan.rate_mbps) * 1e6 / 8 * settings.seconds) // 4 * 4
-            queue, load = _Queue(emulation, place.queue), LoadMonitor(emulation)
-            begin = time.monotonic() + PREPARED_SECONDS + WORKER_SECONDS * settings.workers
-            agents.submit(size, timeout=OPERATION_SECONDS, at=begin)
-            outcome = agents.collect(OPERATION_SECONDS + READY_SECONDS)
-            found, samples = load.stop(), queue.stop()
+            samples: list[tuple[float, float]] = []
+
+            def look() -> None:
+                samples.append((time.monotonic(), emulation.switches.queued_bytes(*place.queue)))
+
+            with repeated(look, SAMPLE_SECONDS):
+                load = LoadMonitor(emulation)
+                begin = time.monotonic() + PREPARED_SECONDS + WORKER_SECONDS * settings.workers
+                agents.submit(size, timeout=OPERATION_SECONDS, at=begin)
+                outcome = agents.collect(OPERATION_SECONDS + READY_SECONDS)
+                found = load.stop()
             end = begin + outcome.seconds
             received = flows.received()
         finally:

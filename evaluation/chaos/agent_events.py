@@ -14,10 +14,11 @@ from typing import Any
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc.client import ControllerError, fetch_status
 from evaluation.chaos import forger
-from evaluation.chaos.controller import ControllerProcess, dead, eventually, repeated, stopped
+from evaluation.chaos.controller import ControllerProcess, dead, eventually, stopped
 from evaluation.chaos.findings import Happening, Steps
 from evaluation.chaos.jobs import JobRun, Place
 from p4src.protocol import PROTOCOL, VERSION, Flag
+from topologies.command import repeated
 
 FORGED_AT_ONCE = 40
 FORGE_EVERY = 0.25

@@ -9,8 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -206,21 +205,3 @@ def eventually(condition: Any, seconds: float = 5.0) -> bool:
             return False
         time.sleep(0.02)
     return True
-
-
-@contextmanager
-def repeated(act: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Call `act` every `seconds` seconds, in a thread, for as long as the `with` block lasts."""
-    stop = threading.Event()
-
-    def run() -> None:
-        while not stop.wait(seconds):
-            act()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()

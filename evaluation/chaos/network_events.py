@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 
-from evaluation.chaos.controller import eventually, repeated
+from evaluation.chaos.controller import eventually
 from evaluation.chaos.controller_events import ControllerEvents
 from evaluation.chaos.findings import Happening, Steps
 from p4src.protocol import HEADER_OFFSET, PROTOCOL
+from topologies.command import repeated
 from topologies.emulation import Emulation
 from topologies.faults import link_of
 
