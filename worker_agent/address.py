@@ -67,7 +67,8 @@ def check_interfaces(names: str) -> str:
 def interfaces_of(config: AgentConfig, given: str | None) -> str:
     """Return the interfaces of an agent's links, separated by commas, in the order of its node's ports.
 
-    Raise AgentError, which says what to give, where the node has more links than there are interfaces.
+    Raise AgentError, which says what to give, where no interface has the node's address, or the node has more links
+    than there are interfaces.
 
     Args:
         config: the agent's configuration.
@@ -75,7 +76,10 @@ def interfaces_of(config: AgentConfig, given: str | None) -> str:
     """
     names = interfaces_in(given) if given is not None else holding(config.address)
     if not names:
-        return interface_of(config.address)  # its error lists the existing addresses
+        there = ", ".join(f"{held} on {name}" for held, name in addresses().items()) or "none"
+        raise AgentError(
+            f"no interface here has the node's address {config.address} (there are: {there}); give --interface"
+        )
     if len(names) >= len(config.links):
         return ",".join(names)
     raise AgentError(
@@ -116,14 +120,3 @@ def holding(address: str) -> list[str]:
 def _natural(name: str) -> list[tuple[int, str]]:
     """Return a key by which eth10 comes after eth9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-def interface_of(address: str) -> str:
-    """Return the interface that holds an address. Raise AgentError, which lists the existing addresses, where there is
-    none.
-    """
-    found = addresses()
-    if address not in found:
-        there = ", ".join(f"{held} on {name}" for held, name in found.items()) or "none"
-        raise AgentError(f"no interface here has the node's address {address} (there are: {there}); give --interface")
-    return found[address]

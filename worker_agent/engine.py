@@ -227,18 +227,9 @@ class Engine(NativeEngine):
             shape = self._shapes[key] = Shape.of(how, dtype, elements, self.config)
         return shape
 
-    def allreduce(
-        self,
-        array: Any,
-        op: Operation = "sum",
-        *,
-        dtype: str | None = None,
-        bits: int | None = None,
-        seed: int = 0,
-        timeout: float | None = None,
-    ) -> None:
+    def allreduce(self, array: Any, op: Operation = "sum", *, timeout: float | None = None) -> None:
         """Run allreduce_async and wait at most `timeout` seconds (None: without a limit of its own)."""
-        self.allreduce_async(array, op, dtype=dtype, bits=bits, seed=seed).wait(timeout)
+        self.allreduce_async(array, op).wait(timeout)
 
     def abort(self, reason: str) -> None:
         """End all operations with `reason` (AbortedError); new ones fail with it until reconfigure()."""

@@ -169,9 +169,7 @@ class Network:
             return self.sequence.in_network
         return self.reducer is not None
 
-    def reduce(
-        self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
-    ) -> torch.futures.Future[torch.Tensor]:
+    def reduce(self, buffer: torch.Tensor, op: Collective, last: bool) -> torch.futures.Future[torch.Tensor]:
         """Start a reduction in place, and return a Future of the mean or sum over all ranks.
 
         Raise TypeError for a tensor that cannot be reduced.
@@ -180,18 +178,18 @@ class Network:
             buffer: the tensor.
             op: the operation.
             last: whether the buffer is the last of a step; the ranks agree on whole steps.
-            before: a copy of the buffer's content, if there is one.
         """
         if not op.raw:
             check(buffer)
-        return self.start(buffer, op, last, before)[0]
+        return self.start(buffer, op, last)[0]
 
     def start(
         self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
     ) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
         """Start a reduction of a tensor that is known to be reducible, and return its Future and the agent's Work.
 
-        Waiting for the Work first gives the result sooner. The arguments are those of `reduce`.
+        Waiting for the Work first gives the result sooner. The arguments are those of `reduce`, and `before`: a copy of
+        the buffer's content, if there is one.
         """
         if self._aborted:
             raise AbortedError(self._aborted)
