@@ -21,7 +21,7 @@ from worker_agent.operands import operand
 from worker_agent.work import Work
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Place:
     """A place in the order.
 
