@@ -80,7 +80,7 @@ def test_plans_of_another_planner_are_not_taken_up(tmp_path, monkeypatch):
     sweep = Sweep(tmp_path)
     sweep.ensure([case])
     assert Sweep(tmp_path).get(case) == sweep.get(case)
-    monkeypatch.setattr("evaluation.inart.sweep.PLANNER_MODULES", ("evaluate",))
+    monkeypatch.setattr("evaluation.inart.sweep.SOURCE", ("plan",))
     assert not Sweep(tmp_path).results
 
 
