@@ -21,7 +21,7 @@ from mininet.cli import CLI
 from mininet.log import setLogLevel
 
 from controlplane.common import command_line
-from controlplane.planner.adding_switches import with_adding_switches
+from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.topology import TopologyError
 from controlplane.targets.base import TargetError

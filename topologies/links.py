@@ -1,4 +1,4 @@
-"""The token buckets of an emulation's links, as the cost model needs them (planner/plan/round_trips.py)."""
+"""The token buckets of an emulation's links, as the cost model needs them (planner/plan/follow.py)."""
 
 from controlplane.planner.topology import Topology
 from topologies.network import host_burst_bytes

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.common import command_line
-from controlplane.planner.adding_switches import with_adding_switches
+from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, JobError, parse_bytes, parse_next_job
 from controlplane.planner.plan.limits import DoesNotFit, Limits, limited

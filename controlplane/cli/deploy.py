@@ -39,7 +39,7 @@ from controlplane.cli.serve import ERRORS, serve
 from controlplane.common import command_line
 from controlplane.common.log_lines import to_stderr
 from controlplane.common.rpc.tls import tls_from
-from controlplane.planner.adding_switches import with_adding_switches
+from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import JobError

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from controlplane.common.log_lines import Log, warning
-from controlplane.planner.adding_switches import with_adding_switches
+from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import parse_topology
 from controlplane.service.network import Network
 from controlplane.service.reload import Reloaded, reload

@@ -36,7 +36,7 @@ from controlplane.cli.reload import Files
 from controlplane.common import command_line
 from controlplane.common.log_lines import to_stderr, warning
 from controlplane.common.rpc.client import ControllerError
-from controlplane.planner.adding_switches import with_adding_switches
+from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan

@@ -16,8 +16,8 @@ from controlplane.common import command_line
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import JobError
 from controlplane.planner.plan.model import Plan, PlanError
-from controlplane.planner.simulate.calls import SimulationError
 from controlplane.planner.simulate.engine import Simulator
+from controlplane.planner.simulate.native import SimulationError
 from controlplane.planner.simulate.networks import follow, outage
 from controlplane.planner.simulate.plans import Flows, PlanNetwork, run_plan
 from controlplane.planner.topology import TopologyError

@@ -36,8 +36,6 @@ def bridged(topology: Topology, rulesets: dict[str, RuleSet], cpu_port: int | No
     """Return the rules of every switch, with groups and entries for bridging added.
 
     Args:
-        topology: The network; floods take a tree of its links (`tree`).
-        rulesets: The rules so far, by switch.
         cpu_port: Port of the CPU, which gets frames for the bridge itself; None drops them.
     """
     routed, above = routes(topology), tree(topology)

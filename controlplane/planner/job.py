@@ -42,9 +42,7 @@ class Job:
     lists.
 
     Attributes:
-        name: A word that names the job.
         workers: Node ids; a worker's index is its bit in bitmaps.
-        parameter_servers: Node ids.
         model_bytes: Bytes of one gradient (float32).
         max_trees: Most aggregation trees that a plan may have; None for any number.
         buckets: Bytes of the tensors that make a gradient and are reduced one by one; None for a single one of
@@ -266,12 +264,8 @@ def place_job(
     whose `role` says so are taken first. Raise JobError where there are too few servers.
 
     Args:
-        topology: The network.
         workers: Number of workers; None for one on each server that is left.
         parameter_servers: Number of parameter servers; None for one on every worker's server.
-        seed: Seed of the random choice.
-        model_bytes: Bytes of one gradient.
-        name: The job's name.
     """
     generator = random.Random(seed)
     order = list(topology.servers)
@@ -373,7 +367,6 @@ def parse_next_job(
     Args:
         text: A job as JSON, or words as `parse_job` takes them; words choose among servers that no other job has, and
             where they give no name, a free one is taken.
-        topology: The network.
         others: The nodes of the other jobs, by the job's name.
         workers: The servers of the job's workers, where they are given. Each is a parameter server, too, unless the
             words give a number of parameter servers: these then have servers of their own.

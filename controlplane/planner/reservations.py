@@ -21,16 +21,11 @@ class Reservation:
     seconds.
 
     Attributes:
-        job: The job that is to be added.
-        strategy: Name of the strategy that plans it.
-        seed: Seed of the strategy.
-        terms: What the job is promised.
         start: When it begins, in seconds since 1970.
         until: When it ends, in seconds since 1970; infinity for as long as the job runs.
         notice: How many seconds before it begins the jobs that give way to it are told.
         preempt: Whether jobs of a lower priority are removed where it is not admitted beside them.
         told: Whether those jobs have been told.
-        running: Whether it has begun.
     """
 
     job: Job

@@ -15,7 +15,7 @@ from controlplane.planner.topology import Topology
 if TYPE_CHECKING:  # importing numpy takes 0.1 s: only code that routes does
     import numpy as np
 
-    from controlplane.planner.hops import Neighbours
+    from controlplane.planner.in_trees import Neighbours
 
 Memory = dict[int, tuple[float, float, int, int]]  # node -> highest utilisation, sum, next node, link
 
@@ -70,14 +70,14 @@ class Network:
     @cached_property
     def _behind(self) -> Neighbours:
         """The nodes with a link to each switch."""
-        from controlplane.planner.hops import Neighbours
+        from controlplane.planner.in_trees import Neighbours
 
         return Neighbours.of([into if on else [] for into, on in zip(self.into, self.forwards, strict=True)])
 
     @cached_property
     def _ahead(self) -> Neighbours:
         """The nodes to which each switch has a link."""
-        from controlplane.planner.hops import Neighbours
+        from controlplane.planner.in_trees import Neighbours
 
         return Neighbours.of([out if on else [] for out, on in zip(self.out, self.forwards, strict=True)])
 

@@ -119,10 +119,8 @@ class Deployment:
     """Deployment of one plan version.
 
     Attributes:
-        rulesets: Entries by switch.
         agents: Configurations by node; a plan of multicasts has none (overlay/net/multicast.py).
         next_label: First label after the deployment's own ones.
-        first_label: First of its labels.
         slots: First slot by (aggregation point, tree).
         multicasts: Label of each sender's multicast.
     """

@@ -1,10 +1,19 @@
-"""Terms of a job: the promises that it gets where it shares a network with others."""
+"""Terms of a job, the promises that it gets where it shares a network with others; and quotas, limits on what all jobs
+of one tenant together may have.
+
+A tenant is a name: that of a person or service with a certificate or token of the role `tenant`, or the one that an
+operator (or Slurm) gives with a job.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 
+EVERYBODY_ELSE = "*"
+"""Name, in a file of quotas, for the tenants that the file does not name."""
 LONGEST_NAME = 64
 """Most letters of a tenant's name."""
 
@@ -49,3 +58,99 @@ class Terms:
 
 
 USUAL = Terms()
+
+
+@dataclass(frozen=True)
+class Quota:
+    """Quota of all jobs of a tenant together. Raises ValueError where a value is no number, or not above 0 where it
+    must be.
+
+    Attributes:
+        rate_mbps: The sum of the jobs' rates (what a worker of each sends), in Mbit/s.
+        entries: Entries of the label table of any one switch.
+        slots: Slots of any one switch.
+        weight: The highest weight that one job may ask for.
+        priority: The highest priority that one job may ask for.
+    """
+
+    jobs: float = math.inf
+    rate_mbps: float = math.inf
+    entries: float = math.inf
+    slots: float = math.inf
+    weight: float = math.inf
+    priority: float = math.inf
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+                raise ValueError(f"{field.name} is a number, got {value!r}")
+            if value <= 0 and field.name in ("rate_mbps", "weight"):
+                raise ValueError(f"{field.name} is above 0, got {value}")
+
+    def __str__(self) -> str:
+        words = [
+            f"{self.jobs:g} jobs" if self.jobs < math.inf else "",
+            f"{self.rate_mbps:g} Mbit/s" if self.rate_mbps < math.inf else "",
+            f"{self.entries:g} entries" if self.entries < math.inf else "",
+            f"{self.slots:g} slots" if self.slots < math.inf else "",
+            f"weight {self.weight:g}" if self.weight < math.inf else "",
+            f"priority {self.priority:g}" if self.priority < math.inf else "",
+        ]
+        return ", ".join(filter(None, words))
+
+    def refusal(self, wanted: Terms, others: Iterable[Terms]) -> str:
+        """Return why one more job with these terms is too much beside the tenant's others; "" if it is not."""
+        others = list(others)
+        if len(others) >= self.jobs:
+            return f"it has {len(others)} jobs and may have {self.jobs:g} at a time: remove one first"
+        for what, asked, most in (
+            ("a weight", wanted.weight, self.weight),
+            ("a priority", wanted.priority, self.priority),
+            ("guarantees, Mbit/s,", wanted.guarantee_mbps + sum(one.guarantee_mbps for one in others), self.rate_mbps),
+        ):
+            if asked > most:
+                return f"it may have {what} of {most:g} at most, and this would be {asked:g}"
+        return ""
+
+    def over(self, entries: Mapping[str, int], slots: Mapping[str, int]) -> str:
+        """Return why these entries and slots, given by switch, are more than the tenant may have; "" if they are
+        not.
+        """
+        for what, taken, most in (("entries", entries, self.entries), ("slots", slots, self.slots)):
+            switch = max(taken, key=lambda name: taken[name], default="")
+            if switch and taken[switch] > most:
+                return f"its jobs would have {taken[switch]} {what} of {switch}, and may have {most:g} of a switch"
+        return ""
+
+
+UNLIMITED = Quota()
+
+
+def parse_quotas(text: str) -> dict[str, Quota]:
+    """Return the quotas by tenant of a JSON text such as {"physics": {"jobs": 4, "rate_mbps": 100}, "*": {"priority":
+    0}}. Raise ValueError where it is none.
+    """
+    given = json.loads(text)
+    if not isinstance(given, dict):
+        raise ValueError('quotas are an object by tenant, like {"physics": {"jobs": 4}, "*": {"rate_mbps": 10}}')
+    known = [field.name for field in fields(Quota)]
+    quotas = {}
+    for tenant, limits in given.items():
+        if not isinstance(limits, dict):
+            raise ValueError(f"the quota of {tenant!r} is an object with {', '.join(known)}")
+        unknown = [name for name in limits if name not in known]
+        if unknown:
+            raise ValueError(f"the quota of {tenant!r} has {unknown[0]!r}; there are {', '.join(known)}")
+        try:
+            quotas[tenant] = Quota(**limits)
+        except ValueError as error:
+            raise ValueError(f"the quota of {tenant!r}: {error}") from None
+    return quotas
+
+
+def quota_of(quotas: Mapping[str, Quota], tenant: str) -> Quota:
+    """Return a tenant's quota: its own, else that of everybody else, else an unlimited one. A job without a tenant (an
+    empty name) has an unlimited one, too.
+    """
+    return quotas.get(tenant, quotas.get(EVERYBODY_ELSE, UNLIMITED)) if tenant else UNLIMITED

@@ -15,7 +15,6 @@ from typing import Any
 import networkx as nx
 
 from controlplane.planner.frontpanel import FrontPanelPort
-from controlplane.planner.topology_addresses import assign_addresses, check_macs, mac_of
 from controlplane.planner.topology_cables import with_cables
 from controlplane.planner.topology_checks import (
     TopologyError,
@@ -25,9 +24,17 @@ from controlplane.planner.topology_checks import (
     link_of,
     node_of,
     of_kind,
+    parse,
+    read,
 )
-from controlplane.planner.topology_json import parse, read
-from controlplane.planner.topology_ports import assign_ports, front_panel, loopback_ports
+from controlplane.planner.topology_numbers import (
+    assign_addresses,
+    assign_ports,
+    check_macs,
+    front_panel,
+    loopback_ports,
+    mac_of,
+)
 
 __all__ = ["Topology", "TopologyError", "natural_key"]
 

@@ -13,11 +13,10 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan, PlanError
-from controlplane.planner.quotas import Quota
 from controlplane.planner.reservations import Reservation
 from controlplane.planner.rules import Deployment
 from controlplane.planner.strategies import Infeasible
-from controlplane.planner.terms import USUAL, Terms
+from controlplane.planner.terms import USUAL, Quota, Terms
 from controlplane.planner.topology import Topology
 from controlplane.service.admission import MOST, STEADY, Admission, AdmissionControl
 from controlplane.service.core.disabled import Why

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from controlplane.planner.adding_switches import adding_switch
+from controlplane.planner.adding_hosts import adding_switch
 from controlplane.planner.bridging import is_flood
 from controlplane.planner.entries import LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.job import Job

@@ -10,9 +10,8 @@ from controlplane.common.log_lines import warning
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.whole_file import Fresh
 from controlplane.planner.entries import RuleSet
-from controlplane.planner.quotas import UNLIMITED, Quota, parse_quotas, quota_of
 from controlplane.planner.rules import Taken
-from controlplane.planner.terms import Terms
+from controlplane.planner.terms import UNLIMITED, Quota, Terms, parse_quotas, quota_of
 from controlplane.service.running import Jobs, JobsError, RunningJob
 
 

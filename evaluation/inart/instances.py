@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from controlplane.planner.adding_hosts import workers_add
 from controlplane.planner.job import Job
-from controlplane.planner.plan.adding_hosts import workers_add
 from controlplane.planner.plan.host_collectives import host_rows
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.planning import ERRORS

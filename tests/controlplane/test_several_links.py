@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.cli.plan.command import main
+from controlplane.planner.adding_hosts import workers_add
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job, parse_job
-from controlplane.planner.plan.adding_hosts import workers_add
 from controlplane.planner.plan.host_collectives import host_rows
 from controlplane.planner.plan.limits import Limits
 from controlplane.planner.plan.measured import measured_in

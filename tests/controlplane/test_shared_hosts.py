@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.cli.plan.command import main
-from controlplane.planner.adding_switches import with_adding_switches
+from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree, leaf_spine, parse_topology
 from controlplane.planner.job import Job, JobError, parse_job

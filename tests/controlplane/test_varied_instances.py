@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.cli.plan.command import main as inart
+from controlplane.planner.adding_hosts import workers_add
 from controlplane.planner.generators import parse_topology, random_topology
 from controlplane.planner.job import Job, parse_job, place_job
-from controlplane.planner.plan.adding_hosts import workers_add
 from controlplane.planner.plan.host_collectives import host_rows
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.common import prepare

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("yaml", reason="PyYAML is not installed")
 
 from controlplane.planner.job import Job
-from controlplane.planner.quotas import Quota
+from controlplane.planner.terms import Quota
 from examples.train_gpt import HOW, make_parser
 from inart.command import VERBS
 from tests.deploy.cluster import EXAMPLES, TOKEN, FakeCluster, documents, serving

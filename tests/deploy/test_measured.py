@@ -17,7 +17,7 @@ from controlplane.cli.controller import format_status, message_dict
 from controlplane.cli.plan.command import main as plan_command
 from controlplane.common.agentconfig import ROOT_ADDS, SWITCH_ADDS
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.planner.adding_switches import with_adding_switches
+from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import fattree, leaf_spine, testbed
 from controlplane.planner.job import place_job
 from controlplane.planner.plan import Plan

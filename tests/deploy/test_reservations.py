@@ -12,10 +12,9 @@ from controlplane.cli.log import parse_time
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
-from controlplane.planner.quotas import Quota
 from controlplane.planner.reservations import Reservation
 from controlplane.planner.strategies import Infeasible
-from controlplane.planner.terms import Terms
+from controlplane.planner.terms import Quota, Terms
 from controlplane.service.reservations import AGAIN_SECONDS, Reservations
 from controlplane.service.running import JobsError
 from controlplane.service.state import StateFolder

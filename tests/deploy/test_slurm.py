@@ -14,7 +14,7 @@ import pytest
 
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ask
-from controlplane.planner.quotas import Quota
+from controlplane.planner.terms import Quota
 from worker_agent.launch import adding, holder
 from worker_agent.launch.slurm import Refused, Wish, main, wished
 

@@ -13,8 +13,7 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, ask, fetch_status
 from controlplane.common.rpc.tls import Tls
 from controlplane.planner.job import Job
-from controlplane.planner.quotas import UNLIMITED, Quota, parse_quotas, quota_of
-from controlplane.planner.terms import Terms
+from controlplane.planner.terms import UNLIMITED, Quota, Terms, parse_quotas, quota_of
 from controlplane.service.running import JobsError
 from controlplane.service.tenants import QuotasFile
 from tests.deploy.memory_network import MemoryNetwork

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.planner.adding_switches import with_adding_switches
+from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import fattree
 from tests.emulation.rig import Rig
 from tests.emulation.test_lifetime import poll

@@ -13,10 +13,10 @@ from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree, leaf_spine, random_topology, testbed
 from controlplane.planner.job import Job, JobError, parse_job, place_job
 from controlplane.planner.plan.cost import cost_of, data_packets, exponent_packets, packets, windows
+from controlplane.planner.plan.follow import round_trips
 from controlplane.planner.plan.limits import Limits, limited
 from controlplane.planner.plan.model import Assignment, Relay, Tree
 from controlplane.planner.plan.pacing import bucket_packets
-from controlplane.planner.plan.round_trips import round_trips
 from controlplane.planner.plan.slots import HOSTS, under_way, with_host_ms
 from controlplane.planner.simulate.plans import Flows, run_plan, synchronisation_seconds
 from controlplane.planner.strategies import get_strategy

@@ -13,7 +13,6 @@ from controlplane.common import command_line
 from controlplane.common.inputs import parse_part
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, parse_job
-from controlplane.planner.plan.host_ways import HOST_WAYS, ON_HOSTS, ON_WORKERS
 from controlplane.planner.plan.limits import Limits, limited
 from controlplane.planner.plan.measured import measured_in
 from controlplane.planner.plan.model import Plan
@@ -28,6 +27,13 @@ COMMANDS = {"plan": "single", "compare": "compare", "pareto": "pareto", "place":
 
 They are imported on demand, because they import solvers, which takes long.
 """
+
+HOST_WAYS = ("host-ring", "reduce-scatter+all-gather", "host-trees")
+"""Rows of `compare` for collectives among hosts without switches that add (planner/plan/host_collectives.py)."""
+ON_WORKERS = "inart-on-workers"
+"""Row of our planner with a parameter server on every worker's server instead of the job's own ones."""
+ON_HOSTS = "inart-on-hosts"
+"""Row as ON_WORKERS, where each worker's host also adds inside of trees."""
 
 
 def _program(name: str) -> str:

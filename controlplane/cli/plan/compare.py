@@ -12,24 +12,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from controlplane.cli.plan.arguments import part_of_links
+from controlplane.cli.plan.arguments import HOST_WAYS, ON_HOSTS, ON_WORKERS, part_of_links
 from controlplane.cli.plan.report import Planned, communication_seconds, packet_report, planned, ps_ingress_bytes
+from controlplane.planner.adding_hosts import workers_add
 from controlplane.planner.job import Job
-from controlplane.planner.plan.adding_hosts import workers_add
-from controlplane.planner.plan.host_collectives import (
-    HOST_WAYS,
-    MORE_SERVERS,
-    NOTABLY,
-    all_reduce_bound,
-    host_rows,
-    row_json,
-)
-from controlplane.planner.plan.host_ways import ON_HOSTS, ON_WORKERS
+from controlplane.planner.plan.host_collectives import MORE_SERVERS, NOTABLY, host_rows, row_json
 from controlplane.planner.plan.limits import held
 from controlplane.planner.plan.planning import ERRORS, solve, timed
 from controlplane.planner.plan.weakened import Kept, kept, on_whole_links, with_headroom
 from controlplane.planner.strategies import STRATEGIES
-from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.bounds import all_reduce_bound, cheap_bound
 from controlplane.planner.strategies.fabric.parts_bound import Bound
 from controlplane.planner.strategies.fabric.prove import closer_bound, proven_bound
 from controlplane.planner.topology import Topology

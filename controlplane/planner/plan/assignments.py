@@ -38,8 +38,6 @@ class Assignments(Sequence[Assignment]):
     """A sequence of assignments, equal to every other sequence of the same ones.
 
     Attributes:
-        workers: The workers in order.
-        ways: The different ways.
         which: For each worker the number of its way.
         starts: The first node of each worker's route, which is the worker itself in every plan that `Plan.check`
             accepts (a plan that was read from a file may be wrong, and is kept as it is).

@@ -47,11 +47,10 @@ from typing import TYPE_CHECKING, Any
 
 from controlplane.common.dealing import dealt
 from controlplane.planner.job import Job
-from controlplane.planner.plan.follow import Links, Stream, exponent_words, follow, hops
+from controlplane.planner.plan.follow import Credit, Links, Stream, exponent_words, follow, hops, round_trips
 from controlplane.planner.plan.limits import DoesNotFit, held
 from controlplane.planner.plan.model import Plan, Tree
 from controlplane.planner.plan.pacing import bucket_packets, wanted
-from controlplane.planner.plan.round_trips import Credit, round_trips
 from controlplane.planner.plan.separated import shares_hosts
 from controlplane.planner.plan.slots import (
     HOST_MS,
@@ -107,8 +106,6 @@ class Windows:
     """Windows of a plan's trees.
 
     Attributes:
-        slots: Slots of each tree.
-        round_trips_ms: Round trip of each tree in ms.
         carries_mbps: Mbit/s that each tree's window carries.
         rate_mbps: The highest sending rate at which no tree needs a larger window.
         tree: The tree that first needs a larger one.
@@ -192,9 +189,6 @@ class Cost:
     """Cost of all-reduces with a plan.
 
     Attributes:
-        plan: The plan.
-        topology: Its network.
-        values_per_packet: Values of a packet.
         rate_mbps: The rate of a worker that the evaluator computed, in Mbit/s.
         windows: Windows of the trees at that rate, where they are known.
         pace: The fraction of the rate at which agents send.

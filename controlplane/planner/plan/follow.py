@@ -1,13 +1,17 @@
-"""An all-reduce followed packet by packet: agents with their buckets and windows, links that take one packet after the
-other.
+"""Packets followed one by one over links that take one after the other, in the order in which they come: the round
+trips of chunks that start at once (`round_trips`), and whole all-reduces, of agents with their buckets and windows
+(`follow`).
 
-It contains what the formula of plan/cost.py leaves out, packets of several trees that meet on a link; with many packets
-that counts for little, and following them takes long.
+A switch sends a sum on when the last flow of it has come, a root the result. `slots.round_trip` estimates a round trip
+from counts, from above and far faster. An all-reduce that is followed contains what the formula of plan/cost.py leaves
+out, packets of several trees that meet on a link; with many packets that counts for little, and following them takes
+long.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,8 +19,7 @@ from itertools import count
 
 from controlplane.planner.plan.model import Tree
 from controlplane.planner.plan.pacing import wanted
-from controlplane.planner.plan.round_trips import Credit
-from controlplane.planner.plan.slots import Edge, host_ms, packet_ms
+from controlplane.planner.plan.slots import HOSTS, Edge, Level, host_ms, hosts_ms, link_times, round_trip
 from controlplane.planner.topology import Topology
 
 CHECK_VALUES, EXPONENT_GROUP = 8, 8
@@ -24,6 +27,13 @@ CHECK_VALUES, EXPONENT_GROUP = 8, 8
 packets after whose exponents comes a further word.
 """
 NEARLY = 1e-9
+MOST_FLOWS = 20_000
+"""Most flows of all trees whose round trips are followed; with more, the estimate has to do."""
+
+Credit = Callable[[Topology, Edge], float]
+"""Function that returns the credit of a link: how far (ms) the link may be ahead of its rate, which is the bytes of its
+token bucket over that rate. Links of a network have none; the emulation's do (topologies/links.py).
+"""
 
 
 @dataclass(frozen=True)
@@ -31,9 +41,6 @@ class Stream:
     """The stream of packets that every worker sends into a tree.
 
     Attributes:
-        tree: The tree.
-        exponents: Packets of exponents.
-        data: Packets of data.
         packets_per_second: Their rate.
         bucket: Packets that may go at once.
         slots: The tree's window.
@@ -79,12 +86,100 @@ class Links:
         """Return the time (s) at which a packet that enters the link at the time `now` arrives at its end."""
         if link not in self._times:
             ahead = self.credit(self.topology, link) if self.credit else 0.0
-            packet, delay = packet_ms(self.topology, link, self.packet_bits), self.topology.delay_ms(*link)
+            packet, delay = link_times(self.topology, self.packet_bits)[link]
             self._times[link] = packet / 1e3, delay / 1e3, ahead / 1e3
         packet, delay, ahead = self._times[link]
         schedule = max(now, self._free.get(link, 0.0))
         self._free[link] = schedule + packet
         return max(now, schedule - ahead) + packet * self.stored + delay
+
+
+@dataclass
+class _Chunk:
+    """A chunk that is on its way through a tree.
+
+    Attributes:
+        missing: By point, how many flows have not come yet.
+        children: The return tree, by node the nodes below it.
+        done: By point, when its sum was complete (s).
+        last: By point, the source of the flow that came last.
+        answered: When the last result came (s).
+    """
+
+    tree: Tree
+    missing: Counter[str]
+    children: dict[str, list[str]]
+    done: dict[str, float] = field(default_factory=dict)
+    last: dict[str, str] = field(default_factory=dict)
+    answered: float = 0.0
+
+
+def round_trips(
+    trees: Sequence[Tree], topology: Topology, packet_bits: int, *, stored: bool = True, credit: Credit | None = None
+) -> list[list[Level]]:
+    """Return the levels of each tree's round trip (ms), where one chunk of each starts at once.
+
+    With `stored`, a packet has arrived when its last bit has; without, when a link begins with it (as softswitch does).
+    `credit` gives the links' token buckets, which are full at the beginning: as long as a bucket has tokens, its
+    packets go at once.
+    """
+    if sum(len(tree.assignments) + len(tree.relays) for tree in trees) > MOST_FLOWS:
+        return [round_trip(tree, topology, packet_bits) for tree in trees]
+    chunks = [_chunk(tree) for tree in trees]
+    links = Links(topology, packet_bits, stored, credit)
+    events: list[tuple[float, int, int, tuple[str, ...], int]] = []  # time, order, tree, route, where on it
+
+    def go(index: int, route: tuple[str, ...], position: int, now: float) -> None:
+        """Send a packet on to the next node of its route; a route of one node ends there."""
+        if len(route) == 1:
+            heapq.heappush(events, (now, next(order), index, route, 0))
+            return
+        arrives = links.arrives((route[position], route[position + 1]), now)
+        heapq.heappush(events, (arrives, next(order), index, route, position + 1))
+
+    order = count()
+    for index, tree in enumerate(trees):
+        for a in tree.assignments:
+            go(index, a.route, 0, 0.0)
+    relays = [{relay.node: relay.route for relay in tree.relays} for tree in trees]
+    while events:
+        now, _, index, route, position = heapq.heappop(events)
+        chunk, node = chunks[index], route[position]
+        if position + 1 < len(route):
+            go(index, route, position, now)
+        elif route[0] == "":  # a result
+            chunk.answered = max(chunk.answered, now)
+            for child in chunk.children.get(node, ()):
+                go(index, ("", node, child), 1, now)
+        else:
+            chunk.missing[node] -= 1
+            if chunk.missing[node]:
+                continue
+            chunk.done[node], chunk.last[node] = now, route[0]
+            if node != chunk.tree.root:
+                go(index, relays[index][node], 0, now)
+                continue
+            for child in chunk.children.get(node, ()):
+                go(index, ("", node, child), 1, now)
+    return [_levels(chunk, topology) for chunk in chunks]
+
+
+def _chunk(tree: Tree) -> _Chunk:
+    children: dict[str, list[str]] = {}
+    for above, child in tree.return_edges:
+        children.setdefault(above, []).append(child)
+    return _Chunk(tree, tree.ends(), children)
+
+
+def _levels(chunk: _Chunk, topology: Topology) -> list[Level]:
+    tree = chunk.tree
+    levels = [Level(tree.root, "workers", 1e3 * (chunk.answered - chunk.done[tree.root]))]
+    node = tree.root
+    # A root that is a worker, too, is among the senders: where its own gradients came last, the chain begins there.
+    while (before := chunk.last[node]) in chunk.done and before != tree.root:
+        levels.insert(0, Level(before, node, 1e3 * (chunk.done[node] - chunk.done[before])))
+        node = before
+    return [Level("workers", node, 1e3 * chunk.done[node]), *levels, Level(HOSTS, "", hosts_ms(tree, topology))]
 
 
 def follow(streams: Sequence[Stream], links: Links, values: int) -> list[float]:

@@ -30,7 +30,6 @@ import numpy as np
 from controlplane.common.among_hosts import TCP_PART, TURN_SECONDS
 from controlplane.planner.job import Job
 from controlplane.planner.plan.cost import cost_of
-from controlplane.planner.plan.host_ways import HOST_WAYS
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.routing import Network, Router, Unreachable
 from controlplane.planner.strategies.deadline import deadline
@@ -76,20 +75,6 @@ class HostRow:
             return sent / TCP_PART + turns * (len(sizes) - number) * TURN_SECONDS if whole else sent
 
         return job.ends_at(seconds_from)
-
-
-__all__ = [
-    "HOST_WAYS",
-    "HostRow",
-    "all_reduce_bound",
-    "best_host_trees",
-    "faster_rows",
-    "faster_than",
-    "gloo_ring_hops",
-    "gloo_ring_mbps",
-    "host_rows",
-    "row_json",
-]
 
 
 def host_rows(topology: Topology, job: Job) -> list[HostRow]:

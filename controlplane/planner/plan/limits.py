@@ -88,12 +88,9 @@ class Limits:
     """Limits of a switch with a compiled program.
 
     Attributes:
-        values_per_packet: Values of a packet.
-        slots: Slots of the aggregation memory.
         label_table_size: Entries of the label table.
         route_table_size: Entries of the IPv4 table.
         multicast_groups: Groups that copy results.
-        max_workers: Workers of one job.
         fan_in: Flows that can be added at one point of one tree; None for any number.
         front_panel: Whether the switches are hardware, whose ports are configured as the topology says.
     """

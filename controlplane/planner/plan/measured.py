@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.common.agentconfig import ROOT_ADDS, SWITCH_ADDS
-from controlplane.planner.adding_switches import adding_switch
+from controlplane.planner.adding_hosts import adding_switch
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.slots import HOSTS, round_trip, total_ms
 from controlplane.planner.topology import Topology

@@ -156,7 +156,6 @@ class Multicast:
     gets.
 
     Attributes:
-        sender: The worker whose model it is.
         layer: "L3" where the network copies (the routes form a tree, each link of which carries the model once), "L7"
             where the sender sends to every receiver on its own.
         routes: One route from the sender to each receiver.
@@ -204,14 +203,9 @@ class Plan:
     """A plan of a job: a rate, and weighted aggregation trees or multicasts (never both).
 
     Attributes:
-        job: The job.
-        strategy: Name of the strategy that made the plan.
         rate_mbps: Sending rate f of every worker over all trees, in Mbit/s on the wire (only the evaluator computes
             it). Tree i runs at rate_mbps * trees[i].share; each receiver of a multicast gets the model at rate_mbps.
-        trees: The aggregation trees.
         version: Orders the plans of one job.
-        seed: The seed of the strategy's random choices.
-        multicasts: The multicasts.
         proven_mbps: No plan of the strategy's kind is faster, where the strategy proves that; else None.
         detours: Further routes between two points that exchange sums, fastest first, for chunks whose direct route is
             busy; the rate does not count them.
@@ -394,7 +388,6 @@ class _Known(NamedTuple):
     Attributes:
         behind: Routes without their first nodes, as in `_check_route`.
         access: Of a tree, the workers, the nodes at which their routes begin, and the nodes next on these.
-        links: Links that exist.
     """
 
     behind: set[tuple[str, ...]]

@@ -40,7 +40,6 @@ def bucket_packets(
         tree_pps: Packets per second of the tree.
         worker_pps: Packets per second of all trees of the worker.
         slots: The tree's window.
-        values_per_packet: Values of a packet.
         shared: Whether the worker's host is a parameter server, too.
     """
     few = min(worker_pps * (FEW_SECONDS_SHARED if shared else FEW_SECONDS), FEW)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from controlplane.planner.plan.follow import Credit
 from controlplane.planner.plan.model import Plan
-from controlplane.planner.plan.round_trips import Credit
 from controlplane.planner.topology import Topology
 
 
@@ -16,9 +16,6 @@ class Queues:
     """The use of links by trees, with one entry per tree and link of it, in arrays of the same length.
 
     Attributes:
-        trees: How many trees there are.
-        tree: Number of the tree.
-        link: Number of the link.
         flows: Flows of the tree on the link, its results included.
         packet_s: Seconds of a packet on the link.
         ahead_s: The link's token bucket, in seconds of its rate.

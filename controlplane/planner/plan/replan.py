@@ -97,11 +97,8 @@ def _steady(old: Plan, new: Plan, topology: Topology) -> Plan:
     if new.strategy == "inart":  # trees of other strategies' plans cannot be mixed
         network = Network(topology)
         master = Master(network, new.job, max(new.rate_mbps, 1e-9), new.split)
-        for trees, penalty in ((served, 0.0), (new.trees, STEADY / 2)):
-            for tree in trees:
-                column = master.make(tree)
-                if column is not None:
-                    master.add(column, penalty)
+        master.add_trees(served)
+        master.add_trees(new.trees, penalty=STEADY / 2)
         rate, values, _ = master.solve()
         if rate > 0:
             candidates.append(replace(new, trees=tuple(to_trees(master, values))))

@@ -48,7 +48,6 @@ class Separated:
     """A job's network in which hosts are taken apart.
 
     Attributes:
-        topology: The network taken apart.
         job: The job on that network.
         whole: The job on the real network.
         inside: By host that was taken apart and the node that its link leads to, the switch inside of it for that link.

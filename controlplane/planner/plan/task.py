@@ -175,7 +175,6 @@ class Task:
 
     Attributes:
         number: A number that is unique and rising in an epoch.
-        values: Values of the tensor.
         trees: The trees, which together carry all values.
         op: "sum"; "mean" over the tree's contributors; "mix", where each receiver takes the mean of its own values and
             all that reach it (SelMcast; one tree a sender, nothing is added on the way); "copy", where receivers get
@@ -184,14 +183,11 @@ class Task:
             these are added (integers of few bits, several in a word; who submits them leaves room, so that no carry
             leaves a field).
         round: The round of training, for the log.
-        chunk_values: Values of a chunk.
         window: Chunks of a tree that a contributor sends ahead of their results; 0 for no limit.
         keep: Whether agents keep the values that they submitted, so that the task can be repeated when it is given up.
         priority: Tasks with a lower number go first where several share a connection.
         detours: Further ways between two agents, for chunks whose direct way has `busy_bound` chunks under way; each
             takes `detour_length` chunks at a time (NetStorm, VI).
-        busy_bound: See `detours`.
-        detour_length: See `detours`.
         lazy: Where all detours are busy, too, a chunk waits until a way has room; if not set, it takes the direct way.
         budget: Seconds after which a participant that lacks results discards the task; 0 for never.
         turns: For each participant, which of its submissions this is, where they have begun to send before the task
@@ -378,7 +374,6 @@ class Sending:
     """Settings by which agents send a plan's tasks.
 
     Attributes:
-        chunk_values: Values of a chunk.
         window: Chunks of a tree that may be without a result.
         headroom: The fraction of the plan's rate that stays unused.
         paced: Whether trees keep to their rates; else they are as fast as TCP.

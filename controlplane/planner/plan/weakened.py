@@ -55,7 +55,6 @@ class Weakened:
     """A link ("u-v") that has lost a part of its capacity.
 
     Attributes:
-        link: Its name.
         trees: How many trees cross it.
         unchanged_mbps: The rate with the shares as they are, in Mbit/s.
         rate_mbps: The rate of the same trees with new shares.

@@ -1,7 +1,7 @@
 """Flow-level, event-driven simulation (docs/wan.md). Plans run in controlplane.planner.simulate.plans."""
 
-from controlplane.planner.simulate.calls import SimulationError
 from controlplane.planner.simulate.engine import Sharing, Simulator
+from controlplane.planner.simulate.native import SimulationError
 from controlplane.planner.simulate.networks import BigSwitch, LinkNetwork, Overlay, follow, outage
 
 __all__ = [

@@ -21,16 +21,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from controlplane.planner.simulate.calls import (
+from controlplane.planner.simulate.native import (
     SimulationError,
     address,
     existing,
     existing_many,
     ids_of,
+    library,
     reals_of,
     refused,
 )
-from controlplane.planner.simulate.native import library
 
 Sharing = Literal["fair", "fcfs"]
 _ONE_ID, _TWO_IDS, _ONE_REAL = ctypes.c_int32 * 1, ctypes.c_int32 * 2, ctypes.c_double * 1

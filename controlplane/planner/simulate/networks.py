@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from controlplane.planner.simulate.calls import SimulationError
 from controlplane.planner.simulate.engine import Simulator
+from controlplane.planner.simulate.native import SimulationError
 from controlplane.planner.topology import Topology
 
 

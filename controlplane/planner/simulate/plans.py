@@ -12,8 +12,8 @@ import numpy as np
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.plan.cost import Cost, cost_of
 from controlplane.planner.plan.model import Plan, Tree
-from controlplane.planner.simulate.calls import SimulationError
 from controlplane.planner.simulate.engine import Sharing, Simulator
+from controlplane.planner.simulate.native import SimulationError
 from controlplane.planner.topology import Topology
 
 

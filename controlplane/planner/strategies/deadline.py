@@ -25,8 +25,6 @@ class Deadline:
 
     Args:
         seconds: Seconds until it passes; None for no limit.
-        report: Is called with progress.
-        clock: Returns the time in seconds.
         outer: A deadline around this one, which never ends later than that.
     """
 

@@ -111,10 +111,8 @@ class _Flows:
     """Choice of the workers' flows that are added at their racks' switches.
 
     Attributes:
-        members: Workers by switch.
         capacity: By switch, the Mbit/s that it adds.
         ingress: By root with a part of the model, its ingress in Mbit/s.
-        split: The part of each root.
     """
 
     members: Mapping[str, int]

@@ -75,7 +75,7 @@ def generate(
     if not pricing.applies:
         return None
     master = Master(network, job, scale, frozen_split)
-    add_trees(master, start)
+    master.add_trees(tree for plan in start for tree in plan.trees)
     limit = deadline()
     try:
         solved = master.solve(limit)
@@ -87,7 +87,7 @@ def generate(
         if solved[0] * scale >= end.enough * (1 - TOLERANCE) or limit.passed():
             break
         try:
-            if number == 1 and add_trees(master, later()):
+            if number == 1 and master.add_trees(tree for plan in later() for tree in plan.trees):
                 solved = master.solve(limit)
             smooth = solved[2] if smooth is None else smooth.mixed(solved[2], SMOOTHING)
             if not _round(master, pricing, smooth, solved, end):
@@ -111,17 +111,6 @@ def _round(
         if added or deadline().passed():
             break
     return added and not (used is prices and least >= 1 - end.gap)
-
-
-def add_trees(master: Master, plans: list[Plan]) -> bool:
-    """Add columns for the plans' trees, and return whether there were new ones."""
-    before = len(master.columns)
-    for plan in plans:
-        for tree in plan.trees:
-            column = master.make(tree)
-            if column is not None:
-                master.add(column)
-    return len(master.columns) > before
 
 
 def _roots(master: Master, pricing: Pricing, *, everyone: bool) -> list[int]:

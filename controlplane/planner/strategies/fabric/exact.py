@@ -88,7 +88,6 @@ class _Solved(NamedTuple):
     """The solved model.
 
     Attributes:
-        m: The model.
         options: By root and worker, each (point, path to it).
         onwards: Paths by point and root.
         returned: (root, u, v) for each link that results of a root may take.

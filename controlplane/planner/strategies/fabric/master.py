@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -183,6 +183,17 @@ class Master:
             rows = np.append(rows, self.split_row0 + column.root)
             values = np.append(values, 1.0)
         self.program.add_column(gain + penalty, rows, values, upper=most)
+
+    def add_trees(self, trees: Iterable[Tree], penalty: float = 0.0) -> bool:
+        """Put columns of these trees into the program, as `make` and `add` do, and return whether there were new
+        ones.
+        """
+        before = len(self.columns)
+        for tree in trees:
+            column = self.make(tree)
+            if column is not None:
+                self.add(column, penalty)
+        return len(self.columns) > before
 
     def dearer(self, prices: Prices, load: np.ndarray) -> Prices:
         """Return the prices raised by the utilisation (`load`) that a round's trees would make."""

@@ -43,13 +43,11 @@ class Demand:
     """A job that shares a network.
 
     Attributes:
-        job: The job.
         start: Plans whose trees are the first columns, at least one plan.
         weight: Rates in proportion to the jobs' weights count as fair.
         split: Shares of the model by parameter server, where they may not change.
         guarantee_mbps: The least rate that the job gets, in Mbit/s.
         priority: Jobs of the highest priority come first.
-        tenant: The tenant that the job belongs to.
     """
 
     job: Job
@@ -142,11 +140,7 @@ class _Shared:
             rates = [part.rate for part in self.parts if part.demand.tenant == tenant]
             self.program.add_row(rates, [1.0] * len(rates), upper=most / scale)
         for part in self.parts:
-            for plan in part.demand.start:
-                for tree in plan.trees:
-                    column = part.make(tree)
-                    if column is not None:
-                        part.add(column)
+            part.add_trees(tree for plan in part.demand.start for tree in plan.trees)
 
     def add_column(self, cost: float, rows: Sequence[int] | np.ndarray, values: Sequence[float] | np.ndarray) -> int:
         self.program.add_column(cost, np.asarray(rows, dtype=np.int32), values)

@@ -50,8 +50,6 @@ class Instance:
     """An instance of packing trees.
 
     Attributes:
-        network: The network.
-        job: The job.
         owners: The root (position in job.parameter_servers) of every tree.
         usable: Switches that all workers reach and that reach all roots.
         switches: By usable switch, its residual aggregation in Mbit/s.
@@ -315,10 +313,7 @@ class Placement:
 def refitted(network: Network, job: Job, plan: Plan, frozen_split: Split | None) -> Plan:
     """Return the plan's trees with the rates that are best together."""
     master = Master(network, job, bound(network.topology, job), frozen_split)
-    for tree in plan.trees:
-        column = master.make(tree)
-        if column is not None:
-            master.add(column)
+    master.add_trees(plan.trees)
     rate, values, _ = master.solve()
     if not rate > 0:
         return plan

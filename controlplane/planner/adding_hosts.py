@@ -1,4 +1,5 @@
-"""Hosts that add, as they are deployed: each with a switch of its own between its network card and its agents.
+"""Hosts that add: as they are deployed, each with a switch of its own between its network card and its agents
+(`with_adding_switches`), and a network and a job in which every worker's host does all that hosts can (`workers_add`).
 
 A host that adds for others inside of trees does what a switch does: it waits for the contributions of a chunk, adds
 them, sends the sum on under the next label, and sends an incomplete sum on when it is asked to. So it runs the same
@@ -16,8 +17,10 @@ host's links.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
 from controlplane.planner.topology_checks import TopologyError
 
@@ -64,3 +67,26 @@ def with_adding_switches(topology: Topology) -> Topology:
         ports = {node: topology.port(node, other) for node, other in ((u, v), (v, u)) if node not in hosts}
         links.append((ends[0], ends[1], {**attributes, "ports": ports}))
     return Topology(nodes, links, topology.name, results_on_links=topology.results_on_links)
+
+
+def workers_add(topology: Topology, job: Job) -> tuple[Topology, Job]:
+    """Return the network in which each worker's host adds for others as much as comes in over its link, and the job
+    with a parameter server on each worker's server.
+
+    Every collective among hosts alone is a plan of these (a host that adds what comes in makes a ring's, or any tree's,
+    partial sums), so that the best plan is at least as fast. A host whose `aggregation_mbps` the topology gives adds
+    that and no more: 0 forbids it. A host that does not hang on switches stays a worker; where that is so of all of
+    them, the job keeps its parameter servers.
+    """
+    rates: dict[str, dict[str, float]] = {}
+    roots = []
+    for worker in job.workers:
+        near = topology.neighbours(worker)
+        if not near or any(topology.kind(other) != "switch" for other in near):
+            continue
+        roots.append(worker)
+        comes = sum(topology.bandwidth_mbps(other, worker) for other in near if topology.has_link(other, worker))
+        if "aggregation_mbps" not in topology.graph.nodes[worker] and comes > 0:
+            rates[worker] = {"aggregation_mbps": comes}
+    servers = tuple(roots) or job.parameter_servers
+    return topology.replace(nodes=rates), replace(job, parameter_servers=servers)
