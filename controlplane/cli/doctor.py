@@ -335,7 +335,7 @@ def check_switches(file: Path, tofino: str | None = None) -> Iterable[Check]:
 
     def ask(switch: SwitchAddress) -> str:
         if client is None or tofino is None:
-            return str(ask_p4runtime(switch.name, switch.address, switch.device_id, NETWORK_SECONDS, switch.tls))
+            return str(ask_p4runtime(switch, NETWORK_SECONDS))
         program = Program.load(find(target_named(GENERATIONS[tofino]).architecture).program)
         return ask_bri(client, program, switch, NETWORK_SECONDS)
 

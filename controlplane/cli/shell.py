@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         switch = find(arguments.switch, arguments.switches)
         if not arguments.python.is_file():
             raise ShellError(f"there is no {arguments.python}: make shell makes that environment (./setup.sh shell)")
-        answer = ask(switch.name, switch.address, switch.device_id, ANSWER_SECONDS, switch.tls)
+        answer = ask(switch, ANSWER_SECONDS)
         if not answer.loaded:
             raise ShellError(f"switch {switch.name} ({switch.address}) runs no program: `inart deploy` loads one")
     except (ShellError, SwitchesFileError, TargetError) as error:

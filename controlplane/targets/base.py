@@ -30,6 +30,9 @@ class SwitchAddress:
     device_id: int
     tls: Tls | None = None
 
+    def __str__(self) -> str:
+        return f"switch {self.name} ({self.address}, device {self.device_id})"
+
 
 class TargetError(Exception):
     """A switch could not be reached or did not do what it was told; the message names the switch and what to do."""

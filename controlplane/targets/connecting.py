@@ -10,8 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 import grpc
 
-from controlplane.common.rpc.tls import Tls
-from controlplane.targets.base import Change, InstallError, NotPrimary, TargetError, UpdateFailure
+from controlplane.targets.base import Change, InstallError, NotPrimary, SwitchAddress, TargetError, UpdateFailure
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
@@ -46,13 +45,8 @@ class SessionTarget(ABC, Generic[SessionT]):
         on_lost: called from another thread, with the reason, when the session ends or another controller takes over.
     """
 
-    def __init__(
-        self, name: str, address: str, device_id: int, *, tls: Tls | None, on_lost: Callable[[str], None]
-    ) -> None:
-        self.name = name
-        self.address = address
-        self.device_id = device_id
-        self.tls = tls
+    def __init__(self, switch: SwitchAddress, *, on_lost: Callable[[str], None]) -> None:
+        self.switch, self.name, self.address = switch, switch.name, switch.address
         self.on_lost = on_lost
         self.may_connect: Callable[[], bool] = lambda: True
         """Called before every session; it returns False where another controller of this network leads now."""

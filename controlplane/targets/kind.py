@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controlplane.common.rpc.tls import Tls
 from controlplane.planner.bridging import bridged
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.plan import Plan
@@ -17,7 +16,7 @@ from controlplane.planner.plan.limits import Limits, check_fits, limited
 from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
 from controlplane.planner.topology_cables import hangs_on_switches
-from controlplane.targets.base import SwitchTarget
+from controlplane.targets.base import SwitchAddress, SwitchTarget
 from controlplane.targets.show import deployment_json, deployment_lines, rule_lines
 from p4src.artifacts import Artifact
 
@@ -64,9 +63,7 @@ class Kind(ABC):
         return Limits.of_program(manifest.target, manifest, front_panel=self.front_panel)
 
     @abstractmethod
-    def target(
-        self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None
-    ) -> SwitchTarget:
+    def target(self, switch: SwitchAddress, topology: Topology | None = None) -> SwitchTarget:
         """Return a switch that is not connected yet. Without a topology, all our entries can be read and removed."""
 
     def check(self, plan: Plan, topology: Topology) -> None:

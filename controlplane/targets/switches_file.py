@@ -92,7 +92,7 @@ def connect_targets(
 
     Raise FabricError where one cannot be connected; no connection is left open then.
     """
-    targets = [kind.target(s.name, s.address, s.device_id, tls=s.tls, topology=topology) for s in switches]
+    targets = [kind.target(switch, topology) for switch in switches]
     for one in targets:
         if may_connect is not None and isinstance(one, SessionTarget):
             one.may_connect = may_connect

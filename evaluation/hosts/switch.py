@@ -11,6 +11,7 @@ from types import TracebackType
 
 from controlplane.planner.entries import RuleSet
 from controlplane.targets import fabric
+from controlplane.targets.base import SwitchAddress
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.artifacts import find
@@ -38,7 +39,9 @@ class Switch:
             words += ["-i", f"{port}@{interface}"]
         self._process, _ = launched(words, folder / "log", enter=["ip", "netns", "exec", namespace])
         try:
-            self.target = P4RuntimeTarget("switch", f"unix:{folder}/p4runtime", DEVICE, P4RuntimeKind(artifact).program)
+            self.target = P4RuntimeTarget(
+                SwitchAddress("switch", f"unix:{folder}/p4runtime", DEVICE), P4RuntimeKind(artifact).program
+            )
             self.target.connect(START_SECONDS)
         except BaseException:
             self._end()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.targets.base import SwitchAddress
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from controlplane.targets.p4runtime.program import Program
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
@@ -40,7 +41,7 @@ def switches() -> Iterator[list[FakeSwitch]]:
 
 @pytest.fixture
 def targets(switches: list[FakeSwitch], program: Program) -> Iterator[list[P4RuntimeTarget]]:
-    made = [P4RuntimeTarget(f"s{s.device_id}", s.address, s.device_id, program) for s in switches]
+    made = [P4RuntimeTarget(SwitchAddress(f"s{s.device_id}", s.address, s.device_id), program) for s in switches]
     yield made
     for target in made:
         target.close()
@@ -59,7 +60,7 @@ def switch(request, tmp_path) -> Iterator[Switch]:
 
 @pytest.fixture
 def target(switch, program) -> Iterator[P4RuntimeTarget]:
-    made = P4RuntimeTarget("s1", switch.address, 7, program)
+    made = P4RuntimeTarget(SwitchAddress("s1", switch.address, 7), program)
     made.connect(20.0)
     yield made
     made.close()

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from controlplane.common.rpc.tls import Tls
-from controlplane.targets.base import TargetError
+from controlplane.targets.base import SwitchAddress, TargetError
 from controlplane.targets.p4runtime.session import ask
 from softswitch.tests.support import switches
 from topologies.ports import free_port
@@ -32,7 +32,7 @@ class Switch(switches.Switch):
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                ask(name, self.address, DEVICE_ID, 1.0, tls)
+                ask(SwitchAddress(name, self.address, DEVICE_ID, tls), 1.0)
                 return
             except TargetError:
                 assert self.status() is None, self.log()

@@ -30,7 +30,7 @@ from controlplane.common.rpc.stubs import METHODS, ControllerStub
 from controlplane.common.rpc.tls import Tls, credentials, is_local, not_after
 from controlplane.service.controller import Controller, listen
 from controlplane.service.listening import open_listening
-from controlplane.targets.base import TargetError
+from controlplane.targets.base import SwitchAddress, TargetError
 from controlplane.targets.p4runtime.session import ask
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.protocol import ENCODING
@@ -283,11 +283,11 @@ def test_switches_know_their_controller_and_it_knows_them(folder, tmp_path, prog
         for client in (None, Tls(authority=switches), credentials(ours / "nodes/w1"), credentials(ours / "controller"),
                        Tls(ours / "nodes/w1/certificate.pem", ours / "nodes/w1/key.pem", switches)):  # fmt: skip
             with pytest.raises(TargetError, match="UNAVAILABLE"):
-                ask("V1", switch.address, DEVICE_ID, 5.0, client)
+                ask(SwitchAddress("V1", switch.address, DEVICE_ID, client), 5.0)
         with pytest.raises(TargetError):
-            ask("V3", switch.address, DEVICE_ID, 5.0, own)
+            ask(SwitchAddress("V3", switch.address, DEVICE_ID, own), 5.0)
         for name in ("V1", "V2"):  # There are one server, one certificate and two switches.
-            target = P4RuntimeTarget(name, switch.address, DEVICE_ID, program, tls=own)
+            target = P4RuntimeTarget(SwitchAddress(name, switch.address, DEVICE_ID, own), program)
             target.connect(20.0)
             target.close()
     finally:

@@ -21,7 +21,7 @@ from controlplane.planner.topology import Topology
 from controlplane.service.room import split
 from controlplane.service.switches import Switches
 from controlplane.targets import fabric
-from controlplane.targets.base import difference, empty
+from controlplane.targets.base import SwitchAddress, difference, empty
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from softswitch.tests.support import switches as switches_
 from softswitch.tests.support.switches import Cables, missing_with_cables, run
@@ -193,7 +193,7 @@ def test_hosts_without_neighbour_entries_reach_each_other(kind, tmp_path, progra
             run("ip", "netns", "exec", namespace, "ethtool", "-K", "eth0", "tx", "off")
             run("ip", "-n", namespace, "link", "set", "eth0", "address", topology.mac(name), "up")
             run("ip", "-n", namespace, "address", "add", f"10.0.0.{name[1]}/24", "dev", "eth0")
-        target = P4RuntimeTarget("s1", switch.address, 1, program)
+        target = P4RuntimeTarget(SwitchAddress("s1", switch.address, 1), program)
         stack.callback(target.close)
         target.connect(60.0)
         fabric.install([target], bridged(topology, {"s1": RuleSet("s1", (), (), routes(topology)["s1"])}))

@@ -20,7 +20,15 @@ from controlplane.planner.entries import LabelEntry, MulticastGroup
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.topology import Topology
 from controlplane.targets import cabling
-from controlplane.targets.base import Change, Counters, InstallError, Operation, UpdateFailure, difference
+from controlplane.targets.base import (
+    Change,
+    Counters,
+    InstallError,
+    Operation,
+    SwitchAddress,
+    UpdateFailure,
+    difference,
+)
 from controlplane.targets.cabling import End, cables_of, ends_of, faults, frame, trace
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from softswitch.tests.support import switches as switches_
@@ -193,7 +201,7 @@ def test_exchanged_cables_of_real_switches_are_named_and_jobs_stay(ring, capsys,
     assert "s1 port 1 should lead to s2 port 2, and leads to s3 port 1" in said
     assert "s3 port 1 should lead to s1 port 2, and leads to s1 port 1" in said
     assert "2 of 6 directions are as the file says; 3 ports of hosts not checked" in said
-    target = P4RuntimeTarget("s1", made["s1"].address, 1, program)
+    target = P4RuntimeTarget(SwitchAddress("s1", made["s1"].address, 1), program)
     target.connect(60.0)
     rules = target.read()
     assert not rules.labels and not rules.groups

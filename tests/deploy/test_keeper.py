@@ -11,7 +11,7 @@ import pytest
 from controlplane.service import keeper as keeper_module
 from controlplane.service.keeper import Keeper
 from controlplane.targets import fabric
-from controlplane.targets.base import difference
+from controlplane.targets.base import SwitchAddress, difference
 from controlplane.targets.held import Held
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from tests.deploy.fake_switch import FakeSwitch
@@ -24,7 +24,7 @@ def kept(program, monkeypatch, until):
     monkeypatch.setattr(keeper_module, "HEARTBEAT_SECONDS", 0.1)
     monkeypatch.setattr(keeper_module, "RECONNECT_SECONDS", 0.5)
     switch = FakeSwitch()
-    target = P4RuntimeTarget("s1", switch.address, 1, program)
+    target = P4RuntimeTarget(SwitchAddress("s1", switch.address, 1), program)
     fabric.connect([target], 5.0)
     fabric.install([target], {"s1": small("s1")})
     log: list[str] = []
@@ -92,7 +92,7 @@ def test_failing_refill_is_tried_again(kept, until):
 
 def test_keeper_does_not_fight_another_controller(kept, program, until):
     keeper, state, log = kept
-    other = P4RuntimeTarget("s1", state["switch"].address, 1, program)
+    other = P4RuntimeTarget(SwitchAddress("s1", state["switch"].address, 1), program)
     other.connect(5.0)
     try:
         until(lambda: keeper.state == "not primary", "the keeper hears of it")

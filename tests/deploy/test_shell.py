@@ -11,6 +11,7 @@ import pytest
 
 from controlplane.cli import shell
 from controlplane.targets import fabric
+from controlplane.targets.base import SwitchAddress
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from softswitch.tests.support.shell import needs_shell, say
 from tests.deploy.certificates import make_certificates
@@ -59,7 +60,7 @@ def test_shell_writes_over_tls_when_asked_to(tmp_path: Path, program) -> None:
     entry = shell.find("s1", switches_file(tmp_path, switch.address, tls=client))
     try:
         switch.start(entry.tls)
-        target = P4RuntimeTarget("s1", switch.address, 7, program, tls=entry.tls)
+        target = P4RuntimeTarget(SwitchAddress("s1", switch.address, 7, entry.tls), program)
         target.connect(20.0)
         fabric.install([target], {"s1": small("s1")})
         target.close()

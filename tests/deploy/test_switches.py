@@ -12,7 +12,7 @@ import pytest
 from controlplane.planner.entries import Forward, LabelEntry, Route, RuleSet
 from controlplane.service.keeper import Keeper
 from controlplane.targets import fabric
-from controlplane.targets.base import NotPrimary, TargetError, difference
+from controlplane.targets.base import NotPrimary, SwitchAddress, TargetError, difference
 from controlplane.targets.held import Held
 from controlplane.targets.p4runtime import session
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
@@ -27,7 +27,7 @@ from tests.deploy.switch import Switch
 
 def test_installs_updates_reads_and_removes(target):
     installed = fabric.install([target], {"s1": small("s1")})
-    assert installed == {"s1": 5}
+    assert installed == {"s1": 6}
     assert difference(target.read(), small("s1")) == []
     assert sum(fabric.install([target], {"s1": small("s1")}).values()) == 0
     # The next version has other labels, the same group with other ports, and a route that moves.
@@ -69,7 +69,7 @@ def test_counters(switch, target):
 
 
 def test_later_controller_takes_over(switch, target, program, until: Callable):
-    later = P4RuntimeTarget("s1", switch.address, 7, program)
+    later = P4RuntimeTarget(SwitchAddress("s1", switch.address, 7), program)
     later.connect(10.0)
     try:
         until(lambda: target.demoted, "the first controller hears of the second")
@@ -82,10 +82,10 @@ def test_later_controller_takes_over(switch, target, program, until: Callable):
 
 def test_switch_of_a_controller_that_has_gone_is_free(switch, program):
     for _ in range(2):
-        target = P4RuntimeTarget("s1", switch.address, 7, program)
+        target = P4RuntimeTarget(SwitchAddress("s1", switch.address, 7), program)
         target.polite = True
         target.connect(20.0)
-        second = P4RuntimeTarget("s1", switch.address, 7, program)
+        second = P4RuntimeTarget(SwitchAddress("s1", switch.address, 7), program)
         second.polite = True
         with pytest.raises(NotPrimary, match="has a controller that lives"):
             second.connect(20.0)
@@ -101,16 +101,16 @@ def test_a_controllers_fast_clock_locks_no_other_controller_out(switch, program,
     """After the first controller has gone, the switch is free for any; while it lives, only a controller that takes
     over gets it.
     """
-    ahead = P4RuntimeTarget("s1", switch.address, 7, program)
+    ahead = P4RuntimeTarget(SwitchAddress("s1", switch.address, 7), program)
     with monkeypatch.context() as patch:
         patch.setattr(session.time, "time_ns", lambda: time_ns() + YEAR_NS)
         ahead.connect(20.0)
-    polite = P4RuntimeTarget("s1", switch.address, 7, program)
+    polite = P4RuntimeTarget(SwitchAddress("s1", switch.address, 7), program)
     polite.polite = True
     if lives:
         with pytest.raises(NotPrimary, match="has a controller that lives"):
             polite.connect(20.0)
-        taking = P4RuntimeTarget("s1", switch.address, 7, program)
+        taking = P4RuntimeTarget(SwitchAddress("s1", switch.address, 7), program)
         taking.connect(20.0)
         taking.load_pipeline()
         assert taking.runs_program()
@@ -124,7 +124,7 @@ def test_a_controllers_fast_clock_locks_no_other_controller_out(switch, program,
 
 
 def test_a_reconnecting_controller_takes_the_switch_from_no_other(switch, target, program, until, monkeypatch):
-    later = P4RuntimeTarget("s1", switch.address, 7, program)
+    later = P4RuntimeTarget(SwitchAddress("s1", switch.address, 7), program)
     with monkeypatch.context() as patch:
         patch.setattr(session.time, "time_ns", lambda: time_ns() + YEAR_NS)
         later.connect(20.0)
@@ -158,7 +158,7 @@ def test_killed_switch_is_filled_again(switch, target, until: Callable):
 
 
 def test_wrong_device_id(switch, program):
-    target = P4RuntimeTarget("s1", switch.address, 8, program)
+    target = P4RuntimeTarget(SwitchAddress("s1", switch.address, 8), program)
     with pytest.raises(TargetError):
         target.connect(1.0)
         target.load_pipeline()
@@ -178,7 +178,7 @@ def test_softswitch_over_tls(tmp_path, program):
     entry = load_switches(tmp_path / "switches.json")["s1"]
     try:
         switch.start(entry.tls)
-        plain = P4RuntimeTarget("s1", switch.address, 7, program)
+        plain = P4RuntimeTarget(SwitchAddress("s1", switch.address, 7), program)
         with pytest.raises(TargetError):
             plain.connect(0.5)
         (target,) = connect_targets([entry], P4RuntimeKind(find("v1model")), 20.0, lambda line: None)

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 
 from controlplane.planner.entries import Forward, Item, LabelEntry, MulticastGroup, Route, RuleSet
 from controlplane.targets import fabric
-from controlplane.targets.base import Change, InstallError, Operation, TargetError, UpdateFailure, difference, empty
+from controlplane.targets.base import (
+    Change,
+    InstallError,
+    Operation,
+    SwitchAddress,
+    TargetError,
+    UpdateFailure,
+    difference,
+    empty,
+)
 from controlplane.targets.p4runtime import session
 from controlplane.targets.p4runtime import target as p4runtime
 from controlplane.targets.p4runtime.program import Program, ProgramMismatch
@@ -154,8 +163,8 @@ def test_hanging_switch_meets_the_deadline(targets, switches, monkeypatch):
 
 
 def test_all_unreachable_switches_are_reported_together(program, switches):
-    absent = [P4RuntimeTarget(f"x{number}", "127.0.0.1:1", 1, program) for number in range(2)]
-    present = P4RuntimeTarget("s1", switches[0].address, 1, program)
+    absent = [P4RuntimeTarget(SwitchAddress(f"x{number}", "127.0.0.1:1", 1), program) for number in range(2)]
+    present = P4RuntimeTarget(SwitchAddress("s1", switches[0].address, 1), program)
     try:
         with pytest.raises(fabric.FabricError, match=r"2 of 3 switches \(x0, x1\): not connected") as failure:
             fabric.connect([*absent, present], 0.3)
@@ -168,7 +177,7 @@ def test_all_unreachable_switches_are_reported_together(program, switches):
 def test_connecting_waits_for_a_switch_that_still_starts(program, switches):
     port = switches[0].port
     switches[0].stop()
-    target = P4RuntimeTarget("s1", f"127.0.0.1:{port}", 1, program)
+    target = P4RuntimeTarget(SwitchAddress("s1", f"127.0.0.1:{port}", 1), program)
     threading.Timer(0.5, lambda: switches.append(FakeSwitch(1, port))).start()
     target.connect(10.0)
     assert target.alive
@@ -177,8 +186,8 @@ def test_connecting_waits_for_a_switch_that_still_starts(program, switches):
 
 def test_later_controller_takes_over_and_the_earlier_notices(program, switches, until):
     lost: list[str] = []
-    first = P4RuntimeTarget("s1", switches[0].address, 1, program, on_lost=lost.append)
-    second = P4RuntimeTarget("s1", switches[0].address, 1, program)
+    first = P4RuntimeTarget(SwitchAddress("s1", switches[0].address, 1), program, on_lost=lost.append)
+    second = P4RuntimeTarget(SwitchAddress("s1", switches[0].address, 1), program)
     first.connect(5.0)
     second.connect(5.0)
     try:
@@ -194,8 +203,8 @@ def test_later_controller_takes_over_and_the_earlier_notices(program, switches, 
 
 
 def test_switch_held_with_a_larger_election_id_is_refused_and_can_be_taken_over(program, switches):
-    holder = session.Session("s1", 1, switches[0].address, (1 << 62, 0))
-    target = P4RuntimeTarget("s1", switches[0].address, 1, program)
+    holder = session.Session(SwitchAddress("s1", switches[0].address, 1), (1 << 62, 0))
+    target = P4RuntimeTarget(SwitchAddress("s1", switches[0].address, 1), program)
     target.polite = True
     try:
         with pytest.raises(NotPrimary, match=r"has a controller that lives.* take over with --take-over"):
@@ -211,7 +220,7 @@ def test_switch_held_with_a_larger_election_id_is_refused_and_can_be_taken_over(
 def test_server_that_is_no_p4runtime_switch_is_refused_in_time(program, monkeypatch):
     monkeypatch.setattr(session, "ARBITRATION_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        target = P4RuntimeTarget("s1", f"127.0.0.1:{listener.getsockname()[1]}", 1, program)
+        target = P4RuntimeTarget(SwitchAddress("s1", f"127.0.0.1:{listener.getsockname()[1]}", 1), program)
         with pytest.raises(TargetError, match="does not answer the P4Runtime handshake"):
             target.connect(0.5)  # without its deadline this would wait for ever
         target.close()
@@ -219,7 +228,7 @@ def test_server_that_is_no_p4runtime_switch_is_refused_in_time(program, monkeypa
 
 def test_unconnected_target_says_so(program):
     with pytest.raises(TargetError, match=r"s1 .* is not connected"):
-        P4RuntimeTarget("s1", "127.0.0.1:1", 1, program).read()
+        P4RuntimeTarget(SwitchAddress("s1", "127.0.0.1:1", 1), program).read()
 
 
 def test_counters(targets):
@@ -230,9 +239,9 @@ def test_counters(targets):
 
 
 def test_ask_needs_no_arbitration(switches):
-    assert "P4Runtime 1.4.1" in str(ask("s1", switches[0].address, 1, 5.0))
+    assert "P4Runtime 1.4.1" in str(ask(SwitchAddress("s1", switches[0].address, 1), 5.0))
     with pytest.raises(TargetError, match="is the device id right"):
-        ask("s1", switches[0].address, 7, 5.0)
+        ask(SwitchAddress("s1", switches[0].address, 7), 5.0)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controlplane.common.rpc.tls import Tls
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.frontpanel import LANES, SPEEDS_GBPS
 from controlplane.planner.plan import Plan
@@ -51,11 +50,9 @@ class TofinoKind(Kind):
     def to_connect(cls, artifact: Artifact) -> TofinoKind:
         return cls(artifact, load_client())
 
-    def target(
-        self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None
-    ) -> SwitchTarget:
-        panel = Panel.of(topology, name) if topology is not None else None
-        return BriTarget(SwitchAddress(name, address, device_id, tls), self.program, self.client, panel=panel)
+    def target(self, switch: SwitchAddress, topology: Topology | None = None) -> SwitchTarget:
+        panel = Panel.of(topology, switch.name) if topology is not None else None
+        return BriTarget(switch, self.program, self.client, panel=panel)
 
     def check(self, plan: Plan, topology: Topology) -> None:
         """Check what `Kind.check` checks, the chip's ports, and the capacity of the ports through which packets

@@ -110,7 +110,7 @@ class Session:
         on_lost: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self.client = client
-        self.where = f"switch {switch.name} ({switch.address}, device {switch.device_id})"
+        self.where = str(switch)
         self.on_lost = on_lost
         self.closed = threading.Event()
         self.reloaded = False

@@ -97,8 +97,7 @@ class BriTarget(SessionTarget[Session]):
         ledger: Ledger | None = None,
         on_lost: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        super().__init__(switch.name, switch.address, switch.device_id, tls=switch.tls, on_lost=on_lost)
-        self._switch = switch
+        super().__init__(switch, on_lost=on_lost)
         self.program = program
         self.client = client
         self.panel = panel or Panel({})
@@ -117,7 +116,7 @@ class BriTarget(SessionTarget[Session]):
         """Return a session that is connected, subscribed and bound."""
         return Session(
             self.client,
-            self._switch,
+            self.switch,
             program=self.program.name,
             client_id=self.client_id,
             timeout=max(0.1, left),

@@ -3,10 +3,9 @@ others."""
 
 from __future__ import annotations
 
-from controlplane.common.rpc.tls import Tls
 from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology, TopologyError
-from controlplane.targets.base import SwitchTarget
+from controlplane.targets.base import SwitchAddress, SwitchTarget
 from controlplane.targets.kind import Kind
 from controlplane.targets.p4runtime.program import Program
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
@@ -35,7 +34,5 @@ class P4RuntimeKind(Kind):
                 if port > LAST_PORT:
                     raise TopologyError(f"switch {switch}: port {port} towards {neighbour}: ports are 1 to {LAST_PORT}")
 
-    def target(
-        self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None
-    ) -> SwitchTarget:
-        return P4RuntimeTarget(name, address, device_id, self.program, tls=tls)
+    def target(self, switch: SwitchAddress, topology: Topology | None = None) -> SwitchTarget:
+        return P4RuntimeTarget(switch, self.program)

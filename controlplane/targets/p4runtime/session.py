@@ -14,8 +14,8 @@ import grpc
 from google.rpc import code_pb2, status_pb2
 
 from controlplane.common.rpc.channels import open_channel
-from controlplane.common.rpc.tls import Tls, switch_name
-from controlplane.targets.base import RPC_SECONDS, NotPrimary, TargetError
+from controlplane.common.rpc.tls import switch_name
+from controlplane.targets.base import RPC_SECONDS, NotPrimary, SwitchAddress, TargetError
 from controlplane.targets.connecting import WriteRejected, explain
 from controlplane.targets.p4runtime.stubs import p4runtime_pb2, p4runtime_pb2_grpc
 
@@ -76,21 +76,12 @@ class Session:
     """
 
     def __init__(
-        self,
-        switch: str,
-        device_id: int,
-        address: str,
-        election_id: ElectionId,
-        *,
-        tls: Tls | None = None,
-        on_lost: Callable[[str], None] = lambda reason: None,
+        self, switch: SwitchAddress, election_id: ElectionId, *, on_lost: Callable[[str], None] = lambda reason: None
     ) -> None:
-        self.switch = switch
-        self.address = address
-        self.device_id = device_id
+        self.where, self.device_id = str(switch), switch.device_id
         self.election_id = election_id
         self.on_lost = on_lost
-        self.channel = open_channel(address, tls, CHANNEL_OPTIONS, name=switch_name(switch))
+        self.channel = open_channel(switch.address, switch.tls, CHANNEL_OPTIONS, name=switch_name(switch.name))
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
         self.ended = threading.Event()
         self.demoted = False
@@ -100,7 +91,7 @@ class Session:
         # Arbitration messages; at the end of the stream its error, or None.
         self._arbitration: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._stream = self.stub.StreamChannel(iter(self._requests.get, None))
-        self._receiver = threading.Thread(target=self._receive, name=f"stream-{switch}", daemon=True)
+        self._receiver = threading.Thread(target=self._receive, name=f"stream-{switch.name}", daemon=True)
         self._receiver.start()
         try:
             self._become_primary()
@@ -158,10 +149,6 @@ class Session:
                 highest,
             )
         self._primary = True
-
-    @property
-    def where(self) -> str:
-        return f"switch {self.switch} ({self.address}, device {self.device_id})"
 
     @property
     def alive(self) -> bool:
@@ -268,14 +255,14 @@ class Answer:
         return f"P4Runtime {self.version}, {program}"
 
 
-def ask(switch: str, address: str, device_id: int, timeout: float, tls: Tls | None = None) -> Answer:
+def ask(switch: SwitchAddress, timeout: float) -> Answer:
     """Ask whether a switch answers and has the device, without becoming its controller. Raise TargetError where it does
     not."""
-    where = f"switch {switch} ({address}, device {device_id})"
-    with open_channel(address, tls, CHANNEL_OPTIONS, name=switch_name(switch)) as channel:
+    with open_channel(switch.address, switch.tls, CHANNEL_OPTIONS, name=switch_name(switch.name)) as channel:
         stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
         request = p4runtime_pb2.GetForwardingPipelineConfigRequest(
-            device_id=device_id, response_type=p4runtime_pb2.GetForwardingPipelineConfigRequest.P4INFO_AND_COOKIE
+            device_id=switch.device_id,
+            response_type=p4runtime_pb2.GetForwardingPipelineConfigRequest.P4INFO_AND_COOKIE,
         )
         config = p4runtime_pb2.ForwardingPipelineConfig()
         try:
@@ -284,6 +271,6 @@ def ask(switch: str, address: str, device_id: int, timeout: float, tls: Tls | No
         except grpc.RpcError as error:
             # Some switches answer with this code if they run no program.
             if error.code() != grpc.StatusCode.FAILED_PRECONDITION:
-                raise explain(error, where, "asking", HINTS) from None
+                raise explain(error, str(switch), "asking", HINTS) from None
     cookie = config.cookie.cookie if config.HasField("cookie") else None
     return Answer(version, loaded=cookie is not None or config.p4info.ByteSize() > 0, cookie=cookie)

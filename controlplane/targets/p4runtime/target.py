@@ -9,9 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from controlplane.common.rpc.tls import Tls
 from controlplane.planner.entries import RuleSet
-from controlplane.targets.base import RPC_SECONDS, Change, Counters, NotPrimary, TargetError, Traffic
+from controlplane.targets.base import RPC_SECONDS, Change, Counters, NotPrimary, SwitchAddress, TargetError, Traffic
 from controlplane.targets.connecting import SessionTarget
 from controlplane.targets.p4runtime.program import LABEL_TABLE, OTHER_RECEIVED, OTHER_SENT, VERDICT_COUNTER, Program
 from controlplane.targets.p4runtime.session import ElectionId, Held, Outranked, Session, new_election_id
@@ -31,16 +30,9 @@ class P4RuntimeTarget(SessionTarget[Session]):
     """One switch over P4Runtime."""
 
     def __init__(
-        self,
-        name: str,
-        address: str,
-        device_id: int,
-        program: Program,
-        *,
-        tls: Tls | None = None,
-        on_lost: Callable[[str], None] = lambda reason: None,
+        self, switch: SwitchAddress, program: Program, *, on_lost: Callable[[str], None] = lambda reason: None
     ) -> None:
-        super().__init__(name, address, device_id, tls=tls, on_lost=on_lost)
+        super().__init__(switch, on_lost=on_lost)
         self.program = program
         self.polite = False
         self._patience = 0.0
@@ -71,20 +63,20 @@ class P4RuntimeTarget(SessionTarget[Session]):
             return self._session_with(new_election_id(above=error.highest))
 
     def _session_with(self, election_id: ElectionId) -> Session:
-        return Session(self.name, self.device_id, self.address, election_id, tls=self.tls, on_lost=self._lost)
+        return Session(self.switch, election_id, on_lost=self._lost)
 
     def _ask_whether_free(self) -> None:
         """Ask with the lowest election id, which takes the switch from no controller. Raise NotPrimary where one holds
         it."""
         try:
-            Session(self.name, self.device_id, self.address, LOWEST_ELECTION_ID, tls=self.tls).close()
+            Session(self.switch, LOWEST_ELECTION_ID).close()
         except Outranked:
             return
         except NotPrimary as error:
             if time.monotonic() < self._patience:
                 raise TargetError(str(error)) from None
             raise NotPrimary(
-                f"switch {self.name} ({self.address}, device {self.device_id}) has a controller that lives: tell that "
+                f"{self.switch} has a controller that lives: tell that "
                 "one (inart job add, remove), end it, or take over with --take-over"
             ) from None
 
