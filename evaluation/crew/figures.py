@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from controlplane.planner.simulate import Simulator
 from controlplane.planner.strategies.wan.crew import all_reduce as allreduce
-from evaluation.crew.faults import Fault
 from evaluation.crew.times import ring_time, server_time
 from evaluation.crew.training import MODEL_MBIT, Result, Setup, Training, one_reduce
 from evaluation.wan.report import Claim, Row, claim
@@ -218,15 +217,15 @@ def fig7(trials: int) -> list[Row]:
     )
 
 
-def faulty(count: int, seed: int, n: int = WORKERS) -> tuple[Fault, ...]:
-    """Return `count` random connections that are down from the start."""
+def broken(count: int, seed: int, n: int = WORKERS) -> tuple[tuple[int, int], ...]:
+    """Return `count` random connections between n workers."""
     rng = np.random.default_rng([seed, count, 8])
     pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
-    return tuple(Fault(*pairs[k]) for k in rng.choice(len(pairs), count, replace=False))
+    return tuple(pairs[k] for k in rng.choice(len(pairs), count, replace=False))
 
 
 def rounds_with_faults(p: int, count: int, avoid: bool, workload: tuple[str, str], seed: int) -> float:
-    return rounds(Setup(p=p, faults=faulty(count, seed), avoid=avoid), workload, seed)
+    return rounds(Setup(p=p, broken=broken(count, seed), avoid=avoid), workload, seed)
 
 
 def fig8(trials: int) -> list[Row]:

@@ -4,11 +4,11 @@ The paper does not print STAR's root: figures take a random one per seed; the he
 worst. MXNET with one server sends a tensor whole; both that and NetStorm's chunks, which favour it, are given. Links
 are directed (each direction drawn on its own, as in the authors' scripts), 20 to 155 Mbit/s, redrawn every 3 minutes
 when dynamic. `hops` says whether a hop delivers in chunks (pipelined), or a root's whole share at once (Theorem 1).
+Connections share links max-min, as TCP's do, and headers and acknowledgements take their part (overlay/sim).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,19 +16,18 @@ from functools import partial
 import networkx as nx
 import numpy as np
 
-from evaluation.netstorm.training import ALEXNET_PARAMETERS, ALEXNET_TENSORS, Setup, Training
+from evaluation.netstorm.training import ALEXNET_PARAMETERS, MILLION, Setup, Training
 from evaluation.wan.networks import netstorm_draw, random_network
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread
-from overlay.core.measurement import PROBE_CHUNKS
 
 SECONDS = 1800.0
-STAR = Setup("STAR", roots=1, awareness="none", auxiliary=False)
+STAR = Setup("STAR", roots=1, aware=False, auxiliary=False)
 SYSTEMS = {
     "MXNET": STAR,
-    "MLNET": Setup("BKT", roots=1, awareness="none", auxiliary=False),
+    "MLNET": Setup("BKT", roots=1, aware=False, auxiliary=False),
     "TSEngine": Setup("MST", roots=1, auxiliary=False),
-    "NetStorm-lite": Setup(awareness="none", auxiliary=False),
+    "NetStorm-lite": Setup(aware=False, auxiliary=False),
     "NetStorm-std": Setup(auxiliary=False),
     "NetStorm": Setup(),
 }
@@ -54,11 +53,7 @@ def speed(
     return Training(setup, graph, change=change, root=place, guesses=seed).run(seconds)
 
 
-def whole(setup: Setup) -> Setup:
-    """Return the setup with tensors that are not cut, as in systems with one server."""
-    return replace(setup, tensors=ALEXNET_TENSORS, chunk=math.inf, probe_count=1)
-
-
+_whole = partial(replace, whole=True, probe_chunks=1)
 Run = tuple[Setup, bool, int, int, int | None]  # setup, dynamic, seed, nodes, root
 
 
@@ -112,7 +107,7 @@ def _rows(trials: int, settings: Sequence[Setting], *, networks: Sequence[bool] 
 def fig13(trials: int) -> list[Row]:
     """Return the systems over MXNET in chunks; the others also with whole tensors."""
     settings = [Setting({"system": k}, SYSTEMS[k]) for k in ("MXNET", "MLNET", "TSEngine", "NetStorm")]
-    settings += [Setting({"system": f"{k}, whole"}, whole(SYSTEMS[k])) for k in ("MXNET", "MLNET", "TSEngine")]
+    settings += [Setting({"system": f"{k}, whole"}, _whole(SYSTEMS[k])) for k in ("MXNET", "MLNET", "TSEngine")]
     return _rows(trials, settings)
 
 
@@ -122,10 +117,13 @@ def fig14(trials: int) -> list[Row]:
     They are also given as in Theorem 1, with a root's model in one piece.
     """
     settings = []
-    for hops, chunk in (("chunks", 1.0), ("stored", ALEXNET_PARAMETERS)):
+    for hops, chunk in (
+        ("chunks", Setup()),
+        ("stored", Setup(chunk_values=round(ALEXNET_PARAMETERS * MILLION), probe_chunks=1)),
+    ):
         setups = {
-            name: Setup(name, 1, aware, False, chunk=chunk, probe_count=PROBE_CHUNKS if chunk == 1 else 1)
-            for name, aware in (("STAR", "none"), ("BKT", "none"), ("MST", "passive"), ("FAPT", "passive"))
+            name: replace(chunk, topology=name, roots=1, aware=name in ("MST", "FAPT"), auxiliary=False)
+            for name in ("STAR", "BKT", "MST", "FAPT")
         }
         settings += [Setting({"hops": hops, "topology": k}, setup, setups["STAR"]) for k, setup in setups.items()]
     return _rows(trials, settings)
@@ -143,12 +141,12 @@ def fig16(trials: int) -> list[Row]:
     settings = [
         Setting(
             {"start": "known" if known else "guessed", "paths": "auxiliary" if auxiliary else "primary",
-             "awareness": aware},
-            Setup(awareness=aware, auxiliary=auxiliary, known=known),
+             "awareness": awareness},
+            Setup(aware=awareness != "none", full=awareness == "full", auxiliary=auxiliary, known=known),
         )
         for known in (False, True)
         for auxiliary in (False, True)
-        for aware in ("none", "passive", "full")
+        for awareness in ("none", "passive", "full")
     ]  # fmt: skip
     return _rows(trials, settings, networks=(True,))
 
@@ -203,7 +201,7 @@ def fig19b(trials: int) -> list[Row]:
     those of five nodes, and `efficiency` the throughput per node.
     """
     sizes = (5, 7, 9, 11, 13, 15)
-    rows = _rows(trials, [Setting({"nodes": n}, Setup(roots=n), nodes=n) for n in sizes], networks=(True,))
+    rows = _rows(trials, [Setting({"nodes": n}, Setup(), nodes=n) for n in sizes], networks=(True,))
     rate = {row["nodes"]: row["nodes"] / row["seconds"] for row in rows}
     for row in rows:
         row["throughput"] = rate[row["nodes"]] / rate[5]
@@ -212,11 +210,11 @@ def fig19b(trials: int) -> list[Row]:
 
 
 SENSITIVITY: dict[str, Sequence[float]] = {
-    "chunk": (0.5, 1.0, 2.0, 4.0, 8.0),
+    "chunk_values": (500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000),
     "update": (1.0, 5.0, 20.0, 60.0),
     "update_rate": (0.0, 0.2, 0.5, 1.0),
-    "probe_size": (0.1, 0.5, 1.0, 2.0),
-    "probe_count": (1, 4, 8, 32, 128),
+    "probe_values": (100_000, 500_000, 1_000_000, 2_000_000),
+    "probe_chunks": (1, 4, 8, 32, 128),
 }
 
 
@@ -231,7 +229,7 @@ def fig20(trials: int) -> list[Row]:
 
 def headline(trials: int) -> list[Claim]:
     """Return the claims, against MXNET as it is: tensors whole, the worst place for its server ("up to")."""
-    stars = {"tensors whole": whole(STAR), "in chunks": STAR}
+    stars = {"tensors whole": _whole(STAR), "in chunks": STAR}
     ours, std, lite = (SYSTEMS[k] for k in ("NetStorm", "NetStorm-std", "NetStorm-lite"))
     cases = [(dynamic, seed) for dynamic in (True, False) for seed in range(trials)]
     runs: list[Run] = [(star, *case, 9, root) for case in cases for star in stars.values() for root in range(9)]

@@ -1,14 +1,15 @@
 """SSP training with selective multicast on the flow-level simulator (SelMcast paper, III-C and IV-C).
 
 A worker computes, multicasts its model, and goes on when its multicast is done and it is at most `threshold` rounds
-ahead of the slowest. The manager is the policy that the coordinator also runs in the real system; in the simulation it
-knows exactly how much of each transfer remains, and how long workers still compute. A transfer is one flow, not chunks.
+ahead of the slowest. The manager is the policy that the coordinator also runs in the real system. A transfer is one
+flow at the rate of its slowest receiver (L3), not chunks, and the manager knows exactly how much of it remains.
+docs/notes/wan.md says what these figures need that overlay/sim lacks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 from controlplane.planner.plan.task import Task
 from controlplane.planner.simulate import BigSwitch, Simulator
 from controlplane.planner.strategies.wan.policy import Back, Drop, Event, Finished, Order, Ready, Release, Start
-from controlplane.planner.strategies.wan.selmcast import algorithm as selmcast
 from controlplane.planner.strategies.wan.selmcast.policy import SelMcast, SelMcastSettings
 from evaluation.wan.workloads import RUNTIMES
 
@@ -25,18 +25,19 @@ MEAN_MBPS = 40_000.0
 VARIATION = 0.5
 """The paper's lambda: bandwidths are within this part of their mean."""
 
+CHANGE_SECONDS = 0.1
+
 
 @dataclass(frozen=True)
 class Setup:
     """The settings of a simulation.
 
     Attributes:
-        ratio: mu, upload over download.
         fraction: p / n.
         volume: Mbit.
         k: every pair at least once in k + 1 rounds (None for never forced).
         threshold: threshold of SSP, in rounds.
-        gamma, interval: bandwidths become b#(1 - gamma) + gamma b* every interval (s).
+        gamma: bandwidths become b#(1 - gamma) + gamma b* every CHANGE_SECONDS.
     """
 
     scheme: str = "SelMcast"
@@ -46,19 +47,16 @@ class Setup:
     k: int | None = 4
     threshold: int = 4
     eta: float = 0.75
-    ratio: float = 1.0
     volume: float = 1600.0
-    layer: selmcast.Layer = "L3"
     gamma: float = 0.0
-    interval: float = 0.1
 
     def __post_init__(self) -> None:
         if self.scheme not in ("SelMcast", "Orpheus"):
             raise ValueError(f"unknown scheme {self.scheme!r}; known: SelMcast, Orpheus")
         if self.n < 2 or not 0 < self.fraction <= 1 - 1 / self.n:
             raise ValueError(f"n must be >= 2 and p / n between 0 and 1 - 1 / n, got {self.n} and {self.fraction}")
-        if not (0 <= self.gamma <= 1 and self.ratio > 0):
-            raise ValueError("bandwidths must stay above 0: 0 <= gamma <= 1, ratio > 0")
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"bandwidths must stay above 0: 0 <= gamma <= 1, got {self.gamma}")
         if self.workload not in RUNTIMES:
             raise ValueError(f"unknown workload {self.workload!r}; known: {', '.join(RUNTIMES)}")
 
@@ -67,7 +65,7 @@ class Setup:
 class _Multicast:
     number: int
     receivers: set[int]
-    flows: dict[int, int] = field(default_factory=dict)  # receiver -> flow (with L3 the key -1 has the only flow)
+    flow: int
 
 
 class Training:
@@ -98,17 +96,14 @@ class Training:
                 k=setup.k,
                 threshold=setup.threshold,
                 eta=setup.eta,
-                layer=setup.layer,
+                layer="L3",
             ),
-            exact=self,
         )
         self.policy.rng = self.rng
         self.values = round(setup.volume / 32e-6)
 
     def _draw(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        s = self.setup
-        down = MEAN_MBPS * (1 + VARIATION * self.rng.uniform(-1, 1, s.n))
-        up = MEAN_MBPS * s.ratio * (1 + VARIATION * self.rng.uniform(-1, 1, s.n))
+        down, up = (MEAN_MBPS * (1 + VARIATION * self.rng.uniform(-1, 1, self.n)) for _ in range(2))
         return up, down
 
     def run(self, seconds: float) -> tuple[float, float]:
@@ -116,7 +111,7 @@ class Training:
             self._tell(Back(str(worker)))
             self._compute(worker)
         if self.setup.gamma > 0:
-            self.sim.after(self.setup.interval, self._vary)
+            self.sim.after(CHANGE_SECONDS, self._vary)
         self.sim.run(seconds)
         running = np.isfinite(self.ends)
         busy = self.computed - np.where(running, np.maximum(self.ends - seconds, 0), 0)
@@ -131,7 +126,7 @@ class Training:
         self.policy.upload, self.policy.download = self.up, self.down  # the manager knows the new bandwidths
         for resource, mbps in enumerate(np.concatenate([self.up, self.down]).tolist()):
             self.sim.set_capacity(resource, mbps)
-        self.sim.after(self.setup.interval, self._vary)
+        self.sim.after(CHANGE_SECONDS, self._vary)
 
     def _compute(self, worker: int) -> None:
         steps = self.steps[worker]
@@ -144,30 +139,10 @@ class Training:
 
     def _ready(self, worker: int) -> None:
         self.ends[worker] = np.inf
+        for sender, task in self.multicasts.items():
+            left = self.sim.remaining(task.flow) / self.setup.volume
+            self.policy.sending[sender].left[list(task.receivers)] = left
         self._tell(Ready(str(worker), self.values))
-
-    # --- knowledge of the manager (Exact) ---
-
-    def waits(self, new: int) -> NDArray[np.float64]:
-        """Return the waiting times: 0, except for workers that would be too far ahead, which wait until the slowest
-        have computed.
-        """
-        after = self.policy.round.copy()
-        after[list(self.multicasts)] += 1
-        least = int(after.min())
-        slowest = (after == least) & np.isfinite(self.ends)
-        left = float((self.ends[slowest] - self.sim.now).max()) if slowest.any() else 0.0
-        return np.where(after - least > self.setup.threshold, max(left, 0.0), 0.0)
-
-    def left(self, sender: int) -> NDArray[np.float64]:
-        """Return the part of a transfer that is still to be sent to each receiver, as a fraction of the whole."""
-        task, parts = self.multicasts[sender], np.zeros(self.n)
-        if self.setup.layer == "L3":
-            parts[list(task.receivers)] = self.sim.remaining(task.flows[-1])
-        else:
-            ids = list(task.flows)
-            parts[ids] = np.maximum(self.sim.remaining_many([task.flows[j] for j in ids]), 0.0)
-        return parts / self.setup.volume
 
     # --- orders of the manager ---
 
@@ -190,25 +165,13 @@ class Training:
 
     def _without(self, worker: int, task: _Multicast, gone: set[int]) -> None:
         task.receivers -= gone
-        if self.setup.layer == "L3":
-            self.sim.set_path(task.flows[-1], self.switch.multicast(worker, sorted(task.receivers)))
-        else:
-            for j in sorted(gone):
-                self.sim.set_remaining(task.flows[j], 0.0)
+        self.sim.set_path(task.flow, self.switch.multicast(worker, sorted(task.receivers)))
 
     def _send(self, order: Task) -> None:
         worker, ids = int(order.trees[0].root), [int(name) for name in order.trees[0].receivers]
-        task = self.multicasts[worker] = _Multicast(order.number, set(ids))
-        group = self.sim.groups(1, lambda _: self._done(worker))[0]
-        self.sim.hold(group)
-        if self.setup.layer == "L3":
-            path = self.switch.multicast(worker, ids)
-            task.flows[-1] = self.sim.send(self.setup.volume, path, group=group)
-        else:
-            for j in ids:
-                path = self.switch.unicast(worker, j)
-                task.flows[j] = self.sim.send(self.setup.volume, path, group=group)
-        self.sim.release(group)
+        path = self.switch.multicast(worker, ids)
+        flow = self.sim.send(self.setup.volume, path, partial(self._done, worker))
+        self.multicasts[worker] = _Multicast(order.number, set(ids), flow)
 
     def _done(self, worker: int) -> None:
         task = self.multicasts.pop(worker)

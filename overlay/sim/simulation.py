@@ -37,7 +37,7 @@ from controlplane.planner.topology import Topology
 from overlay.core.errors import OverlayError
 from overlay.core.execution import Environment, Execution, SendRequest
 from overlay.core.framing import segment_bytes
-from overlay.core.measurement import ThroughputEstimator
+from overlay.core.measurement import PROBE_CHUNKS, ThroughputEstimator
 from overlay.core.message import HEADER_BYTES, Kind, Values
 from overlay.core.orders import OrderExecutor, RunningTask
 from overlay.core.path_selector import PathSelector
@@ -78,6 +78,9 @@ class Simulation:
         compute: called as compute(node); returns the seconds of the agent's next step.
         tcp: settings of the connections between agents.
         probe_values: agents report the throughput of chunks of at least this many values; None for no reports.
+        probe_chunks: number of chunks of which a throughput is taken.
+        held_detours: a chunk has left a detour when it is at the detour's end, as the NetStorm paper has it; else when
+            it is past the first hop, which is all that an agent sees.
         finished: called as finished(task, seconds) when a task is done, whose slowest agent took so many seconds.
 
     Attributes:
@@ -94,10 +97,13 @@ class Simulation:
         compute: Callable[[str], float] = lambda node: 0.0,
         tcp: TcpSettings = WITHOUT_LOSS,
         probe_values: int | None = None,
+        probe_chunks: int = PROBE_CHUNKS,
+        held_detours: bool = False,
         finished: Callable[[Task, float], None] = lambda task, seconds: None,
     ) -> None:
         self.policy, self.values, self._compute = policy, values, compute
-        self._probe_values, self._on_finished = probe_values, finished
+        self._probe_values, self._probe_chunks, self._held_detours = probe_values, probe_chunks, held_detours
+        self._on_finished = finished
         self.network = SimulatedNetwork(topology, len(policy.nodes), tcp)
         self.sim = self.network.sim
         self._orders = OrderExecutor(self)
@@ -288,8 +294,8 @@ class Simulation:
         self._paths[node].send(task, request.edge, send_over)
 
     def _hop(self, chunk: _Chunk, path: Sequence[str], taken: Callable[[], None]) -> None:
-        """Send a chunk along the rest of its path. `taken` is called when it is past the first hop, or not wanted any
-        more.
+        """Send a chunk along the rest of its path. `taken` is called when it is past the first hop (`held_detours`: the
+        last one), or not wanted any more.
         """
         if len(path) == 1:
             self._arrive(chunk.task, chunk.request)
@@ -300,14 +306,17 @@ class Simulation:
         def began() -> None:
             began_at[0] = self.sim.now
 
+        held = self._held_detours and len(path) > 2
+
         def arrived() -> None:
-            taken()
-            throughput = self._throughputs.setdefault(pair, ThroughputEstimator())
+            if not held:
+                taken()
+            throughput = self._throughputs.setdefault(pair, ThroughputEstimator(self._probe_chunks))
             counts = self._probe_values is not None and chunk.size >= 4 * self._probe_values
             mbps = throughput.arrived(began_at[0], self.sim.now, chunk.size * BITS, counts=counts)
             if mbps is not None:
                 self.tell(Measured(*pair, mbps))
-            self._hop(chunk, path[1:], lambda: None)
+            self._hop(chunk, path[1:], taken if held else lambda: None)
 
         message = Message(chunk.size, began, arrived, chunk.wanted, skipped=taken)
         self.network.send(pair, chunk.task.priority, message)

@@ -40,10 +40,11 @@ def speeds(monkeypatch: pytest.MonkeyPatch) -> Speeds:
     """Return iterations per second from the parts of NetStorm: the factors of the parts that a setup has are
     multiplied. STAR from root 0 is slow, and whole tensors halve everything.
     """
-    factors = {"STAR": 1.0, "BKT": 2.0, "MST": 3.0, "FAPT": 4.0, "passive": 1.25, "full": 1.5, "auxiliary": 2.0}
+    factors = {"STAR": 1.0, "BKT": 2.0, "MST": 3.0, "FAPT": 4.0, "auxiliary": 2.0}
 
     def speed(setup: Any, dynamic: bool, seed: int, *, nodes: int = 9, root: int | None = None) -> float:
-        result = factors[setup.topology] * factors.get(setup.awareness, 1.0) / (2 if setup.tensors else 1)
+        known = (1.5 if setup.full else 1.25) if setup.aware else 1.0
+        result = factors[setup.topology] * known / (2 if setup.whole else 1)
         return result * (factors["auxiliary"] if setup.auxiliary else 1.0) * (0.5 if root == 0 else 1.0)
 
     monkeypatch.setattr(netstorm, "speed", speed)

@@ -80,8 +80,7 @@ class Crew:
     Failover (IV-B): when the aggregator of a block is lost, or its connection to a member, another agent adds that
     block, by Eq. (3), and the rest of the task continues. Where no agent can, and when a member of a group is lost, the
     group's members queue again with the values that they submitted. Agents that cannot reach the coordinator train
-    alone, and finish the tasks that have begun. lacks(task, tree, member) returns whether the member does not have all
-    of the block yet, where that is known: a block that all members have needs no replacement.
+    alone, and finish the tasks that have begun.
     """
 
     alone = True
@@ -95,11 +94,10 @@ class Crew:
         settings: CrewSettings = USUAL,
         *,
         links: Links | None = None,
-        lacks: Callable[[int, int, str], bool] | None = None,
     ) -> None:
         self.settings = settings
         self.defaults: dict[int, tuple[algorithm.Ranges, ...]] = {}  # size of the tensor -> the default split
-        self.links, self.lacks = links, lacks
+        self.links = links
         self.nodes = tuple(nodes)
         n = len(self.nodes)
         self.belief = algorithm.mesh(bandwidth_mbps)
@@ -188,7 +186,7 @@ class Crew:
         stuck = False
         for k, tree in enumerate(task.trees):
             if tree.count:
-                lacking = [m for m in tree.receivers if broken(tree, m) and self._lacks(task, k, m)]
+                lacking = [m for m in tree.receivers if broken(tree, m)]
                 found += [(tree.first, k)] if lacking else []
                 stuck = stuck or not self.silent.isdisjoint(lacking)  # a member cannot be told
         if not found:
@@ -281,9 +279,6 @@ class Crew:
             orders.append(Start(task))
             if not self.settings.avoid and self.cut.any():
                 orders += self._mend(task, self._apart, "a connection is broken")
-
-    def _lacks(self, task: Task, tree: int, member: str) -> bool:
-        return self.lacks is None or self.lacks(task.number, tree, member)
 
     def _apart(self, tree: SumTree, member: str) -> bool:
         return bool(self.cut[self.index[tree.root], self.index[member]])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -202,16 +201,6 @@ class _Sending:
     mbps: float = 0.0
 
 
-class Exact(Protocol):
-    """A source of exact values where a manager can only estimate, such as a simulator. Workers are known by number."""
-
-    def waits(self, new: int) -> Reals:
-        """Return tau of each worker in seconds, (n,), when `new` has become ready."""
-
-    def left(self, sender: int) -> Reals:
-        """Return the part of the sender's multicast that each worker has still to get, (n,)."""
-
-
 class SelMcast:
     """Stale synchronisation (SSP): a worker that is ready multicasts to the receivers that Algorithm 2 selects. It
     continues when the multicast has arrived and it is at most the threshold of rounds ahead of the slowest worker.
@@ -227,7 +216,6 @@ class SelMcast:
         download_mbps: As for `SelMcastRounds`.
         p: As for `SelMcastRounds`.
         settings: The settings of the policy.
-        exact: Gives tau and the rests instead of estimates (the figures' simulator).
         network: The network whose links are loaded; where its switches copy, multicasts get its trees and max-min fair
             rates (less the headroom), which senders are told whenever they change (`Pace`). None stands for one big
             switch, as in the paper.
@@ -241,10 +229,9 @@ class SelMcast:
         p: int,
         settings: SelMcastSettings = STALE,
         *,
-        exact: Exact | None = None,
         network: Network | None = None,
     ) -> None:
-        self.settings, self.exact, self.network = settings, exact, network
+        self.settings, self.network = settings, network
         self.nodes = tuple(nodes)
         self.upload, self.download = _checked(nodes, upload_mbps, download_mbps, p)
         n = self.n = len(self.nodes)
@@ -388,10 +375,6 @@ class SelMcast:
 
     def _select(self, new: int, now: float) -> list[Order]:
         n = self.n
-        if self.exact is not None:
-            for i, task in self.sending.items():
-                if i != new:
-                    task.left = self.exact.left(i)
         x, v, volumes = np.zeros((n, n), bool), np.zeros((n, n)), np.ones(n)
         wanted = np.zeros(n, np.int64)
         for i, task in self.sending.items():
@@ -417,8 +400,7 @@ class SelMcast:
             y[self.rng.choice(free, min(more, len(free)), replace=False)] = True
             self.sending[new].receivers = y
             return []
-        waits = self._waits(now) if self.exact is None else self.exact.waits(new)
-        ongoing = algorithm.Ongoing(x, v, waits, list(self.sending))
+        ongoing = algorithm.Ongoing(x, v, self._waits(now), list(self.sending))
         if self.network is None:
             kept = algorithm.select_ssp(instance, ongoing, eta=self.settings.eta)
         else:
