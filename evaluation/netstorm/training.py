@@ -100,8 +100,8 @@ class Training:
             probe_values=setup.probe_values if setup.aware and not setup.full else None,
             probe_chunks=setup.probe_chunks,
             finished=lambda task, seconds: self.ends.append(self.run_of.sim.now),
-            held_detours=True,
         )
+        self.run_of.held_detours = True
         self._told(graph)
 
     def _told(self, graph: nx.DiGraph) -> None:

@@ -79,13 +79,13 @@ class Simulation:
         tcp: settings of the connections between agents.
         probe_values: agents report the throughput of chunks of at least this many values; None for no reports.
         probe_chunks: number of chunks of which a throughput is taken.
-        held_detours: a chunk has left a detour when it is at the detour's end, as the NetStorm paper has it; else when
-            it is past the first hop, which is all that an agent sees.
         finished: called as finished(task, seconds) when a task is done, whose slowest agent took so many seconds.
 
     Attributes:
         sim: the simulator.
         rounds: number of tasks that are done.
+        held_detours: whether a chunk has left a detour when it is at the detour's end, as the NetStorm paper has it,
+            and not when it is past the first hop, which is all that an agent sees.
     """
 
     def __init__(
@@ -98,11 +98,10 @@ class Simulation:
         tcp: TcpSettings = WITHOUT_LOSS,
         probe_values: int | None = None,
         probe_chunks: int = PROBE_CHUNKS,
-        held_detours: bool = False,
         finished: Callable[[Task, float], None] = lambda task, seconds: None,
     ) -> None:
         self.policy, self.values, self._compute = policy, values, compute
-        self._probe_values, self._probe_chunks, self._held_detours = probe_values, probe_chunks, held_detours
+        self._probe_values, self._probe_chunks, self.held_detours = probe_values, probe_chunks, False
         self._on_finished = finished
         self.network = SimulatedNetwork(topology, len(policy.nodes), tcp)
         self.sim = self.network.sim
@@ -306,7 +305,7 @@ class Simulation:
         def began() -> None:
             began_at[0] = self.sim.now
 
-        held = self._held_detours and len(path) > 2
+        held = self.held_detours and len(path) > 2
 
         def arrived() -> None:
             if not held:
