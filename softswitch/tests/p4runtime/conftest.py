@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from softswitch.dataplane.fabric import Fabric
 from softswitch.p4runtime import P4RuntimeServer
 from softswitch.tests.p4runtime.client import Client
 from softswitch.tests.p4runtime.fake import PROGRAM_JSON, FakeDevice, FakeProgram
@@ -22,10 +26,10 @@ class Served:
     client: Callable[..., Client]
 
 
-@pytest.fixture
-def served() -> Iterator[Served]:
-    devices = {number: FakeDevice(number) for number in (1, 2)}
-    server = P4RuntimeServer(devices.values(), load_program=FakeProgram.load)
+@contextmanager
+def serving(devices: dict[int, Any], **options: Any) -> Iterator[Served]:
+    """Serve these devices, by their numbers."""
+    server = P4RuntimeServer(devices.values(), **options)
     address = server.listen("127.0.0.1:0")
     server.start()
     clients: list[Client] = []
@@ -40,6 +44,24 @@ def served() -> Iterator[Served]:
         for client in clients:
             client.close()
         server.stop(grace=0)
+
+
+@contextmanager
+def data_plane(*numbers: int) -> Iterator[Served]:
+    """Serve devices of a running real fabric."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler (cc)")
+    with Fabric() as fabric:
+        devices = {number: fabric.add_device(number, 255) for number in numbers}
+        fabric.start()
+        with serving(devices) as served:
+            yield served
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with serving({number: FakeDevice(number) for number in (1, 2)}, load_program=FakeProgram.load) as made:
+        yield made
 
 
 @pytest.fixture

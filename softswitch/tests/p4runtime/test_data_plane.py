@@ -10,9 +10,6 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from softswitch.dataplane.device import Device
-from softswitch.dataplane.fabric import Fabric
-from softswitch.p4runtime import P4RuntimeServer
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.tests.p4runtime.client import (
     ACL,
@@ -38,7 +35,7 @@ from softswitch.tests.p4runtime.client import (
     optional,
     ternary,
 )
-from softswitch.tests.p4runtime.conftest import Served
+from softswitch.tests.p4runtime.conftest import Served, data_plane
 from softswitch.tests.p4runtime.fake import PROGRAM_JSON
 
 # The tests of entities run again here, with this module's `served`, because the data plane decides about entries.
@@ -56,24 +53,8 @@ Sent = queue.SimpleQueue
 
 @pytest.fixture(name="served")
 def _served() -> Iterator[Served]:
-    with Fabric() as fabric:
-        devices: dict[int, Device] = {number: fabric.add_device(number, CPU) for number in (1, 2)}
-        server = P4RuntimeServer(devices.values())
-        address = server.listen("127.0.0.1:0")
-        clients: list[Client] = []
-
-        def connect(device_id: int = 1, election_id: int | None = 1, role: str = "") -> Client:
-            clients.append(Client(address, device_id, election_id, role))
-            return clients[-1]
-
-        fabric.start()
-        server.start()
-        try:
-            yield Served(address, server, devices, connect)  # type: ignore[arg-type]  # real ones, not fakes
-        finally:
-            for client in clients:
-                client.close()
-            server.stop(grace=0)
+    with data_plane(1, 2) as served:
+        yield served
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from google.rpc import code_pb2
 
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.tests.p4runtime.client import Client
-from softswitch.tests.p4runtime.conftest import Served
-from softswitch.tests.p4runtime.programs import data_plane, ids, program
+from softswitch.tests.p4runtime.conftest import Served, data_plane
+from softswitch.tests.p4runtime.programs import ids, program
 from softswitch.tests.support.p4runtime import DELETE, INSERT, MODIFY, Stream, update
 from softswitch.tests.support.waiting import wait_until as until
 
@@ -55,7 +55,7 @@ class Learning:
 
 @pytest.fixture
 def learning() -> Iterator[Learning]:
-    with data_plane() as served:
+    with data_plane(1) as served:
         client = served.client()
         stream = client.become_primary()
         client.set_pipeline(JSON, p4info=P4INFO)

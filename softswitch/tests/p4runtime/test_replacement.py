@@ -14,8 +14,8 @@ from google.rpc import code_pb2
 from softswitch.dataplane.device import Device
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.tests.p4runtime.client import Client, action, exact, group, insert
-from softswitch.tests.p4runtime.conftest import Served
-from softswitch.tests.p4runtime.programs import data_plane, ids, program
+from softswitch.tests.p4runtime.conftest import Served, data_plane
+from softswitch.tests.p4runtime.programs import ids, program
 from softswitch.tests.support.p4runtime import INSERT, MODIFY, update
 from softswitch.tests.support.waiting import wait_until as until
 
@@ -63,7 +63,7 @@ def traffic(device: Device) -> Iterator[set[tuple[int, ...]]]:
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    with data_plane() as one:
+    with data_plane(1) as one:
         yield one
 
 

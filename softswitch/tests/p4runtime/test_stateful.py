@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from softswitch.dataplane.device import Device
-from softswitch.dataplane.fabric import Fabric
 from softswitch.dataplane.program import Program
-from softswitch.p4runtime import P4RuntimeError, P4RuntimeServer
+from softswitch.p4runtime import P4RuntimeError
 from softswitch.p4runtime.schema import Schema
 from softswitch.p4runtime.stubs import p4info_pb2
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.tests.conformance.control import named
 from softswitch.tests.p4runtime.client import Client
+from softswitch.tests.p4runtime.conftest import data_plane
 from softswitch.tests.support.p4runtime import DELETE, INSERT, MODIFY, Stream, update
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
@@ -114,17 +114,8 @@ class Switch:
 
 @pytest.fixture(name="running", scope="module")
 def _running() -> Iterator[Switch]:
-    with Fabric() as fabric:
-        device = fabric.add_device(1)
-        fabric.start()
-        server = P4RuntimeServer([device])
-        client = Client(server.listen("127.0.0.1:0"))
-        server.start()
-        try:
-            yield Switch(device, client)
-        finally:
-            client.close()
-            server.stop(grace=0)
+    with data_plane(1) as served:
+        yield Switch(served.devices[1], served.client())
 
 
 # --------------------------------------------------------------------------------------------------------------- meters
