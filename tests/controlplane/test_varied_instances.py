@@ -26,8 +26,8 @@ from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.common import prepare
 from controlplane.planner.strategies.deadline import limited_time
 from controlplane.planner.strategies.fabric.bounds import all_reduce_bound, cheap_bound
-from controlplane.planner.strategies.fabric.column_bound import way_back, way_up
-from controlplane.planner.strategies.fabric.master import Prices
+from controlplane.planner.strategies.fabric.exact_pricing import CheapestTrees, WayUp, results
+from controlplane.planner.strategies.fabric.master import Master, Prices
 from controlplane.planner.strategies.fabric.pricing import Pricing
 from controlplane.planner.strategies.fabric.prove import closer_bound, proven_bound
 from controlplane.planner.strategies.fabric.worker_groups import Instance
@@ -241,19 +241,49 @@ def test_on_small_networks_the_bound_is_what_the_best_trees_reach(seed, everywhe
 
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(max_switches=4, max_workers=5), st.integers(0, 10**6))
-def test_no_tree_that_is_searched_is_cheaper_than_the_proven_prices(instance, seed):
-    """An integer program proves no less than the relaxed one, and no more than what a tree of the search costs."""
+def test_what_is_found_is_between_what_is_relaxed_and_what_is_searched(instance, seed):
+    """The cheapest tree of an integer program costs no less than the relaxed one and no more than that of the search,
+    and as much as its links and points cost."""
     topology, job = instance
     network = prepare(topology, job)
-    pricing, generator, roots = Pricing(network, job), np.random.default_rng(seed), len(job.parameter_servers)
+    master, pricing = Master(network, job, 1.0, None), Pricing(network, job)
+    generator = np.random.default_rng(seed)
+    roots = len(job.parameter_servers)
     prices = Prices(
         *(generator.random(n) for n in (len(network.ends), len(topology.switches), roots)), split=np.ones(roots)
     )
     pricing.update(prices, np.zeros(len(network.ends)), tie=0.0)
     for root in range(roots):
-        for proven, found in ((way_up, pricing.design(root).cost), (way_back, pricing.results(root).price)):
-            relaxed, whole = proven(pricing, root, whole=False), proven(pricing, root, whole=True)
-            assert relaxed <= whole * (1 + 1e-6) and whole <= found * (1 + 1e-5)
+        found, searched = WayUp(pricing, root, whole=True).design(), pricing.design(root)
+        assert WayUp(pricing, root, whole=False).least() <= found.cost * (1 + 1e-6) <= searched.cost * (1 + 1e-5)
+        back, heuristic = results(pricing, root, whole=True), pricing.results(root)
+        relaxed = results(pricing, root, whole=False)
+        assert back is not None and relaxed is not None
+        assert relaxed.price <= back.price * (1 + 1e-6) and back.price <= heuristic.price * (1 + 1e-5)
+        column = pricing.column(master, pricing.sketch(root, found, back.links))
+        assert column is None or not column.tree.relays or found.onwards
+
+
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(max_switches=4, max_workers=5), st.integers(0, 10**6))
+def test_a_search_that_goes_on_with_new_prices_finds_what_a_new_one_does(instance, seed):
+    topology, job = instance
+    network = prepare(topology, job)
+    master, pricing = Master(network, job, 1.0, None), Pricing(network, job)
+    generator, search, roots = np.random.default_rng(seed), CheapestTrees(pricing), len(job.parameter_servers)
+    rate = get_strategy("inart")(topology, job).rate_mbps
+    for _ in range(3):
+        counts = len(network.ends), len(topology.switches), roots
+        prices = Prices(*(generator.random(n) * (generator.random(n) < 0.7) for n in counts), split=np.ones(roots))
+        pricing.update(prices, np.zeros(len(network.ends)), tie=0.0)
+        least = {}
+        for root in range(roots):
+            found, back = search.of(root), results(pricing, root, whole=True)
+            assert found.results is not None and back is not None
+            least[root] = WayUp(pricing, root, whole=True).design().cost + back.price
+            assert found.least == pytest.approx(least[root], rel=1e-5)
+            assert found.design.cost + found.results.price == pytest.approx(found.least, rel=1e-9)
+        assert rate <= master.bound(prices.everything, least) * (1 + 1e-5)
 
 
 def test_a_full_rack_whose_hosts_add_is_at_its_bound():

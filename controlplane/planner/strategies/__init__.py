@@ -114,7 +114,9 @@ STRATEGIES = Registry(
         "fabric.inart": ("inart",),
         "fabric.strict": ("inart-strict",),
         "fabric.paper": ("inart-paper", "r-inart"),
-        "fabric.baselines": ("atp", "atp-strict", "lbmm", "equal"),
+        "fabric.atp": ("atp", "atp-strict"),
+        "fabric.lbmm": ("lbmm",),
+        "fabric.equal": ("equal",),
         "fabric.exact": ("exact",),
         "wan.apsp.strategy": (
             "apsp",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import process_time
 
 import numpy as np
 
@@ -22,12 +23,17 @@ from controlplane.planner.plan.model import Plan
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import Split
 from controlplane.planner.strategies.deadline import OutOfTime, deadline
+from controlplane.planner.strategies.fabric.exact_pricing import CheapestTrees
 from controlplane.planner.strategies.fabric.master import Master, Prices
 from controlplane.planner.strategies.fabric.pricing import Pricing
-from controlplane.planner.strategies.solver import NotInTime
+from controlplane.planner.strategies.solver import NotInTime, SolverError
 
 TOLERANCE = 1e-6
+EXACT_PRICING = 1000  # racks x switches up to which trees are also priced exactly
 SMOOTHING = 0.3
+SLOW = 3e-3  # gain of a round below which trees are searched for exactly where they can be
+EXACT_S = 20.0  # seconds of processor time after which exact searches end
+NEAR_CENTER = 0.5  # weight of the prices that proved the most so far, in those for exact searches
 TREES_PER_ROUND = 6  # trees of each root in a round
 MOST_ROOTS = 12  # most roots with trees in a round with smoothed prices: those that are cheapest then
 TREES_OF_ALL = 72  # most trees of all roots in a round, after which prices are computed again
@@ -38,8 +44,8 @@ NEARLY = 0.1  # fraction by which a further tree of a round may be too dear
 
 @dataclass(frozen=True)
 class End:
-    """Conditions that end column generation: no tree is cheaper by more than the fraction `gap`, or the rate reaches
-    `enough` Mbit/s, which is a bound.
+    """Conditions that end column generation: the rate is within the fraction `gap` of the estimated bound, or it
+    reaches `enough` Mbit/s, which is a bound.
     """
 
     gap: float = 1e-3
@@ -66,9 +72,13 @@ def generate(
     It ends with its present columns when the deadline passes, or raises OutOfTime where there are no rates yet.
 
     Args:
+        network: The network to route on.
+        job: The job.
         start: Plans whose trees are the first columns.
         scale: A bound of the rate in Mbit/s, near which the program's values are 1.
+        frozen_split: The share of each parameter server, where it is given.
         single_level: Whether partial sums go to the root only (to see what hierarchy is worth).
+        end: When the rate is good enough.
         later: Makes plans whose trees are added where the first round is not enough.
     """
     pricing = Pricing(network, job, single_level)
@@ -77,20 +87,20 @@ def generate(
     master = Master(network, job, scale, frozen_split)
     master.add_trees(tree for plan in start for tree in plan.trees)
     limit = deadline()
+    small = len(pricing.racks) * len(pricing.switches) <= EXACT_PRICING
+    search = _Search(master, pricing, CheapestTrees(pricing) if small else None, end)
     try:
         solved = master.solve(limit)
     except NotInTime:
         raise OutOfTime from None
-    smooth: Prices | None = None
     for number in range(ROUNDS):
         limit.report(f"column generation, round {number + 1}", solved[0] * scale, end.enough)
-        if solved[0] * scale >= end.enough * (1 - TOLERANCE) or limit.passed():
+        if search.enough(solved[0]) or limit.passed():
             break
         try:
             if number == 1 and master.add_trees(tree for plan in later() for tree in plan.trees):
                 solved = master.solve(limit)
-            smooth = solved[2] if smooth is None else smooth.mixed(solved[2], SMOOTHING)
-            if not _round(master, pricing, smooth, solved, end):
+            if not search.round(*solved):
                 break
             solved = master.solve(limit)
         except NotInTime:
@@ -99,18 +109,64 @@ def generate(
     return master, solved[1]
 
 
-def _round(
-    master: Master, pricing: Pricing, smooth: Prices, solved: tuple[float, np.ndarray, Prices], end: End
-) -> bool:
-    """Add trees that gain under smoothed prices, or else under the present ones, and return whether to go on."""
-    _, values, prices = solved
-    use, enough = master.link_use(values), end.enough * (1 - TOLERANCE)
-    for used in (smooth, prices):
-        pricing.update(used, use)
-        added, least = price_roots(master, pricing, prices, used, enough=enough)
-        if added or deadline().passed():
-            break
-    return added and not (used is prices and least >= 1 - end.gap)
+class _Search:
+    """Rounds of column generation. Trees come from a local search under smoothed prices. Once that finds little more,
+    they come from exact searches, where these are possible, under prices near those that proved the least bound.
+    """
+
+    def __init__(self, master: Master, pricing: Pricing, exact: CheapestTrees | None, end: End) -> None:
+        self.master, self.pricing, self.exact, self.end = master, pricing, exact, end
+        self.smooth: Prices | None = None
+        self.center: Prices | None = None
+        self.rate = self.exact_s = 0.0
+        self.exactly = False
+
+    def enough(self, rate: float) -> bool:
+        """Return whether this rate, in units of the master program's scale, is as good as `end` asks for."""
+        return rate * self.master.scale >= min(
+            self.end.enough * (1 - TOLERANCE), self.master.proven * (1 - self.end.gap)
+        )
+
+    def round(self, rate: float, values: np.ndarray, prices: Prices) -> bool:
+        """Add trees, and return whether to go on."""
+        if self.exact_s > EXACT_S:
+            self.exact = None
+        slow = rate < self.rate * (1 + SLOW)
+        self.rate = rate
+        self.exactly = self.exact is not None and self.exact.quick and (self.exactly or slow)
+        use = self.master.link_use(values)
+        if not self.exactly:
+            self.smooth = prices if self.smooth is None else self.smooth.mixed(prices, SMOOTHING)
+            going, found = self._search(use, prices)
+            if found or self.exact is None:
+                return going
+        return self._search_exactly(use, prices)
+
+    def _search(self, use: np.ndarray, prices: Prices) -> tuple[bool, bool]:
+        """Add trees of the local search. Return whether to go on, and whether there were trees that gain."""
+        enough = self.end.enough * (1 - TOLERANCE)
+        assert self.smooth is not None
+        for used in (self.smooth, prices):
+            self.pricing.update(used, use)
+            added, least = price_roots(self.master, self.pricing, prices, used, enough=enough)
+            if added or deadline().passed():
+                break
+        return added and not (used is prices and least >= 1 - self.end.gap and self.exact is None), added
+
+    def _search_exactly(self, use: np.ndarray, prices: Prices) -> bool:
+        """Add the cheapest trees, and return whether some of them gain."""
+        assert self.exact is not None
+        added, start = False, process_time()
+        for used in (prices,) if self.center is None else (self.center.mixed(prices, NEAR_CENTER), prices):
+            before = self.master.proven
+            self.pricing.update(used, use)
+            added = price_exactly(self.master, self.pricing, prices, self.exact)
+            if self.master.proven < before:
+                self.center = used
+            if added or deadline().passed():
+                break
+        self.exact_s += process_time() - start
+        return added
 
 
 def _roots(master: Master, pricing: Pricing, *, everyone: bool) -> list[int]:
@@ -124,6 +180,30 @@ def _roots(master: Master, pricing: Pricing, *, everyone: bool) -> list[int]:
         return list(roots)
     ways = [float(pricing.to_root(root)[0].sum()) for root in roots]
     return [int(i) for i in np.argsort(ways, kind="stable")[:MOST_ROOTS]]
+
+
+def price_exactly(master: Master, pricing: Pricing, prices: Prices, exact: CheapestTrees) -> bool:
+    """Add each root's cheapest tree under the prices that `pricing` has, and note in `master` the bound of the rate
+    that this proves. Return whether a tree gains under `prices`.
+    """
+    added, least = False, {}
+    for root in _roots(master, pricing, everyone=True):
+        if deadline().passed():
+            return added
+        try:
+            found = exact.of(root)
+        except SolverError:  # the deadline has passed
+            return added
+        least[root] = found.least
+        links = (found.results or pricing.results(root)).links
+        column = pricing.column(master, pricing.sketch(root, found.design, links))
+        if column is not None and master.price(column, prices) < prices.split[root] * (1 - TOLERANCE):
+            master.add(column)
+            added = True
+    if pricing.complete:
+        present = np.concatenate([pricing.price, pricing.switch_price, pricing.root_price])
+        master.proven = min(master.proven, master.bound(present, least))
+    return added
 
 
 def price_roots(

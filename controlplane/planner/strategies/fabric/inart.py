@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from math import comb, inf
 from time import process_time
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -30,12 +31,14 @@ from controlplane.planner.strategies.common import (
     split_or_equal,
 )
 from controlplane.planner.strategies.deadline import OutOfTime, deadline, limited_time, part_of_time, without_deadline
-from controlplane.planner.strategies.fabric.baselines import atp, atp_strict, equal, lbmm
+from controlplane.planner.strategies.fabric.atp import atp, atp_strict
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.capacity import solve_capacity
 from controlplane.planner.strategies.fabric.column_generation import End, generate
+from controlplane.planner.strategies.fabric.equal import equal
 from controlplane.planner.strategies.fabric.equivalent import Lifting, Merged, merge_equivalent
 from controlplane.planner.strategies.fabric.folding import folded
+from controlplane.planner.strategies.fabric.lbmm import lbmm
 from controlplane.planner.strategies.fabric.leaders import leaders
 from controlplane.planner.strategies.fabric.limited_trees import (
     access_switches,
@@ -46,11 +49,13 @@ from controlplane.planner.strategies.fabric.limited_trees import (
     unlimited,
 )
 from controlplane.planner.strategies.fabric.master import Master, to_trees
+from controlplane.planner.strategies.fabric.strict import strict_in_time
 from controlplane.planner.topology import Topology, TopologyError
 
 TOLERANCE = 1e-6
 NEAR = 1e-3  # fraction of the smaller network's rate that copying its trees may cost
 SAME = 1e-9  # rates that differ by less than this fraction count as equal
+STRICT_WORKERS = 64  # most workers with which inart-strict is tried, too, as it takes long with more
 SMALL = 100  # workers times servers times switches up to which all baselines are candidates at once
 FEW_COPIES = 0.8  # fraction of the smaller network's rate below which quick plans are tried beside copies
 LIFTING_S = 5.0  # seconds for computing the copies' rates
@@ -153,7 +158,7 @@ def _subsets(topology: Topology, job: Job) -> list[tuple[str, ...]]:
 
 
 def _work(topology: Topology, job: Job) -> int:
-    """Return the size of an instance: workers times servers times switches."""
+    """Return the number of choices for the optimum: workers times servers times switches."""
     return len(job.workers) * len(job.parameter_servers) * len(topology.switches)
 
 
@@ -246,17 +251,22 @@ def _in_time(network: Network, job: Job, seed: int, frozen_split: Split | None) 
 
 def _quick(network: Network, job: Job, seed: int, frozen_split: Split | None, found: list[Plan]) -> list[Plan]:
     """Return plans that take little time even on a large network, where no plan was found yet."""
-    if found and _work(network.topology, job) > SMALL:
+    if found and _flows(network, job) > SMALL:
         return []
     quick = _possible((leaders,), network, job, seed, frozen_split)  # quickly near the rate that hosts alone reach
     for strategy in (atp_strict, lbmm, equal):
         quick += _possible((strategy,), network, job, seed, frozen_split)
-        if quick and _work(network.topology, job) > SMALL:
+        if quick and _flows(network, job) > SMALL:
             break
     if not quick and not found:
         _, choices = solve_capacity(network, job, frozen_split)
         quick.append(plan_choices(network.topology, job, "inart", choices, seed, network=network))
     return quick
+
+
+def _flows(network: Network, job: Job) -> int:
+    """Return the size of an instance: workers times servers times switches."""
+    return len(job.workers) * len(job.parameter_servers) * len(network.topology.switches)
 
 
 def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | None, found: list[Plan]) -> Plan:
@@ -296,7 +306,8 @@ def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | Non
                         return _best(job, [best, *_quick(network, job, seed, frozen_split, [])], seed)
                 return best
             if best.rate_mbps >= reached * (1 - NEAR):  # column generation would find the same again
-                return _best(job, [*found, *baselines(network, job, seed, frozen_split)], seed)
+                others = baselines(network, job, seed, frozen_split) + strict(network, job, seed, frozen_split)
+                return _best(job, [*found, *others], seed)
     if not found:
         direct()
     return with_columns(network, job, list(found), seed, frozen_split)
@@ -313,18 +324,25 @@ def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, froze
     def others() -> list[Plan]:
         return _possible((atp, atp_strict, equal), network, job, seed, frozen_split)
 
-    if _work(network.topology, job) <= SMALL:
+    if _flows(network, job) <= SMALL:
         start += others()  # a baseline may be as fast as the bound with fewer trees
 
     limit = cheap_bound(topology, job).mbps
     scale = bound(topology, job)
     generated = generate(network, job, start, scale, frozen_split=frozen_split, end=End(enough=limit), later=others)
+    enough = limit * (1 - TOLERANCE)
     if generated is not None:
         start.append(finish(topology, job, "inart", to_trees(*generated), seed))
+        proven = generated[0].proven
+        enough = min(enough, proven * (1 - NEAR))
+        if frozen_split is None:
+            _searched[topology] = Searched(start[-1], proven)
     best = _best(job, start, seed)
-    if best.rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
+    if best.rate_mbps < enough and not deadline().passed():
+        best = _best(job, [best, *others()], seed)
+    if best.rate_mbps >= enough or deadline().passed():
         return best
-    return _best(job, [best, *others()], seed)
+    return _best(job, [best, *strict(network, job, seed, frozen_split)], seed)
 
 
 def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
@@ -332,6 +350,30 @@ def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
     rate = max(plan.rate_mbps for plan in plans) * (1 - SAME)
     best = min((p for p in plans if p.rate_mbps >= rate), key=lambda p: len(p.trees))
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A search's plan, with which the computation of a bound over all trees begins. `proven_mbps` is a rate that no
+    trees of these parameter servers exceed, as far as the search has proven it.
+    """
+
+    plan: Plan
+    proven_mbps: float = inf
+
+
+_searched: WeakKeyDictionary[Topology, Searched] = WeakKeyDictionary()
+
+
+def searched(topology: Topology, job: Job) -> Searched | None:
+    """Return what the last search in a network (one whose hosts are taken apart and whose equivalent switches are
+    merged) found for these servers; None where there was none.
+    """
+    found = _searched.get(topology)
+    if found is None:
+        return None
+    same = (found.plan.job.workers, found.plan.job.parameter_servers) == (job.workers, job.parameter_servers)
+    return found if same else None
 
 
 def _lifted(
@@ -351,6 +393,8 @@ def _lifted(
         if not found:
             raise
         small = _best(job, found, seed)
+    before = searched(merged.topology, job)
+    _searched[merged.topology] = Searched(small, inf if before is None else before.proven_mbps)
     return _copied(network, job, merged, small, seed=seed, frozen_split=frozen_split)
 
 
@@ -402,6 +446,13 @@ def _largest_first(plan: Plan) -> list[Tree]:
 def baselines(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:
     """Return the plans of the baselines that can run here."""
     return _possible((lbmm, atp, atp_strict, equal), network, job, seed, frozen_split)
+
+
+def strict(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:
+    """Return our plan with one tree per parameter server, in a list; none where it would take far too long."""
+    if len(job.workers) > STRICT_WORKERS:
+        return []
+    return _possible((strict_in_time,), network, job, seed, frozen_split)
 
 
 def _possible(

@@ -85,6 +85,8 @@ class Master:
         topology = network.topology
         self.columns: list[Column] = []
         self.known: set[tuple[int, bytes, bytes]] = set()
+        self.proven = math.inf
+        """Mbit/s that no trees can exceed, as far as searches for the cheapest ones have proven it."""
         self.adders = (*topology.switches, *sorted(topology.adding_servers))
         self.switch_position = {network.index[v]: i for i, v in enumerate(self.adders)}
         self.root_position = {s: i for i, s in enumerate(job.parameter_servers)}

@@ -1,7 +1,8 @@
 """Cheapest aggregation trees under given prices, for column generation.
 
 Given the resources' prices, a root's cheapest tree is a facility location problem (open an aggregation point, pay its
-way onwards; connect workers and other points) beside a Steiner tree for the results; both are solved by local search.
+way onwards; connect workers and other points) beside a Steiner tree for the results; both are solved by local search
+(on small instances also exactly: exact_pricing.py).
 
 Workers that hang on the same switch, and on no other, are one here (`Rack`): their ways differ in nothing but their own
 links, which every tree uses once. So some cheapest tree adds them all at the same point, and that tree is searched.

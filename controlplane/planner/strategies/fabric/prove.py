@@ -18,12 +18,13 @@ from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.column_bound import column_bound
 from controlplane.planner.strategies.fabric.column_generation import End, generate
 from controlplane.planner.strategies.fabric.equivalent import merge_equivalent
-from controlplane.planner.strategies.fabric.inart import inart
+from controlplane.planner.strategies.fabric.inart import inart, searched
 from controlplane.planner.strategies.fabric.parts_bound import Bound
 from controlplane.planner.strategies.solver import SolverError
 from controlplane.planner.topology import Topology
 
 PATIENCE = 1e-4  # gap at which column generation ends, as better prices prove more
+NEARLY = 1e-3  # gap at which searches for plans end; one that is no larger needs no closer bound
 LOOKED_AT = 0.01  # gap to the cheap bound from which a closer bound is computed
 CLOSER_S = 5.0  # seconds of processor time for the closer bound
 
@@ -60,11 +61,17 @@ def proven_bound(topology: Topology, job: Job, plan: Plan | None = None) -> Boun
         return min(cheap_bound(topology, job), Bound(proven.mbps, parts.words(proven.what)), key=lambda each: each.mbps)
     prepare(topology, job)
     cheap = cheap_bound(topology, job)
+    what = "all trees over these links, by column generation's prices"
     merged = merge_equivalent(topology)
     small = topology if merged is None else merged.topology
+    known = searched(small, job)
+    if known is not None:
+        cheap = min(cheap, Bound(known.proven_mbps, what), key=lambda each: each.mbps)
+    start = known.plan if known is not None and merged is not None else plan if merged is None else None
     try:
-        start = plan if plan is not None and merged is None else inart(small, job)
-        if start.rate_mbps >= cheap.mbps * (1 - PATIENCE):
+        if start is None:
+            start = inart(small, job)
+        if start.rate_mbps >= cheap.mbps * (1 - (NEARLY if known is not None else PATIENCE)):
             return cheap
         generated = generate(Network(small), job, [start], bound(small, job), end=End(gap=PATIENCE))
     except OutOfTime:
@@ -72,7 +79,7 @@ def proven_bound(topology: Topology, job: Job, plan: Plan | None = None) -> Boun
     if generated is None:
         raise ValueError("no bound over all trees: some server does not reach the others over switches")
     master, _ = generated
-    most = cheap.mbps
+    most = min(cheap.mbps, master.proven)
     try:
         prices = master.solve()[2]
         for whole in (False, True):
@@ -80,4 +87,4 @@ def proven_bound(topology: Topology, job: Job, plan: Plan | None = None) -> Boun
                 most = min(most, column_bound(master, prices, whole=whole))
     except SolverError:  # the deadline has passed
         pass
-    return cheap if most == cheap.mbps else Bound(most, "all trees over these links, by column generation's prices")
+    return cheap if most == cheap.mbps else Bound(most, what)
