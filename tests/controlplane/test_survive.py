@@ -19,8 +19,7 @@ from controlplane.cli.plan.placement import place, placement_bound
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import leaf_spine, parse_topology
 from controlplane.planner.job import Job, parse_job, place_job
-from controlplane.planner.plan.survive import losses
-from controlplane.planner.plan.weakened import kept, on_whole_links, weakened, with_headroom
+from controlplane.planner.plan.losses import kept, losses, on_whole_links, weakened, with_headroom
 from controlplane.planner.strategies import get_strategy
 from tests.controlplane.instances import instances
 from tests.controlplane.test_strategies import REFUSALS

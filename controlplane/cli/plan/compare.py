@@ -9,7 +9,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from controlplane.cli.plan.arguments import HOST_WAYS, ON_HOSTS, ON_WORKERS, part_of_links
@@ -18,8 +18,8 @@ from controlplane.planner.adding_hosts import workers_add
 from controlplane.planner.job import Job
 from controlplane.planner.plan.host_collectives import MORE_SERVERS, NOTABLY, host_rows, row_json
 from controlplane.planner.plan.limits import held
+from controlplane.planner.plan.losses import Kept, kept, on_whole_links, with_headroom
 from controlplane.planner.plan.planning import ERRORS, solve, timed
-from controlplane.planner.plan.weakened import Kept, kept, on_whole_links, with_headroom
 from controlplane.planner.strategies import STRATEGIES
 from controlplane.planner.strategies.fabric.bounds import all_reduce_bound, cheap_bound
 from controlplane.planner.strategies.fabric.parts_bound import Bound
@@ -189,7 +189,7 @@ def _row(arguments: argparse.Namespace, name: str, topology: Topology, job: Job,
         "gap": found.gap,
         **({} if plan.proven_mbps is None else {"proven_mbps": plan.proven_mbps}),
         "bottleneck": found.evaluation.bottleneck.to_json(),
-        **({} if loses is None else {"kept": kept(plan, topology, rate, loses).to_json()}),
+        **({} if loses is None else {"kept": asdict(kept(plan, topology, rate, loses))}),
         "trees": len(plan.trees),
         "communication_seconds": communication_seconds(plan, rate),
         "seconds": communication_seconds(plan, rate) if found.cost is None else found.cost.job_seconds(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from controlplane.cli.plan.arguments import ALL, part_of_links
@@ -12,11 +12,19 @@ from controlplane.cli.plan.pareto import fewest
 from controlplane.cli.plan.report import Planned, planned, print_plan, report, written
 from controlplane.planner.job import Job
 from controlplane.planner.plan.host_collectives import faster_than
+from controlplane.planner.plan.losses import (
+    Loss,
+    kept,
+    kept_with_new_shares,
+    lines_of_losses,
+    lines_of_weakened,
+    losses,
+    on_whole_links,
+    weakened,
+    with_headroom,
+)
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.planning import searching, solve, timed
-from controlplane.planner.plan.survive import Loss, lines, losses
-from controlplane.planner.plan.weakened import kept, kept_with_new_shares, on_whole_links, weakened, with_headroom
-from controlplane.planner.plan.weakened import lines as lines_of_slower
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 
@@ -37,14 +45,14 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     if not arguments.json:
         _print(found, topology, after, changes)
         if left is not None:
-            print("\n".join(lines_of_slower(slower, found.evaluation.rate_mbps, left)))
+            print("\n".join(lines_of_weakened(slower, found.evaluation.rate_mbps, left)))
     if arguments.json or arguments.output:
         content = report(found, topology)
-        content |= {"losses": [loss.to_json() for loss in after]} if after else {}
+        content |= {"losses": [asdict(loss) for loss in after]} if after else {}
         if left is not None:
             again = kept_with_new_shares(slower, found.evaluation.rate_mbps, left.loses)
-            content |= {"kept": left.to_json(), "kept_with_new_shares": again.to_json()}
-            content |= {"slower_links": [item.to_json() for item in slower]}
+            content |= {"kept": asdict(left), "kept_with_new_shares": asdict(again)}
+            content |= {"slower_links": [asdict(item) for item in slower]}
         content |= {} if changes is None else {"difference": changes}
         if arguments.output:
             with open(arguments.output, "w") as file:
@@ -81,7 +89,7 @@ def _made(arguments: argparse.Namespace, topology: Topology, job: Job) -> Planne
 def _print(found: Planned, topology: Topology, after: list[Loss], changes: dict[str, Any] | None) -> None:
     print_plan(found, topology)
     if after:
-        print("\n".join(lines(after, found.evaluation.rate_mbps)))
+        print("\n".join(lines_of_losses(after, found.evaluation.rate_mbps)))
     if changes is not None:
         print(
             f"difference  {len(changes['kept_trees'])} trees kept, {len(changes['labels_to_add'])} labels to add, "
