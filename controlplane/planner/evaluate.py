@@ -86,12 +86,6 @@ class Evaluation:
         """Return the load of one resource in Mbit/s; 0 where the plan does not use it."""
         return next((item.load_mbps for item in self.loads if (item.kind, item.name) == (kind, name)), 0.0)
 
-    def total(self, kind: str) -> float:
-        """Return the sum of the loads of one kind of resource in Mbit/s (for "parameter_server", the ingress traffic of
-        all of them).
-        """
-        return sum(item.load_mbps for item in self.loads if item.kind == kind)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "rate_mbps": self.rate_mbps,
@@ -124,28 +118,22 @@ def bound(topology: Topology, job: Job) -> float:
     counted, roots = topology.results_on_links, job.parameter_servers
     ingress = sum(topology.residual_ingress_mbps(s) for s in roots)
     aggregation = sum(topology.residual_aggregation_mbps(v) for v in (*topology.switches, *topology.adding_servers))
-
-    def comes(node: str) -> float:
-        return sum(topology.residual_bandwidth_mbps(u, node) for u in topology.graph.predecessors(node))
-
-    def goes(node: str) -> float:
-        return sum(topology.residual_bandwidth_mbps(node, v) for v in topology.graph.successors(node))
-
+    rates = {node: topology.residual_rates_mbps[node] for node in (*job.workers, *roots)}
     limits = [ingress]
     if counted or not both:
-        taken = sum(comes(s) if s in job.both_roles else topology.residual_ingress_mbps(s) for s in roots)
+        taken = sum(rates[s][1] if s in job.both_roles else topology.residual_ingress_mbps(s) for s in roots)
         streams = workers + both - 2 if both else workers
     else:
         taken, streams = ingress, workers - 1
     limits.append((aggregation * (1 - 1 / workers) + taken) / streams)
     # A worker that is a root, too, sends results over its link where these count; else it may keep its whole part.
     sending = [worker for worker in job.workers if counted or worker not in job.both_roles]
-    limits += [goes(worker) for worker in sending]
+    limits += [rates[worker][0] for worker in sending]
     if counted:
-        limits += [comes(worker) for worker in job.workers]
-        limits.append(sum(goes(s) for s in roots))
+        limits += [rates[worker][1] for worker in job.workers]
+        limits.append(sum(rates[s][0] for s in roots))
     elif both > 1:
-        limits.append(sum(goes(worker) for worker in job.both_roles) / (both - 1))
+        limits.append(sum(rates[worker][0] for worker in job.both_roles) / (both - 1))
     return min(limits)
 
 

@@ -468,8 +468,7 @@ class _Builder(_Entries):
         """
         if node not in self.plan.job.both_roles:
             return 0.0
-        near = self.topology.graph.successors(node)
-        rate = math.fsum(self.topology.residual_bandwidth_mbps(node, other) for other in near)
+        rate, _ = self.topology.residual_rates_mbps[node]
         return rate if math.isfinite(rate) else 0.0
 
     def deployment(self, epoch: int) -> Deployment:

@@ -120,6 +120,12 @@ class Topology:
             (u, v): max(0.0, link["bandwidth_mbps"] - link.get("used_bandwidth_mbps", 0.0))
             for u, v, link in graph.edges(data=True)
         }
+        out, into = (dict.fromkeys(self.nodes, 0.0) for _ in range(2))
+        for (u, v), mbps in self._residual_bandwidth.items():
+            out[u] += mbps
+            into[v] += mbps
+        self.residual_rates_mbps = {node: (out[node], into[node]) for node in self.nodes}
+        """What is left of the bandwidth of all links out of each node, and of all into it."""
 
     # --- nodes ---
 
@@ -155,8 +161,7 @@ class Topology:
 
     def residual_ingress_mbps(self, server: str) -> float:
         """Return what is left of the server's own ingress in Mbit/s; at most what is left of its access links."""
-        links = sum(self.residual_bandwidth_mbps(u, server) for u in self.graph.predecessors(server))
-        return min(self.residual_intake_mbps(server), links)
+        return min(self.residual_intake_mbps(server), self.residual_rates_mbps[server][1])
 
     def residual_intake_mbps(self, server: str) -> float:
         """Return what is left of the server's own ingress in Mbit/s, whatever its links carry; infinity where it has no

@@ -96,23 +96,17 @@ def all_reduce_bound(topology: Topology, job: Job) -> Bound:
     """
     workers = len(job.workers)
     hosts = dict.fromkeys((*job.workers, *job.parameter_servers, *topology.adding_servers))
-
-    def comes(node: str) -> float:
-        return sum(topology.residual_bandwidth_mbps(u, node) for u in topology.graph.predecessors(node))
-
-    def goes(node: str) -> float:
-        return sum(topology.residual_bandwidth_mbps(node, v) for v in topology.graph.successors(node))
-
     counted = topology.results_on_links
-    nic = min(min(goes(w), comes(w)) if counted else goes(w) for w in job.workers)
+    rates = [topology.residual_rates_mbps[w] for w in job.workers]
+    nic = min(min(out, into) if counted else out for out, into in rates)
     best = Bound(nic, "workers' links: no all-reduce of any kind is faster")
     if workers < 2:
         return best
     if not counted:  # A worker need not send what is added at itself, which for all workers together is f.
-        best = replace(best, mbps=sum(map(goes, job.workers)) / (workers - 1))
+        best = replace(best, mbps=sum(out for out, _ in rates) / (workers - 1))
     else:
         added = sum(topology.residual_aggregation_mbps(v) for v in topology.switches) * (1 - 1 / workers)
-        together = (sum(map(comes, hosts)) + added) / (2 * (workers - 1))
+        together = (sum(topology.residual_rates_mbps[host][1] for host in hosts) + added) / (2 * (workers - 1))
         if together < best.mbps:
             best = Bound(together, "all hosts' links and switches: no all-reduce of any kind is faster")
         for division in divisions(topology):

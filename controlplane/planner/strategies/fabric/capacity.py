@@ -43,18 +43,12 @@ class Capacities:
         """Return the residual capacities that other jobs leave to this one; infinite where there is no limit."""
         topology = network.topology
         counted = topology.results_on_links
-
-        def outgoing(node: str) -> float:
-            return sum(topology.residual_bandwidth_mbps(node, v) for v in topology.graph.successors(node))
-
-        def incoming(node: str) -> float:
-            return sum(topology.residual_bandwidth_mbps(u, node) for u in topology.graph.predecessors(node))
-
+        least = [topology.residual_rates_mbps[w] for w in job.workers]
         return cls(
             np.array([topology.residual_aggregation_mbps(v) for v in topology.switches]),
             np.array([topology.residual_ingress_mbps(s) for s in job.parameter_servers]),
-            np.array([outgoing(s) if counted else np.inf for s in job.parameter_servers]),
-            min(min(outgoing(w), incoming(w) if counted else np.inf) for w in job.workers),
+            np.array([topology.residual_rates_mbps[s][0] if counted else np.inf for s in job.parameter_servers]),
+            min(min(out, into) if counted else out for out, into in least),
         )
 
 

@@ -152,17 +152,16 @@ def parts(topology: Topology, job: Job, division: Division, scale: float = 1.0) 
     receivers: Counter[str] = Counter()
     aggregation, ingress, intake, adds, shared, out, into = (dict.fromkeys(home.values(), 0.0) for _ in range(7))
 
-    def comes(server: str) -> float:
-        return sum(topology.residual_bandwidth_mbps(u, server) for u in topology.graph.predecessors(server))
-
     for v in topology.switches:
         aggregation[home[v]] += topology.residual_aggregation_mbps(v)
     for root in job.parameter_servers:
-        ingress[home[root]] += comes(root) if root in job.both_roles else topology.residual_ingress_mbps(root)
+        ingress[home[root]] += (
+            topology.residual_rates_mbps[root][1] if root in job.both_roles else topology.residual_ingress_mbps(root)
+        )
         intake[home[root]] += topology.residual_intake_mbps(root)
     for server in dict.fromkeys((*job.parameter_servers, *topology.adding_servers)):
         adds[home[server]] += topology.residual_aggregation_mbps(server)
-        shared[home[server]] += comes(server)
+        shared[home[server]] += topology.residual_rates_mbps[server][1]
         receivers[home[server]] += server in job.workers
     for u, v in topology.links:
         if u in home and v in home and home[u] != home[v]:
