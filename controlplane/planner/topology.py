@@ -125,7 +125,7 @@ class Topology:
             out[u] += mbps
             into[v] += mbps
         self.residual_rates_mbps = {node: (out[node], into[node]) for node in self.nodes}
-        """What is left of the bandwidth of all links out of each node, and of all into it."""
+        """By node, the residual bandwidth in Mbit/s of all links out of it together, and of all links into it."""
 
     # --- nodes ---
 

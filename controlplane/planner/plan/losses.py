@@ -1,4 +1,4 @@
-"""What a plan is worth after a loss: of a link or switch (`losses`), or of a part of one link's capacity (`weakened`),
+"""Rates of a plan after a loss: of a link or switch (`losses`), or of a part of one link's capacity (`weakened`),
 because a cable of a trunk or a lane of an optic fails, or it was measured slower than it was declared.
 
 After the loss of a link or switch the trees that do not need it carry the whole model, each as much as it can: the
