@@ -1,15 +1,14 @@
 """Chooses the path of each chunk to the next agent: the direct edge, or a detour over idle links.
 
-Detours are the auxiliary paths of the NetStorm paper, section VI (`free_path`). A chunk that finds none waits until a
-chunk has left one of them.
+Detours are the auxiliary paths of the NetStorm paper, section VI. A chunk that finds none waits until a chunk has left
+one of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 from controlplane.planner.plan.task import Edge, Task
 
@@ -17,29 +16,6 @@ Send = Callable[[Edge, Callable[[], None]], None]
 """Sends a chunk along an edge, and calls its second argument exactly once: when the chunk has left, or when it is
 certain that it never will.
 """
-
-
-P = TypeVar("P")
-
-
-def free_path(
-    chunks_on: Mapping[P, int], direct: P, detours: Iterable[P], *, busy_bound: int, detour_length: int, lazy: bool
-) -> P | None:
-    """Return the path of a chunk by section VI-A of the NetStorm paper: the direct path while few chunks are on it,
-    else the first detour with room, else the direct path again.
-
-    Args:
-        chunks_on: number of chunks that have not left yet, of each path.
-        direct: the direct path.
-        detours: the detours, the preferred one first.
-        busy_bound: the direct path is taken while fewer chunks are on it (PRIMARY_BUSY_BOUND).
-        detour_length: a detour is taken while fewer chunks are on it (AUXILIARY_QUEUE_LENGTH).
-        lazy: return None where no path has room, instead of the direct path.
-    """
-    if chunks_on.get(direct, 0) < busy_bound:
-        return direct
-    found = next((path for path in detours if chunks_on.get(path, 0) < detour_length), None)
-    return direct if found is None and not lazy else found
 
 
 class PathSelector:
@@ -84,17 +60,25 @@ class PathSelector:
         if not waiting:
             return False
         task, edge, send_over = waiting[0]
-        detours = [d for d in task.detours if (d.sender, d.receiver) == (self._node, receiver)]
-        path = free_path(
-            self.chunks_on, edge, detours,
-            busy_bound=task.busy_bound, detour_length=task.detour_length, lazy=task.lazy,
-        )  # fmt: skip
+        path = self._free_path(task, edge)
         if path is None:
             return False
         waiting.popleft()
         self.chunks_on[path] += 1
         send_over(path, partial(self._left, path, receiver))
         return True
+
+    def _free_path(self, task: Task, edge: Edge) -> Edge | None:
+        """Return the path of a chunk by section VI-A of the NetStorm paper: the direct edge while few chunks are on it,
+        else the first detour with room, else the direct edge again, or None where the task is `lazy`.
+        """
+        if self.chunks_on[edge] < task.busy_bound:
+            return edge
+        for path in task.detours:
+            ends = (path.sender, path.receiver)
+            if ends == (self._node, edge.receiver) and self.chunks_on[path] < task.detour_length:
+                return path
+        return None if task.lazy else edge
 
     def _left(self, path: Edge, receiver: str) -> None:
         """Take note that a chunk has left this path, or never will, and send one that waits."""

@@ -177,10 +177,10 @@ def test_remaining_can_be_changed_and_zero_finishes() -> None:
     simulator = Simulator([10.0])
     ends: list[float] = []
     flow = simulator.send(10, [0], lambda: ends.append(simulator.now))
-    simulator.at(0.5, lambda: simulator.set_remaining(flow, 20))
+    simulator.at(0.5, lambda: simulator.set_remaining_many([flow], [20]))
     simulator.run(1.0)
     assert simulator.remaining(flow) == pytest.approx(15)
-    simulator.set_remaining(flow, 0)
+    simulator.set_remaining_many([flow], [0])
     simulator.run()
     assert ends == [1.0] and simulator.remaining(flow) == 0
 
@@ -259,7 +259,7 @@ def test_promised_flows_can_be_cancelled_changed_and_chained() -> None:
     c = simulator.groups(1, lambda _: ends.append(simulator.now))[0]
     gone, moved = simulator.send_many([9, 4], [0, 0], [b, b], after=[a, a])
     simulator.send_many([0, 1], [0, 0], [c, c], after=[b, b])
-    simulator.set_remaining(gone, 0)
+    simulator.set_remaining_many([gone], [0])
     simulator.set_path(moved, [1])
     simulator.set_priority(moved, 3)
     simulator.send_many([1], [0], [a])

@@ -233,14 +233,8 @@ class Simulator:
         """Return a flow's present rate in Mbit/s; 0 when it is finished or waiting."""
         return self._lib.fs_rate(self._sim, existing("flow", flow, self._n_flows))
 
-    def set_remaining(self, flow: int, size: float) -> None:
-        """Change the Mbit that an unfinished flow has still to send; 0 ends it (and counts as done for its group)."""
-        if not (size >= 0 and math.isfinite(size)):
-            raise SimulationError(f"a size must be finite and >= 0, got {size}")
-        self._lib.fs_set_remaining(self._sim, existing("flow", flow, self._n_flows), size)
-
     def set_remaining_many(self, flows: ArrayLike, sizes: ArrayLike) -> None:
-        """Do for each flow what `set_remaining` does, in their order."""
+        """Change the Mbit that unfinished flows have still to send; 0 ends a flow, and counts as done for its group."""
         ids, left = existing_many(flows, self._n_flows), reals_of(sizes)
         if len(ids) != len(left):
             raise SimulationError(f"{len(ids)} flows, but {len(left)} sizes")

@@ -534,9 +534,9 @@ double fs_rate(Sim *s, int flow) {
 }
 
 /* Changes what an unfinished flow still has to send; 0 finishes it. */
-int fs_set_remaining(Sim *s, int flow, double remaining) {
+static void set_remaining(Sim *s, int flow, double remaining) {
     Flow *f = &s->flows[flow];
-    if (!f->state) return 0;
+    if (!f->state) return;
     advance(s, f);
     f->remaining = remaining;
     if (remaining <= 0)
@@ -545,11 +545,10 @@ int fs_set_remaining(Sim *s, int flow, double remaining) {
         f->finish = s->now + remaining / f->rate;
         heap_put(s, flow);
     }
-    return s->failed ? -1 : 0;
 }
 
 void fs_set_remaining_many(Sim *s, int count, const int *flows, const double *remaining) {
-    for (int k = 0; k < count; k++) fs_set_remaining(s, flows[k], remaining[k]);
+    for (int k = 0; k < count; k++) set_remaining(s, flows[k], remaining[k]);
 }
 
 /* What each flow has yet to send; -1 for finished ones. */

@@ -41,7 +41,6 @@ def library() -> ctypes.CDLL:
         "fs_remaining_many": (None, [handle, number, numbers, reals]),
         "fs_set_group_many": (None, [handle, number, numbers, numbers]),
         "fs_rate": (real, [handle, number]),
-        "fs_set_remaining": (number, [handle, number, real]),
         "fs_set_remaining_many": (None, [handle, number, numbers, reals]),
         "fs_set_path": (number, [handle, number, number, numbers]),
         "fs_set_priority": (None, [handle, number, number]),
