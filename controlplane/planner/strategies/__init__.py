@@ -114,9 +114,7 @@ STRATEGIES = Registry(
         "fabric.inart": ("inart",),
         "fabric.strict": ("inart-strict",),
         "fabric.paper": ("inart-paper", "r-inart"),
-        "fabric.atp": ("atp", "atp-strict"),
-        "fabric.lbmm": ("lbmm",),
-        "fabric.equal": ("equal",),
+        "fabric.baselines": ("atp", "atp-strict", "lbmm", "equal"),
         "fabric.exact": ("exact",),
         "wan.apsp.strategy": (
             "apsp",

@@ -31,14 +31,12 @@ from controlplane.planner.strategies.common import (
     split_or_equal,
 )
 from controlplane.planner.strategies.deadline import OutOfTime, deadline, limited_time, part_of_time, without_deadline
-from controlplane.planner.strategies.fabric.atp import atp, atp_strict
+from controlplane.planner.strategies.fabric.baselines import atp, atp_strict, equal, lbmm
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.capacity import solve_capacity
 from controlplane.planner.strategies.fabric.column_generation import End, generate
-from controlplane.planner.strategies.fabric.equal import equal
 from controlplane.planner.strategies.fabric.equivalent import Lifting, Merged, merge_equivalent
 from controlplane.planner.strategies.fabric.folding import folded
-from controlplane.planner.strategies.fabric.lbmm import lbmm
 from controlplane.planner.strategies.fabric.leaders import leaders
 from controlplane.planner.strategies.fabric.limited_trees import (
     access_switches,
@@ -49,13 +47,11 @@ from controlplane.planner.strategies.fabric.limited_trees import (
     unlimited,
 )
 from controlplane.planner.strategies.fabric.master import Master, to_trees
-from controlplane.planner.strategies.fabric.strict import strict_in_time
 from controlplane.planner.topology import Topology, TopologyError
 
 TOLERANCE = 1e-6
 NEAR = 1e-3  # fraction of the smaller network's rate that copying its trees may cost
 SAME = 1e-9  # rates that differ by less than this fraction count as equal
-STRICT_WORKERS = 64  # most workers with which inart-strict is tried, too, as it takes long with more
 SMALL = 100  # workers times servers times switches up to which all baselines are candidates at once
 FEW_COPIES = 0.8  # fraction of the smaller network's rate below which quick plans are tried beside copies
 LIFTING_S = 5.0  # seconds for computing the copies' rates
@@ -306,8 +302,7 @@ def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | Non
                         return _best(job, [best, *_quick(network, job, seed, frozen_split, [])], seed)
                 return best
             if best.rate_mbps >= reached * (1 - NEAR):  # column generation would find the same again
-                others = baselines(network, job, seed, frozen_split) + strict(network, job, seed, frozen_split)
-                return _best(job, [*found, *others], seed)
+                return _best(job, [*found, *baselines(network, job, seed, frozen_split)], seed)
     if not found:
         direct()
     return with_columns(network, job, list(found), seed, frozen_split)
@@ -338,11 +333,9 @@ def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, froze
         if frozen_split is None:
             _searched[topology] = Searched(start[-1], proven)
     best = _best(job, start, seed)
-    if best.rate_mbps < enough and not deadline().passed():
-        best = _best(job, [best, *others()], seed)
     if best.rate_mbps >= enough or deadline().passed():
         return best
-    return _best(job, [best, *strict(network, job, seed, frozen_split)], seed)
+    return _best(job, [best, *others()], seed)
 
 
 def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
@@ -446,13 +439,6 @@ def _largest_first(plan: Plan) -> list[Tree]:
 def baselines(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:
     """Return the plans of the baselines that can run here."""
     return _possible((lbmm, atp, atp_strict, equal), network, job, seed, frozen_split)
-
-
-def strict(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:
-    """Return our plan with one tree per parameter server, in a list; none where it would take far too long."""
-    if len(job.workers) > STRICT_WORKERS:
-        return []
-    return _possible((strict_in_time,), network, job, seed, frozen_split)
 
 
 def _possible(

@@ -29,9 +29,7 @@ from controlplane.planner.plan.model import Plan, Tree
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import Infeasible, Split, finish
 from controlplane.planner.strategies.deadline import deadline
-from controlplane.planner.strategies.fabric.atp import atp, atp_strict
-from controlplane.planner.strategies.fabric.equal import equal
-from controlplane.planner.strategies.fabric.lbmm import lbmm
+from controlplane.planner.strategies.fabric.baselines import atp, atp_strict, equal, lbmm
 from controlplane.planner.strategies.fabric.master import Master, to_trees
 from controlplane.planner.strategies.fabric.strict import strict_in_time
 from controlplane.planner.strategies.fabric.worker_groups import ASSIGNED_WORKERS, Instance, packed_plans

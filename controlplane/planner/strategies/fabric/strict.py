@@ -15,9 +15,7 @@ from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.strategies.common import Infeasible, Split, prepare, split_or_equal
 from controlplane.planner.strategies.deadline import deadline, limited_time
-from controlplane.planner.strategies.fabric.atp import atp, atp_strict
-from controlplane.planner.strategies.fabric.equal import equal
-from controlplane.planner.strategies.fabric.lbmm import lbmm
+from controlplane.planner.strategies.fabric.baselines import atp, atp_strict, equal, lbmm
 from controlplane.planner.strategies.fabric.worker_groups import SLACK, Instance, packed_plans
 from controlplane.planner.topology import Topology, TopologyError
 

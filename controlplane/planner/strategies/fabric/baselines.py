@@ -1,7 +1,10 @@
-"""ATP: aggregation at each worker's top-of-rack switch, equal split (InArt paper, sections 2.1 and 5.1.2).
+"""The schemes that comparisons need beside ours, each with one tree per parameter server and an equal split.
 
-`atp-strict` aggregates everything there. `atp` is best effort, as ATP works: flows that exceed the switch's capacity go
-to the parameter server directly.
+- `lbmm`: load-balancing min-min routing without in-network aggregation (InArt paper, section 5.1.2);
+- `equal`: all workers aggregated at the best single switch;
+- `atp-strict` and `atp`: aggregation at each worker's top-of-rack switch (InArt paper, sections 2.1 and 5.1.2).
+  `atp-strict` aggregates everything there. `atp` is best effort, as ATP works: flows that exceed the switch's capacity
+  go to the parameter server directly.
 """
 
 from __future__ import annotations
@@ -15,8 +18,47 @@ import numpy as np
 
 from controlplane.planner.job import Job
 from controlplane.planner.plan.model import Plan
-from controlplane.planner.strategies.common import Choice, Split, plan_choices, prepare, split_or_equal
+from controlplane.planner.strategies.common import Choice, Infeasible, Split, plan_choices, prepare, split_or_equal
 from controlplane.planner.topology import Topology
+
+
+def lbmm(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
+    """Return the plan with one star per parameter server, equal split, in which each flow takes the path on which it
+    raises the link load least.
+    """
+    network = prepare(topology, job)
+    split = split_or_equal(job, frozen_split)
+    choices = [Choice(root, split[root], (root,) * len(job.workers)) for root in job.parameter_servers]
+    return plan_choices(topology, job, "lbmm", choices, seed, network=network)
+
+
+def equal(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
+    """Return the plan in which root after root takes the switch that leaves the highest rate; of equals, the nearest to
+    its workers and itself.
+    """
+    network = prepare(topology, job)
+    split = split_or_equal(job, frozen_split)
+    index = network.index
+    loads = dict.fromkeys(topology.switches, 0.0)
+    choices = []
+    for root in job.parameter_servers:
+        onwards = network.distances_to(index[root])
+        best: tuple[float, int, str] | None = None
+        for v in topology.switches:
+            to = network.distances_to(index[v])
+            distances = [to[index[w]] for w in job.workers]
+            if min(distances) < 0 or onwards[index[v]] < 0:
+                continue
+            capacity = topology.residual_aggregation_mbps(v)
+            load = loads[v] + split[root] * len(job.workers)
+            rate = 0.0 if capacity == 0 else (math.inf if load == 0 else capacity / load)
+            candidate = (-rate, sum(distances) + onwards[index[v]], v)
+            best = candidate if best is None or candidate < best else best
+        if best is None:
+            raise Infeasible(f"equal: no switch is reached by all workers and reaches parameter server {root}")
+        loads[best[2]] += split[root] * len(job.workers)
+        choices.append(Choice(root, split[root], (best[2],) * len(job.workers)))
+    return plan_choices(topology, job, "equal", choices, seed, network=network)
 
 
 def atp_strict(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
@@ -69,8 +111,10 @@ class _Flows:
     """Choice of the workers' flows that are added at their racks' switches.
 
     Attributes:
+        members: Workers by switch.
         capacity: By switch, the Mbit/s that it adds.
         ingress: By root with a part of the model, its ingress in Mbit/s.
+        split: The part of each root.
     """
 
     members: Mapping[str, int]
