@@ -40,8 +40,10 @@ class Lane:
         return self._queue.submit(tensor, op)
 
     def submit_later(self, ready: Callable[[], Any], op: Collective, elements: int, item_bytes: int) -> Work:
-        """Submit the tensor that `ready()` will return; `ready` may wait. If it raises an exception, the Work ends with
-        that, and so do those that wait behind it.
+        """Submit the tensor that `ready()` will return; `ready` may wait. Raise the errors of the agent's method.
+
+        If `ready` raises an exception, the Work ends with that, and so do those that wait behind it. Later ones are
+        refused, until the process joins the job's next epoch: the other workers are one operation ahead.
         """
         work = Work(elements, elements * item_bytes)
         with self._queue.lock:
@@ -87,7 +89,10 @@ class Lane:
                 tensor = ready()
             except Exception as error:
                 failure = error if isinstance(error, AllReduceError) else AllReduceError(str(error) or repr(error))
-                for work in self._queue.take_waiting(place):
+                with self._queue.lock:
+                    waiting = self._queue.take_waiting(place)
+                    self._queue.close(f"an operation of this process could not begin before this one ({failure})")
+                for work in waiting:
                     work.finish(failure)
             else:
                 self._queue.fill(place, tensor, op)

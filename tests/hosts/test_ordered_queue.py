@@ -256,7 +256,7 @@ def test_tensors_that_are_ready_later_keep_their_place(late: list[bool]) -> None
     assert lane.stuck_seconds() == 0
 
 
-def test_a_tensor_that_never_gets_ready_ends_what_waits_for_it() -> None:
+def test_a_tensor_that_never_gets_ready_ends_what_waits_for_it_and_what_comes() -> None:
     starts, release = Starts(), threading.Event()
     lane = lane_of_tensors(starts)
 
@@ -270,7 +270,11 @@ def test_a_tensor_that_never_gets_ready_ends_what_waits_for_it() -> None:
     for work in works:
         assert isinstance(work.exception(), AllReduceError)
         assert "illegal memory access" in str(work.exception())
-    assert not starts.works, "the others would add it to another operation"
+    with pytest.raises(AbortedError, match=r"could not begin before this one.*illegal memory access"):
+        lane.submit(torch.ones(1), SUM)
+    with pytest.raises(AbortedError, match="could not begin before this one"):
+        lane.submit_later(lambda: torch.ones(1), SUM, 1, 4)
+    assert not starts.works, "the other workers would add one to another operation of theirs"
 
 
 # -- a node's trainers -------------------------------------------------------------------------------------------------
