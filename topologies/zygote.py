@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -91,6 +92,7 @@ class HostProcess:
         self._pid: int | None = None
         # Process ids are used again, within seconds on a busy machine; a descriptor always means the same process.
         self._descriptor: int | None = None
+        self._learning = threading.Lock()  # one thread may wait for messages while another one sends a signal
         self._ended = False
 
     @property
@@ -150,9 +152,10 @@ class HostProcess:
                 self._channel.receive(timeout)
 
     def _learn_pid(self, timeout: float) -> None:
-        if self._descriptor is None:
-            self._descriptor, self._pid = self._answer(timeout, self._channel.receive_process)
-            weakref.finalize(self, os.close, self._descriptor)
+        with self._learning:
+            if self._descriptor is None:
+                self._descriptor, self._pid = self._answer(timeout, self._channel.receive_process)
+                weakref.finalize(self, os.close, self._descriptor)
 
     def _next(self, timeout: float) -> Any:
         return self._answer(timeout, self._channel.receive)

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 import zlib
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -64,15 +65,15 @@ class _Site:
             log=lambda line: print(f"{time.monotonic():.2f} {line}", flush=True),
         )  # fmt: skip
         assert group is not None
-        data, round_ = self._agree(group, np.zeros(4 * about["values"], np.uint8), 0)
-        while not self.leaving.is_set():
-            done = self._round(group, data, round_)
-            if done is None:
-                data, round_ = self._agree(group, data, round_)
-                continue
-            data, round_ = done
-            self.leaving.wait(about["pause"])
-        group.close()
+        with closing(group):
+            data, round_ = self._agree(group, np.zeros(4 * about["values"], np.uint8), 0)
+            while not self.leaving.is_set():
+                done = self._round(group, data, round_)
+                if done is None:
+                    data, round_ = self._agree(group, data, round_)
+                    continue
+                data, round_ = done
+                self.leaving.wait(about["pause"])
 
     def _agree(self, group: SiteGroup, data: np.ndarray, round_: int) -> tuple[np.ndarray, int]:
         began = time.monotonic()

@@ -360,6 +360,7 @@ class Agent:
             self.tasks.abort_all(reason)
             self.submissions.fail_all(self._refusal)
             self.site.fail_all(self._refusal)
+            self.membership.end()  # or others would wait for values that this agent cannot submit
 
     def _begun(self, execution: Execution | None) -> None:
         if execution is not None:

@@ -57,6 +57,7 @@ class Membership:
     Attributes:
         heard: when a coordinator at one of the addresses said something last, in seconds of the loop's clock.
         term: the highest term of a coordinator that has acted (quorum.py).
+        ended: whether this agent joins no coordinator any more.
         acting: whether the connected coordinator acts.
         offset: the difference between the coordinator's clock and this agent's.
     """
@@ -80,6 +81,7 @@ class Membership:
         self._writer: asyncio.StreamWriter | None = None
         self._logged: set[str] = set()  # failures since a coordinator answered last, as each is logged once
         self.term = 0
+        self.ended = False
         self.acting = False
         self.offset = ClockOffset()
 
@@ -104,7 +106,7 @@ class Membership:
             self._writer.write(json.dumps(message).encode() + b"\n")
 
     async def run(self) -> None:
-        """Join one coordinator after the other, again and again."""
+        """Join one coordinator after the other, again and again, until the membership is ended."""
         for found in self._in_turn():
             address = found.address
             try:
@@ -117,6 +119,8 @@ class Membership:
                     self._log(line)
             self.close()
             self._on_disconnected()
+            if self.ended:
+                return
             await asyncio.sleep(REJOIN_SECONDS * random.uniform(0.5, 1.5))  # not all agents at once
 
     def _in_turn(self) -> Iterator[Substitute]:
@@ -126,6 +130,11 @@ class Membership:
             deputy = self._deputy()
             if deputy is not None:
                 yield deputy
+
+    def end(self) -> None:
+        """End the connection, and join no coordinator any more."""
+        self.ended = True
+        self.close()
 
     def close(self) -> None:
         """End the connection to the coordinator."""

@@ -20,6 +20,7 @@ from controlplane.planner.strategies.wan.policy import FollowPlan, Measured, Pol
 from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
 from overlay import Agent, Coordinator, OverlayError, PeerLost
+from overlay.core.errors import NameTaken
 from overlay.core.message import Header, Kind
 from overlay.core.tcp import Connections
 from overlay.net.inbound import Inbound
@@ -190,6 +191,23 @@ def test_an_agent_without_a_part_is_refused():
         with pytest.raises(OverlayError, match="x has no part in this job"):
             stranger.wait_joined()
         stranger.close()
+
+
+def test_a_second_agent_of_a_name_is_refused_and_never_joins():
+    """Else it would be there when the first one has gone, and others would wait for its values."""
+    with running(Drawn(("a", "b"), 1)) as (coordinator, agents):
+        second = Agent(coordinator.address, "b", listen=("127.0.0.1", 0))
+        with pytest.raises(NameTaken, match="b is there already"):
+            second.wait_joined()
+        until(lambda: second.membership.ended)
+        agents["b"].close()
+        until(lambda: "b" not in coordinator.members)
+        agents["b"] = Agent(coordinator.address, "b", listen=("127.0.0.1", 0))
+        agents["b"].wait_joined()
+        synchronise(agents, 100, 0)
+        with pytest.raises(NameTaken):
+            second.synchronise_async(np.ones(3, np.float32)).result(SECONDS)
+        second.close()
 
 
 def test_an_agent_that_rejoins_before_it_was_missed_is_accepted():
