@@ -20,11 +20,16 @@ def parser(name: str, description: str | None) -> argparse.ArgumentParser:
     )
 
 
+def servers(text: str) -> int | None:
+    """Return a number of parameter servers, None for ON_WORKERS. Raise ValueError for another text."""
+    return None if text == ON_WORKERS else int(text)
+
+
 def add_servers(made: argparse.ArgumentParser, default: int) -> None:
     """Add `--ps`, the number of parameter servers, which is None where every worker's host is one ("workers")."""
     made.add_argument(
         "--ps",
-        type=lambda text: None if text == ON_WORKERS else int(text),
+        type=servers,
         default=default,
         metavar="S",
         help=f'parameter servers; "{ON_WORKERS}": one on every worker\'s host (%(default)s)',

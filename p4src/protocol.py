@@ -238,7 +238,7 @@ Agents with another version are refused when they join. Switches do not depend o
 whose digest is that of the compiled programs.
 """
 CHECK_WORDS = 1
-"""Values of each packet that are not data: the last one is its check word (tests/model/checkword.py)."""
+"""Values of each packet that are not data: the last one is its check word (worker_agent/native/check.h)."""
 
 
 class Verdict(IntEnum):

@@ -79,10 +79,11 @@ LONG = (
 )  # fmt: skip
 
 
-FORKS = ("hook/", "overlay/test_sites", "overlay/test_training.py", "overlay/test_fig3.py",
-         "evaluation/test_training_sums.py")  # fmt: skip
-"""Files whose processes are forked from a server that has imported PyTorch (support/forked.py). Each process of pytest
-has a server of its own, which takes 6 s of CPU to start: few of them run these files (parallel.py)."""
+FORKS = ("hook/", "overlay/test_sites.py", "overlay/test_sites_fallback.py", "overlay/test_sites_optimisers.py",
+         "overlay/test_training.py", "overlay/test_fig3.py", "evaluation/test_training_sums.py")  # fmt: skip
+"""Files whose processes are forked from a server that has imported PyTorch (support/forked.py,
+evaluation/crew/fig3.py). Each process of pytest has a server of its own, which takes 6 s of CPU to start: few of them
+run these files (parallel.py)."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

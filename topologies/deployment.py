@@ -10,7 +10,7 @@ from controlplane.service.network import Network, Settings
 from controlplane.service.roster import Roster
 from controlplane.service.serving import Serving
 from controlplane.targets import fabric
-from controlplane.targets.registry import artifact, target
+from controlplane.targets.registry import kind_to_connect
 from controlplane.targets.switches_file import connect_targets
 from topologies.emulation import Emulation
 
@@ -28,8 +28,7 @@ class Fabric:
         """Connect to every switch. Raise FabricError where that fails."""
         self.emulation = emulation
         self.log = log
-        bmv2 = target("bmv2")
-        self.kind = bmv2.to_connect(artifact(bmv2, None))
+        self.kind = kind_to_connect("bmv2")
         self.epochs = EpochStore(emulation.directory / "epoch")
         self.labels = self.epochs.labels()
         addresses = list(emulation.switch_addresses.values())

@@ -77,9 +77,8 @@ def allreduce(
         while (order := channel.receive()) is not None:
             chosen = order.get("seed", seed)
             values = gradient(chosen, index, order["size"])
-            agent.wait_ready(
-                PROGRESS_SECONDS
-            )  # the job may have stopped since the last one, and begin anew at this moment
+            # The job may have stopped since the last one, and begin anew at this moment.
+            agent.wait_ready(PROGRESS_SECONDS)
             before, stats = sent_bytes(interface), agent.stats()
             time.sleep(max(0.0, order.get("at", 0.0) - time.monotonic()))
             work = agent.allreduce_async(values, op="sum")

@@ -438,6 +438,23 @@ def run_topology(arguments: argparse.Namespace) -> None:
     _print(arguments, reply, format_reload(reply, dry_run=arguments.dry_run))
 
 
+def change_lines(changes: Sequence[pb.EntryChange]) -> list[str]:
+    """Return a line for each entry, under a line that counts them."""
+    if not changes:
+        return ["no entry on any switch would change"]
+    off = sum(one.operation == "delete" for one in changes)
+    switches = len({one.switch for one in changes})
+    lines = [f"entries: {len(changes) - off} written, {off} taken off, on {switches} switches"]
+    return lines + [f"  {one.switch}: {one.operation} {one.entry}" for one in changes]
+
+
+def format_reload(reply: pb.ReloadReply, *, dry_run: bool) -> str:
+    """Return the answer to `topology reload` as the command prints it."""
+    if not dry_run:
+        return f"{reply.summary}; {reply.entries} changes on the switches"
+    return "\n".join([reply.summary, *change_lines(reply.changes), "nothing was changed (--dry-run)"])
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "replan": run_replan,
     "job": run_job,
@@ -466,20 +483,3 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
-
-
-def change_lines(changes: Sequence[pb.EntryChange]) -> list[str]:
-    """Return a line for each entry, under a line that counts them."""
-    if not changes:
-        return ["no entry on any switch would change"]
-    off = sum(one.operation == "delete" for one in changes)
-    switches = len({one.switch for one in changes})
-    lines = [f"entries: {len(changes) - off} written, {off} taken off, on {switches} switches"]
-    return lines + [f"  {one.switch}: {one.operation} {one.entry}" for one in changes]
-
-
-def format_reload(reply: pb.ReloadReply, *, dry_run: bool) -> str:
-    """Return the answer to `topology reload` as the command prints it."""
-    if not dry_run:
-        return f"{reply.summary}; {reply.entries} changes on the switches"
-    return "\n".join([reply.summary, *change_lines(reply.changes), "nothing was changed (--dry-run)"])

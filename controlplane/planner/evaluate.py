@@ -118,7 +118,7 @@ def bound(topology: Topology, job: Job) -> float:
     counted, roots = topology.results_on_links, job.parameter_servers
     ingress = sum(topology.residual_ingress_mbps(s) for s in roots)
     aggregation = sum(topology.residual_aggregation_mbps(v) for v in (*topology.switches, *topology.adding_servers))
-    rates = {node: topology.residual_rates_mbps[node] for node in (*job.workers, *roots)}
+    rates = topology.residual_rates_mbps
     limits = [ingress]
     if counted or not both:
         taken = sum(rates[s][1] if s in job.both_roles else topology.residual_ingress_mbps(s) for s in roots)

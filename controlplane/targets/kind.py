@@ -22,8 +22,8 @@ from p4src.artifacts import Artifact
 
 
 class Kind(ABC):
-    """One kind of switch, with the compiled program. The class has what the command lines need before switches are
-    reached."""
+    """A kind of switch with its compiled program. The attributes of the class are for command lines, which need them
+    before they connect to any switch."""
 
     name: str
     help: str

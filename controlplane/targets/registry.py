@@ -45,6 +45,13 @@ def artifact(of: type[Kind], name: str | None) -> Artifact:
     return loaded
 
 
+def kind_to_connect(name: str) -> Kind:
+    """Return a target's kind with its default program, for switches that will be connected to. Raise ArtifactError or
+    SdeMissing where it cannot be had."""
+    of = target(name)
+    return of.to_connect(artifact(of, None))
+
+
 def open_artifact(name: str) -> Artifact:
     """Return the compiled program with a name like "v1model-256" (program-values), or the one in a folder. Raise
     ArtifactError where there is none."""

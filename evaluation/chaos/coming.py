@@ -8,15 +8,15 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import count
 
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, ask, fetch_status
 from controlplane.planner.job import Job
 from controlplane.targets.base import TargetError
-from controlplane.targets.registry import artifact, target
-from controlplane.targets.switches_file import connect_targets
 from evaluation.chaos.controller import ControllerProcess, eventually
 from evaluation.chaos.jobs import JobRun, Place
+from topologies.deployment import Fabric
 from topologies.emulation import Emulation
 from topologies.network import EmulationError
 
@@ -27,7 +27,6 @@ LIFE_SECONDS = 30.0
 OPERATOR_SECONDS = 300.0
 REFUSED_PAUSE = 2.0
 SETTLE_SECONDS = 60.0
-CONNECT_SECONDS = 30.0
 
 
 class Coming:
@@ -38,7 +37,7 @@ class Coming:
     def __init__(self, place: Place, controller: ControllerProcess, at_once: int, seed: int) -> None:
         self._place, self._controller, self._seed = place, controller, seed
         self._findings = place.findings
-        self._came = 0
+        self._numbers = count(1)
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._lives, daemon=True) for _ in range(at_once)]
         self._runs: list[JobRun] = []
@@ -61,9 +60,7 @@ class Coming:
 
     def _lives(self) -> None:
         while not self._over.is_set():
-            with self._findings.lock:
-                self._came += 1
-                number = self._came
+            number = next(self._numbers)
             drawn = random.Random(f"{self._seed} coming {number}")
             servers = self._place.emulation.topology.servers
             workers = drawn.randint(2, min(5, len(servers) - 2))
@@ -152,42 +149,38 @@ def left_over(emulation: Emulation, controller: ControllerProcess, jobs: Iterabl
         left += run.still_running()
         remove(controller.address, run.job.name)
 
-    def clean() -> bool:
-        with suppress(ControllerError, OSError):
-            status = fetch_status(controller.address, timeout=5.0)
-            return not status.jobs and all(
-                switch.state == "connected" and not switch.labels and not switch.groups for switch in status.switches
-            )
-        return False
+    eventually(lambda: not _kept(controller), SETTLE_SECONDS)
+    left += _kept(controller)
+    controller.close()
+    return left + _on_switches(emulation)
 
-    eventually(clean, SETTLE_SECONDS)
+
+def _kept(controller: ControllerProcess) -> list[str]:
+    """Return in words what the controller still has."""
     try:
         status = fetch_status(controller.address, timeout=5.0)
     except (ControllerError, OSError) as error:
-        return [*left, f"the controller does not say what is left: {error}"]
-    left += [f"job {job.name}" for job in status.jobs]
+        return [f"the controller does not say what is left: {error}"]
+    left = [f"job {job.name}" for job in status.jobs]
     for switch in status.switches:
         if switch.state != "connected":
             left.append(f"{switch.name} is {switch.state}: {switch.problem}")
         elif switch.labels or switch.groups:
             left.append(f"the controller keeps {switch.labels} entries and {switch.groups} groups of {switch.name}")
-    controller.close()
-    return left + _on_switches(emulation)
+    return left
 
 
 def _on_switches(emulation: Emulation) -> list[str]:
-    bmv2 = target("bmv2")
-    kind = bmv2.to_connect(artifact(bmv2, None))
     left = []
-    for one in connect_targets(list(emulation.switch_addresses.values()), kind, CONNECT_SECONDS, lambda line: None):
-        try:
-            rules = one.read()
-        except TargetError as error:
-            left.append(str(error))
-        else:
+    with Fabric(emulation) as fabric:
+        for one in fabric.targets:
+            try:
+                rules = one.read()
+            except TargetError as error:
+                left.append(str(error))
+                continue
             if rules.labels or rules.groups:
                 left.append(f"{one.name} has {len(rules.labels)} entries and {len(rules.groups)} groups")
             if not rules.routes:
                 left.append(f"{one.name} has no IPv4 routes")
-        one.close()
     return left

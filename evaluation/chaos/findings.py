@@ -17,7 +17,6 @@ AFTER_SECONDS = 6.0
 QUIET = "nothing"
 SHOWN = 20
 """Most findings of a kind in the table; the JSON has all."""
-TOTALS = ("sums", "wrong", "flagged", "failed")
 WORDS = {"sums": "sums checked on every worker", "wrong": "**wrong**", "flagged": "refused and repeated",
          "failed": "failed for good"}  # fmt: skip
 
@@ -239,14 +238,14 @@ def compared(reports: Sequence[Mapping[str, Any]]) -> str:
     """
     lines = ["| | " + " | ".join(report["title"] for report in reports) + " |", "|---|" + "---:|" * len(reports)]
     lines.append("| minutes | " + " | ".join(f"{report['seconds'] / 60:.1f}" for report in reports) + " |")
-    for total in TOTALS:
-        lines.append(f"| {WORDS[total]} | " + " | ".join(f"{report[total]:,}" for report in reports) + " |")
+    for total, words in WORDS.items():
+        lines.append(f"| {words} | " + " | ".join(f"{report[total]:,}" for report in reports) + " |")
     lines.append("| events | " + " | ".join(str(len(report["events"])) for report in reports) + " |")
     for kind in KINDS:
         cells = [_cell(report["kinds"].get(kind)) for report in reports]
         if any(cells):
             lines.append(f"| `{kind}` | " + " | ".join(cells) + " |")
-    quiet = [report["longest_outage_seconds"].get("nothing") for report in reports]
+    quiet = [report["longest_outage_seconds"].get(QUIET) for report in reports]
     lines.append("| undisturbed | " + " | ".join("" if each is None else f"{each:.1f}" for each in quiet) + " |")
     return "\n".join(lines)
 

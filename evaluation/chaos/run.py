@@ -94,8 +94,8 @@ def run(settings: Settings, say: Say) -> Findings:
 
 def _jobs(settings: Settings, place: Place, controller: ControllerProcess, stack: ExitStack) -> list[JobRun]:
     runs = []
+    share = len(settings.jobs) + settings.coming > 1
     for job in settings.jobs:
-        share = len(settings.jobs) + settings.coming > 1
         request = pb.AddJobRequest(
             job=json.dumps(job.to_json()), strategy=settings.strategy, seed=settings.seed, share=share
         )

@@ -96,10 +96,10 @@ class Ranks:
         self._what = what
         self._processes: list[subprocess.Popen[str]] = []
         try:
-            for command in commands:
+            for words in commands:
                 self._processes.append(
                     subprocess.Popen(
-                        command,
+                        words,
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         text=True,

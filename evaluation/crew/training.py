@@ -209,7 +209,7 @@ class Training:
         owners, sizes = self._blocks(task)
         reduced = self.sim.groups(len(owners), None)  # for each block, the flows to the worker that adds it
         if self.setup.blocking:
-            self._multicast(task, members, groups, reduced)
+            self._multicast(task.number, members, groups, (owners, sizes), reduced)
             self.sim.send_many(
                 np.tile(sizes, len(members)),
                 (np.array(members)[:, None] * self.n + owners).ravel(),
@@ -219,7 +219,7 @@ class Training:
             return
         for group in reduced:
             self.sim.hold(group)
-        self._multicast(task, members, groups, reduced)
+        self._multicast(task.number, members, groups, (owners, sizes), reduced)
         self._adjust(members, owners, sizes, reduced)
         for group in reduced:
             self.sim.release(group)
@@ -234,14 +234,21 @@ class Training:
             trees = [(owner, sum(size for each, size in trees if each == owner)) for owner in owners]
         return np.array([owner for owner, _ in trees], dtype=np.int64), np.array([size for _, size in trees])
 
-    def _multicast(self, task: Task, members: list[int], groups: Sequence[int], reduced: Sequence[int]) -> None:
-        """Order the multicasts of all blocks; each begins when its scatter flows (`reduced`) are done."""
-        owners, sizes = self._blocks(task)
+    def _multicast(
+        self,
+        number: int,
+        members: list[int],
+        groups: Sequence[int],
+        blocks: tuple[NDArray[np.int64], NDArray[np.float64]],
+        reduced: Sequence[int],
+    ) -> None:
+        """Order the multicasts of all blocks of a task; each begins when its scatter flows (`reduced`) are done."""
+        owners, sizes = blocks
         self.sim.send_many(
             np.repeat(sizes, len(members)),
             (owners[:, None] * self.n + np.array(members)).ravel(),
             np.tile(groups, len(owners)),
-            priority=self.setup.priority(task.number, True),
+            priority=self.setup.priority(number, True),
             after=np.repeat(reduced, len(members)),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from controlplane.targets.base import SwitchAddress
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.artifacts import find
+from topologies.load import process_seconds
 from topologies.softswitch import launched
 
 DEVICE = 1
@@ -24,16 +24,14 @@ START_SECONDS = 60.0
 class Switch:
     """A switch whose port i + 1 is interfaces[i] in a network namespace. Fill its tables with install()."""
 
-    def __init__(
-        self, namespace: str, interfaces: Sequence[str], values_per_packet: int, seed: int = 1, threads: int = 1
-    ) -> None:
+    def __init__(self, namespace: str, interfaces: Sequence[str], values_per_packet: int, threads: int = 1) -> None:
         self.ports = len(interfaces)
         self._folder = tempfile.TemporaryDirectory(prefix="inart-switch-")
         folder = Path(self._folder.name)
         artifact = find("v1model", values_per_packet)
         self.control = folder / "control"
         words = [str(artifact.program), "--p4info", str(artifact.p4info), "--device-id", str(DEVICE)]
-        words += ["--seed", str(seed), "--threads", str(threads)]
+        words += ["--seed", "1", "--threads", str(threads)]
         words += ["--control", str(self.control), "--grpc-server-addr", f"unix:{folder}/p4runtime"]
         for port, interface in enumerate(interfaces, 1):
             words += ["-i", f"{port}@{interface}"]
@@ -53,8 +51,7 @@ class Switch:
 
     def cpu_seconds(self) -> float:
         """Return the process's CPU time so far."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return process_seconds(self._process.pid)
 
     def close(self) -> None:
         """End the process; may be called again."""

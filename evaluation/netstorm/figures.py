@@ -117,12 +117,12 @@ def fig14(trials: int) -> list[Row]:
     They are also given as in Theorem 1, with a root's model in one piece.
     """
     settings = []
-    for hops, chunk in (
+    for hops, base in (
         ("chunks", Setup()),
         ("stored", Setup(chunk_values=round(ALEXNET_PARAMETERS * MILLION), probe_chunks=1)),
     ):
         setups = {
-            name: replace(chunk, topology=name, roots=1, aware=name in ("MST", "FAPT"), auxiliary=False)
+            name: replace(base, topology=name, roots=1, aware=name in ("MST", "FAPT"), auxiliary=False)
             for name in ("STAR", "BKT", "MST", "FAPT")
         }
         settings += [Setting({"hops": hops, "topology": k}, setup, setups["STAR"]) for k, setup in setups.items()]

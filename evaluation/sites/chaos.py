@@ -80,7 +80,6 @@ class Seen:
     """
 
     timeout: float
-    grace: float = GRACE_SECONDS
     rounds: Counter[str] = field(default_factory=Counter)
     alone: int = 0
     furthest: int = 0
@@ -113,7 +112,7 @@ class Seen:
 
     def _waited(self, name: str, seconds: float) -> None:
         self.longest = max(self.longest, seconds)
-        if seconds > self.timeout + self.grace:
+        if seconds > self.timeout + GRACE_SECONDS:
             self.wrong.append(f"{name} waited for {seconds:.1f} s, and its timeout is {self.timeout:g} s")
 
     def _round(self, name: str, message: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 from evaluation.softswitch.client import Client
 from evaluation.softswitch.workloads import Workload
 from softswitch import Fabric, Program
+from topologies.load import process_seconds
 
 BMV2 = "simple_switch_grpc"
 BATCH = 500  # entries in a request
@@ -37,12 +38,6 @@ class Switch(Protocol):
 def threads_of(pid: int | str) -> list[int]:
     """Return the thread ids of a process."""
     return [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
-
-
-def process_seconds(pid: int | str) -> float:
-    """Return the CPU seconds of a process: of all its threads, including those that have ended."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int | str) -> int:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from evaluation.softswitch.bench import Bench
 from evaluation.softswitch.figures import Row
-from evaluation.softswitch.switches import process_seconds
 from evaluation.softswitch.workloads import Row as Entry
 from evaluation.softswitch.workloads import forwarding
 from softswitch import Fabric, Match, Program
+from topologies.load import process_seconds
 
 REPEAT = 3
 RECEIVER = """

@@ -14,7 +14,7 @@ from controlplane.planner.topology import Topology
 from controlplane.service.room import first_label, found, last_label, union
 from controlplane.service.switches import Switches
 from controlplane.targets.base import SwitchAddress, SwitchTarget, empty
-from controlplane.targets.registry import artifact, target
+from controlplane.targets.registry import kind_to_connect
 from controlplane.targets.switches_file import connect_targets
 from overlay.net.multicast import Carrier
 
@@ -147,8 +147,7 @@ def p4runtime(
     """Return the replication by switches that speak P4Runtime; the coordinator becomes their primary controller. Raise
     ArtifactError.
     """
-    bmv2 = target("bmv2")
-    kind = bmv2.to_connect(artifact(bmv2, None))
+    kind = kind_to_connect("bmv2")
 
     def connect() -> list[SwitchTarget]:
         return connect_targets(switches, kind, CONNECT_SECONDS, log)

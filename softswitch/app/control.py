@@ -46,6 +46,7 @@ METHODS: dict[str, Callable[..., object]] = {
     "flip": Switches.flip,
     "crc": Switches.set_crc,
 }
+"""The method of each command, but for `trace`, which answers line by line (`_Handler`)."""
 RANGES: dict[str, tuple[float, float]] = {
     "down_s": (0, 600),
     "count": (1, 10_000),
@@ -55,6 +56,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "in_port": (0, MAX_PORT),
     "out_port": (0, MAX_PORT),
 }
+"""The lowest and the highest value of each argument that has limits."""
 
 _log = logging.getLogger(__name__)
 
@@ -202,9 +204,10 @@ def _check(command: str, arguments: dict[str, Any]) -> None:
             raise ControlError(f"unknown argument {name!r}; there are {', '.join(known)}")
         if not isinstance(value, known[name]) or isinstance(value, bool):
             raise ControlError(f"{name!r} has the wrong type")
-        low, high = RANGES.get(name, (None, None))
-        if low is not None and not low <= value <= high:
-            raise ControlError(f"{name} must be in {low:g}..{high:g}")
+        if name in RANGES:
+            low, high = RANGES[name]
+            if not low <= value <= high:
+                raise ControlError(f"{name} must be in {low}..{high}")
 
 
 def _remove_stale(path: str) -> None:

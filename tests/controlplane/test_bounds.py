@@ -80,5 +80,5 @@ def test_the_racks_bound_of_a_thousand_parameter_servers():
     network = parse_topology("fattree:k=16")
     parts = separated(network, parse_job("workers=1000,ps=workers,seed=1", network))
     scale = bound(network, parts.whole)
-    hosts, *_ = divisions(parts.topology)
-    assert 0.99 * scale <= parts_bound(parts.topology, parts.job, scale, hosts).mbps <= scale
+    racks, *_ = divisions(parts.topology)
+    assert 0.99 * scale <= parts_bound(parts.topology, parts.job, scale, racks).mbps <= scale

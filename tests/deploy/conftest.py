@@ -68,7 +68,7 @@ def target(switch, program) -> Iterator[P4RuntimeTarget]:
 
 @pytest.fixture
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryNetwork]:
-    """A network in memory: the module's NETWORK, or two racks."""
+    """Yield a network in memory, of the module's NETWORK or of two racks."""
     made = MemoryNetwork(tmp_path, getattr(request.module, "NETWORK", RACKS))
     yield made
     made.close()

@@ -19,12 +19,10 @@ class Faults:
     """The faults that a test injects. fail_updates: numbers of the updates (counted from the start of the server) that
     are refused with RESOURCE_EXHAUSTED, as bmv2 does: the others of the batch are applied. fail_writes: numbers of
     Writes that fail as a whole after they were applied, as when the answer is lost. hang_seconds: how long each Write
-    takes. capacity: how many entities it holds; an INSERT of more is refused likewise. answer: requests for the program
-    wait for this event; `asked` is set then.
+    takes. answer: requests for the program wait for this event; `asked` is set then.
     """
 
     fail_updates: set[int] = field(default_factory=set)
-    capacity: int | None = None
     fail_writes: set[int] = field(default_factory=set)
     hang_seconds: float = 0.0
     forget_updates: set[int] = field(default_factory=set)
@@ -149,8 +147,6 @@ class FakeSwitch(p4runtime_pb2_grpc.P4RuntimeServicer):
         key = _key(update.entity)
         there = key in self.entities
         if update.type == p4runtime_pb2.Update.INSERT:
-            if self.faults.capacity is not None and len(self.entities) >= self.faults.capacity:
-                return p4runtime_pb2.Error(canonical_code=code_pb2.RESOURCE_EXHAUSTED, message="table full")
             if there:
                 return p4runtime_pb2.Error(canonical_code=code_pb2.ALREADY_EXISTS, message="entry exists")
         elif not there:

@@ -91,8 +91,7 @@ class Rig:
 
     def snapshot(self) -> dict[str, tuple[set[Any], ...]]:
         """Return what each switch holds, in no order."""
-        held = {name: switch.rules for name, switch in self.switches.items()}
-        return {name: (set(rules.labels), set(rules.groups), set(rules.routes)) for name, rules in held.items()}
+        return {name: switch.snapshot() for name, switch in self.switches.items()}
 
 
 @pytest.fixture

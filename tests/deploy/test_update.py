@@ -82,7 +82,7 @@ class Rig:
 
     def snapshots(self) -> list[tuple[set[Any], ...]]:
         """Return what each switch holds, in no order."""
-        return [(set(held.labels), set(held.groups), set(held.routes)) for held in (s.rules for s in self.switches)]
+        return [switch.snapshot() for switch in self.switches]
 
     def hold(self, deployment: Deployment) -> bool:
         """Return whether the switches have exactly these labels and groups."""

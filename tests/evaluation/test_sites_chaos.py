@@ -38,7 +38,7 @@ def round_of(number: int, digest: str, *sites: str, seconds: float = 1.0, wrong:
 
 
 def test_what_may_not_happen_is_reported():
-    seen = Seen(timeout=10.0, grace=5.0)
+    seen = Seen(timeout=10.0)
     for name in "ab":
         seen.said(name, round_of(0, "one", "a", "b"))
     seen.said("c", round_of(0, "two", "c", "d"))  # d has not got it: that round broke off.

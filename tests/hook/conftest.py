@@ -55,8 +55,13 @@ class Network:
     def run_server(self) -> subprocess.Popen:
         return self.run("s0", "ps_server", "--controller", self.address)
 
+    @property
+    def roster(self):
+        """The roster of the only job."""
+        return self.controller.jobs.get().roster
+
     def joined(self, *nodes: str) -> bool:
-        return set(nodes) <= set(self.controller.jobs.get().roster.members())
+        return set(nodes) <= set(self.roster.members())
 
     def close(self) -> None:
         for process in self.processes:

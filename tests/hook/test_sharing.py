@@ -104,22 +104,20 @@ def test_a_forked_process_that_outlives_its_trainer_blocks_no_other(network):
     """
     network.run_server()
     dead, other = Trainer(network, "w0", 0, 1, "no"), Trainer(network, "w1", 0, 1, "no")
-    assert tell([dead, other], "join") == [f"joined 2 {network.controller.jobs.get().roster.epoch}"] * 2
+    assert tell([dead, other], "join") == [f"joined 2 {network.roster.epoch}"] * 2
     assert tell([dead, other], "sum 1", "sum 10") == ["sums 11.0 13.0 15.0"] * 2
     dead.say("fork")
     forked = int(dead.hear().removeprefix("forked "))
     try:
         assert tell([dead, other], "sum 1", "sum 10") == ["sums 11.0 13.0 15.0"] * 2
-        epoch = network.controller.jobs.get().roster.epoch
+        epoch = network.roster.epoch
         dead.process.kill()
         dead.process.wait()
         assert "w0 is gone" in tell([other], "sum 10")[0]
         born = Trainer(network, "w0", 0, 1, "no")
         joined = tell([born, other], "join")
-        assert joined == [f"joined 2 {network.controller.jobs.get().roster.epoch}"] * 2
-        assert network.controller.jobs.get().roster.epoch > epoch, (
-            "the next one, or the seconds since 1970 where more have passed"
-        )
+        assert joined == [f"joined 2 {network.roster.epoch}"] * 2
+        assert network.roster.epoch > epoch, "the next one, or the seconds since 1970 where more have passed"
         assert tell([born, other], "sum 1", "sum 10") == ["sums 11.0 13.0 15.0"] * 2
         os.kill(forked, 0)  # The process has existed all the time.
     finally:
@@ -136,16 +134,16 @@ def tell(trainers: list[Trainer], *lines: str) -> list[str]:
 def test_the_first_rank_is_the_agent_and_ranks_take_turns(network):
     network.run_server()
     trainers = [Trainer(network, node, rank, 2, "no") for node in ("w0", "w1") for rank in (0, 1)]
-    assert tell(trainers, "join") == [f"joined 2 {network.controller.jobs.get().roster.epoch}"] * 4
+    assert tell(trainers, "join") == [f"joined 2 {network.roster.epoch}"] * 4
     # Rank 0 of each node has 1 and 10, rank 1 has 100 and 1000: a part meets the corresponding part of the other node.
     sums = tell(trainers, "sum 1", "sum 100", "sum 10", "sum 1000")
     assert sums == ["sums 11.0 13.0 15.0", "sums 1100.0 1102.0 1104.0"] * 2
-    epoch = network.controller.jobs.get().roster.epoch
+    epoch = network.roster.epoch
     another = Trainer(network, "w0", 0, 2, "no", job="second")
     (refused,) = tell([another], "join")
     assert "this node's agent is in use by process" in refused
     assert "take_over=True" in refused
-    assert network.controller.jobs.get().roster.epoch == epoch, "nobody was thrown out"
+    assert network.roster.epoch == epoch, "nobody was thrown out"
     assert tell(trainers, "sum 1", "sum 100", "sum 10", "sum 1000") == sums
     # The agent's own process closes first, and the others are still served.
     assert tell(trainers, "close") == ["closed"] * 4
@@ -158,7 +156,7 @@ def test_one_agent_serves_all_users_of_a_process_however_they_name_its_controlle
     """
     network.run_server()
     trainers = [Trainer(network, node, 0, 1, "no") for node in ("w0", "w1")]
-    assert tell(trainers, "join") == [f"joined 2 {network.controller.jobs.get().roster.epoch}"] * 2
+    assert tell(trainers, "join") == [f"joined 2 {network.roster.epoch}"] * 2
     assert tell(trainers, "another") == ["sums 2.0 4.0"] * 2
     assert tell(trainers, "close") == ["one closed"] * 2
     assert tell(trainers, "sum 1", "sum 10") == ["sums 11.0 13.0 15.0"] * 2, "the first one's place is its own still"
@@ -169,7 +167,7 @@ def test_one_agent_serves_all_users_of_a_process_however_they_name_its_controlle
 def test_another_job_takes_over_when_it_says_so(network):
     network.run_server()
     first = [Trainer(network, node, 0, 1, "no") for node in ("w0", "w1")]
-    assert tell(first, "join") == [f"joined 2 {network.controller.jobs.get().roster.epoch}"] * 2
+    assert tell(first, "join") == [f"joined 2 {network.roster.epoch}"] * 2
     assert tell(first, "sum 1", "sum 2") == ["sums 3.0 5.0 7.0"] * 2
     second = [Trainer(network, node, 0, 1, "take", job="second") for node in ("w0", "w1")]
     assert all(answer.startswith("joined 2") for answer in tell(second, "join"))
@@ -181,7 +179,7 @@ def test_another_job_takes_over_when_it_says_so(network):
         """Each takeover began an epoch, of which the other node hears a moment later; the ranks of a state agree on it
         too.
         """
-        return tell(second, "join") == [f"joined 2 {network.controller.jobs.get().roster.epoch}"] * 2
+        return tell(second, "join") == [f"joined 2 {network.roster.epoch}"] * 2
 
     wait_until(together, "the second job is in one epoch")
     assert tell(second, "sum 1", "sum 2") == ["sums 3.0 5.0 7.0"] * 2
@@ -192,14 +190,14 @@ def test_the_command_is_refused_on_a_node_that_is_taken_and_takes_over_when_it_s
     network.run_server()
     start_agents(network)
     wait_until(lambda: network.joined("w0", "w1", "s0"), "the agents have joined")
-    epoch = network.controller.jobs.get().roster.epoch
+    epoch = network.roster.epoch
     command = ("worker_agent", "allreduce", "--controller", network.address, "--bytes", "10K", "--repeat", "1")
     refused = network.run("w0", *command)
     _, said = refused.communicate(timeout=60)
     assert refused.returncode == 1
     assert "w0 has joined already, as process" in said
     assert "take its place (--take-over, take_over=True)" in said
-    assert network.controller.jobs.get().roster.epoch == epoch, "nobody was disturbed"
+    assert network.roster.epoch == epoch, "nobody was disturbed"
     agents = network.processes[1:3]
     agents[1].kill()
     wait_until(lambda: not network.joined("w1"), "w1 is gone")

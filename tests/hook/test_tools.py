@@ -74,7 +74,7 @@ def test_service_serves_one_trainer_after_the_other(network):
     with pytest.raises(AgentError, match="in use by process"):
         LocalAgent(addresses[0], 5.0)
     tensors = [np.full(5000, value, np.float32) for value in (1.0, 2.0)]
-    epoch = network.controller.jobs.get().roster.epoch
+    epoch = network.roster.epoch
     works = [agent.allreduce_async(tensor) for agent, tensor in zip(first, tensors, strict=True)]
     for work in works:
         work.wait(30)
@@ -89,7 +89,7 @@ def test_service_serves_one_trainer_after_the_other(network):
     for work in works:
         work.wait(30)
     assert all((tensor == 3.0).all() for tensor in tensors)
-    assert network.controller.jobs.get().roster.epoch == epoch
+    assert network.roster.epoch == epoch
     for agent in second:
         agent.close()
 
@@ -121,11 +121,9 @@ def test_trainer_that_dies_stops_the_others(network):
     finally:
         trainer.kill()
         trainer.communicate()
-    epoch = network.controller.jobs.get().roster.epoch
+    epoch = network.roster.epoch
     again = LocalAgent(addresses[1], 30.0)
-    wait_until(
-        lambda: network.controller.jobs.get().roster.epoch >= epoch and network.controller.jobs.get().roster.running
-    )
+    wait_until(lambda: network.roster.epoch >= epoch and network.roster.running)
 
     def summed(agent: LocalAgent) -> np.ndarray:
         # An agent may hear of the new epoch a moment later, and operations that it began before are aborted.
@@ -168,7 +166,7 @@ def test_status_names_the_worker_that_everybody_waits_for(network):
 def test_after_a_mismatch_everybody_has_an_error_and_can_go_on(network):
     network.run_server()
     agents = [LocalAgent(address, 30.0) for address in [serve(network, node) for node in ("w0", "w1")]]
-    epoch = network.controller.jobs.get().roster.epoch
+    epoch = network.roster.epoch
     works = [agents[0].allreduce_async(np.ones(5000, np.float32)), agents[1].allreduce_async(np.ones(70, np.float32))]
     for work in works:
         with pytest.raises(AllReduceError):
@@ -190,7 +188,7 @@ def test_after_a_mismatch_everybody_has_an_error_and_can_go_on(network):
     for thread in threads:
         thread.join()
     assert all((array == 2.0).all() for array in arrays)
-    assert network.controller.jobs.get().roster.epoch > epoch
+    assert network.roster.epoch > epoch
     for agent in agents:
         agent.close()
 
@@ -213,7 +211,7 @@ def region(connection: Connection, size: int, seals: int) -> None:
 def test_hostile_trainers_are_refused_and_the_next_one_is_served(network):
     network.run_server()
     addresses = [serve(network, node) for node in ("w0", "w1")]
-    wait_until(lambda: network.controller.jobs.get().roster.running, "the job runs")
+    wait_until(lambda: network.roster.running, "the job runs")
     path = addresses[0].removeprefix("unix:")
     sealed = fcntl.F_SEAL_SHRINK
     operation = {"type": "allreduce", "id": 1, "region": 1, "dtype": "float32", "op": "sum"}

@@ -1,4 +1,4 @@
-"""The check word of packets in numpy, as the reference for native/check.h, which describes how it works.
+"""The check word of packets in numpy, as the reference for worker_agent/native/check.h, which describes how it works.
 docs/protocol.md, "Every sum is checked", says what it detects and with what probability.
 """
 
@@ -16,7 +16,7 @@ KEY_BYTES = 16
 PRIME_MOST = 1 << 31
 DIGIT = 13
 """The bits of a coefficient's digits: a coefficient has two digits, and so has 2^16 times it
-(native/check_vectors.h).
+(worker_agent/native/check_vectors.h).
 """
 DIGIT_MOST = 4095
 MERSENNE = (1 << 31) - 1

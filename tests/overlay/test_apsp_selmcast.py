@@ -113,13 +113,6 @@ class TestApsp:
         assert roots == {"h0", "h1", "h2"}
 
 
-def never(task):
-    """The transfer is so slow that it does not end."""
-    from dataclasses import replace
-
-    return replace(task, trees=tuple(replace(tree, rate_mbps=1e-6) for tree in task.trees), chunk_values=1)
-
-
 class TestSelMcast:
     nodes = tuple(f"h{k}" for k in range(6))
     ones = np.ones(6)

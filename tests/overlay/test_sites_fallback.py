@@ -12,7 +12,6 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -34,7 +33,6 @@ from tests.overlay.test_sites_elastic import averaged as averaged_over_network
 from tests.overlay.test_sites_elastic import begun, state
 from topologies.ports import free_port
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("a", "b", "c")
 SECONDS = 120.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import (
@@ -63,6 +64,10 @@ class MemoryTarget:
     def load_pipeline(self) -> bool:
         self._check()
         return False
+
+    def snapshot(self) -> tuple[set[Any], ...]:
+        """Return what the switch holds, in no order."""
+        return set(self.rules.labels), set(self.rules.groups), set(self.rules.routes)
 
     def read(self) -> RuleSet:
         self._check()

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from controlplane.planner.evaluate import bound, evaluate, unit_loads
 from controlplane.planner.job import Job
@@ -64,19 +63,19 @@ class Scenario:
         """Return whether the tree is broken by the loss."""
         if len(self.nodes) == 1:
             return self.nodes[0] in _nodes(tree)
-        return self.nodes in _links(tree) or self.nodes[::-1] in _links(tree)
+        return _ends(*self.nodes) in _links(tree)
 
     def without(self, topology: Topology) -> Topology:
         """Return the topology after the loss."""
         if len(self.nodes) == 1:
             return topology.replace(remove_nodes=self.nodes)
-        pairs = [pair for pair in (self.nodes, self.nodes[::-1]) if topology.has_link(*pair)]
-        return topology.replace(remove_links=[(u, v) for u, v in pairs])
+        u, v = self.nodes
+        return topology.replace(remove_links=[pair for pair in ((u, v), (v, u)) if topology.has_link(*pair)])
 
 
-def _links(tree: Tree) -> frozenset[tuple[str, ...]]:
-    found = {pair for flow in tree.flows for pair in pairwise(flow.route)}
-    return frozenset(found | set(tree.return_edges))
+def _links(tree: Tree) -> frozenset[tuple[str, str]]:
+    """Return the links that a tree uses, each by its ends in one order."""
+    return frozenset(_ends(*pair) for pair in (*tree.crossed(), *tree.return_edges))
 
 
 def _nodes(tree: Tree) -> frozenset[str]:
@@ -90,7 +89,7 @@ def scenarios(plan: Plan, topology: Topology) -> list[Scenario]:
     found = [Scenario((v,)) for v in topology.switches if v in nodes]
     seen = set()
     for u, v in topology.links:
-        if ((u, v) in links or (v, u) in links) and (v, u) not in seen:
+        if _ends(u, v) in links and (v, u) not in seen:
             seen.add((u, v))
             found.append(Scenario((u, v)))
     return found
@@ -196,9 +195,7 @@ def kept_with_new_shares(found: list[Weakened], rate_mbps: float, loses: float) 
 
 def weakened(plan: Plan, topology: Topology, rate_mbps: float, loses: float) -> list[Weakened]:
     """Return every link that costs rate when it alone loses this part of its capacity, those that cost most first."""
-    trees = Counter(
-        ends for tree in plan.trees for ends in {_ends(*pair) for pair in (*tree.crossed(), *tree.return_edges)}
-    )
+    trees = Counter(ends for tree in plan.trees for ends in _links(tree))
     found = []
     for ends, mbps in _rates(plan, topology, rate_mbps, loses).items():
         if mbps >= rate_mbps * (1 - ROUNDING) or not plan.trees:

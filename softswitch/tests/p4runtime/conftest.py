@@ -1,4 +1,4 @@
-"""Fixtures: a server over fake devices 1 and 2, and clients of it."""
+"""Fixtures: a server over fake devices 1 and 2 or over a real data plane, and clients of it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from softswitch.p4runtime import P4RuntimeServer
 from softswitch.tests.p4runtime.client import Client
 from softswitch.tests.p4runtime.fake import PROGRAM_JSON, FakeDevice, FakeProgram
 
+CPU = 255
+"""The CPU port of the real data plane's devices."""
+
 
 @dataclass
 class Served:
@@ -22,7 +25,7 @@ class Served:
 
     address: str
     server: P4RuntimeServer
-    devices: dict[int, FakeDevice]
+    devices: dict[int, Any]
     client: Callable[..., Client]
 
 
@@ -52,7 +55,7 @@ def data_plane(*numbers: int) -> Iterator[Served]:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler (cc)")
     with Fabric() as fabric:
-        devices = {number: fabric.add_device(number, 255) for number in numbers}
+        devices = {number: fabric.add_device(number, CPU) for number in numbers}
         fabric.start()
         with serving(devices) as served:
             yield served

@@ -35,7 +35,7 @@ from softswitch.tests.p4runtime.client import (
     optional,
     ternary,
 )
-from softswitch.tests.p4runtime.conftest import Served, data_plane
+from softswitch.tests.p4runtime.conftest import CPU, Served, data_plane
 from softswitch.tests.p4runtime.fake import PROGRAM_JSON
 
 # The tests of entities run again here, with this module's `served`, because the data plane decides about entries.
@@ -46,7 +46,6 @@ from softswitch.tests.support.p4runtime import MODIFY, Stream, update
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
 
-CPU = 255
 ETHERNET = bytes.fromhex("000000000002000000000001")
 Sent = queue.SimpleQueue
 

@@ -43,12 +43,12 @@ class Capacities:
         """Return the residual capacities that other jobs leave to this one; infinite where there is no limit."""
         topology = network.topology
         counted = topology.results_on_links
-        least = [topology.residual_rates_mbps[w] for w in job.workers]
+        rates = [topology.residual_rates_mbps[w] for w in job.workers]
         return cls(
             np.array([topology.residual_aggregation_mbps(v) for v in topology.switches]),
             np.array([topology.residual_ingress_mbps(s) for s in job.parameter_servers]),
             np.array([topology.residual_rates_mbps[s][0] if counted else np.inf for s in job.parameter_servers]),
-            min(min(out, into) if counted else out for out, into in least),
+            min(min(out, into) if counted else out for out, into in rates),
         )
 
 

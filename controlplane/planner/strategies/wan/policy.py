@@ -316,9 +316,6 @@ class Rounds:
     def learn(self, event: Measured | Changed, now: float) -> None:
         """Take note of a throughput that was measured, or of a bandwidth that the network has told."""
 
-    def done(self, number: int) -> None:
-        """Take note that all participants have everything that they get of the task."""
-
     def broken(self, node: str, other: str) -> None:
         """Take note that two agents cannot reach each other: the next round avoids the connection where it can."""
 
@@ -335,7 +332,6 @@ class Rounds:
                     waiting.discard(node)
                     if not waiting:
                         del self.running[task]
-                        self.done(task)
             case Measured() | Changed():
                 self.learn(event, now)
             case Failed(number, reason) if number in self.running:
