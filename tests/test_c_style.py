@@ -18,6 +18,10 @@ from worker_agent.native_worker import SOURCES
 ROOT = Path(__file__).resolve().parents[1]
 FORMAT = Path(sys.executable).parent / "clang-format"
 
+ENGINE_WORDS = ("inart", "io", "engine", "worker", "root")
+WORDS = {"parts": ("chunk",)}
+"""Further words with which functions of a file may begin, by its name: what they are about."""
+
 
 def listed(*patterns: str) -> list[Path]:
     words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
@@ -44,6 +48,20 @@ def test_each_header_of_an_engine_needs_no_other_before_it(tmp_path: Path) -> No
         words = [compiler, *ENGINES, "-fsyntax-only", f"-I{NATIVE}", str(probe)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{header.relative_to(ROOT)}:\n{done.stderr[:2000]}"
+
+
+def test_what_files_of_an_engine_share_begins_with_the_word_of_its_file_or_engine() -> None:
+    """So that grep finds it: functions that a .c file gives to others, and those that a header has."""
+    shared = re.compile(r"^(static inline )?(?!static|typedef|return|else)[a-z_][\w ]*[ *](\w+)\(", re.MULTILINE)
+    wrong = []
+    for path in listed("worker_agent/native/*.[ch]", "ps_server/native/*.[ch]"):
+        word = path.stem.split("_")[0]
+        own = [word, word.rstrip("s"), *WORDS.get(path.stem, ())]
+        for found in shared.finditer(path.read_text()):
+            if path.suffix == ".h" or not found[1]:
+                if not found[2].startswith(tuple(f"{word}_" for word in (*ENGINE_WORDS, *own))):
+                    wrong.append(f"{path.relative_to(ROOT)}: {found[2]}")
+    assert not wrong
 
 
 def test_no_c_file_is_included() -> None:

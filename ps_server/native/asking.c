@@ -36,8 +36,8 @@ static enum question question_of(const struct root_thread *x, const struct root_
 }
 
 void root_cell_begin(struct root_thread *x, struct root_tree *t, uint64_t sequence) {
-    *cell_of(t, sequence) = (struct root_cell){.owner = sequence + 1, .missing = x->workers};
-    memset(workers_of(x, t, sequence), 0, x->words * sizeof(uint64_t));
+    *root_cell_of(t, sequence) = (struct root_cell){.owner = sequence + 1, .missing = x->workers};
+    memset(root_workers_of(x, t, sequence), 0, x->words * sizeof(uint64_t));
 }
 
 /* Returns whether the root has some but not all contributions that a flow brings together, so that it could not add
@@ -57,8 +57,8 @@ static bool is_cut(const struct root_thread *x, const struct root_tree *t, const
 }
 
 void root_cell_forget(struct root_thread *x, struct root_tree *t, uint64_t sequence) {
-    struct root_cell *c = cell_of(t, sequence);
-    uint64_t *there = workers_of(x, t, sequence);
+    struct root_cell *c = root_cell_of(t, sequence);
+    uint64_t *there = root_workers_of(x, t, sequence);
     if (sequence == t->oldest && c->missing < x->workers) {
         memcpy(t->heard, there, x->words * sizeof *there);
         t->heard_of = sequence;
@@ -118,7 +118,7 @@ static void question_answered(struct root_tree *t, uint32_t attempt, uint64_t no
 }
 
 static bool is_complete(struct root_tree *t, uint64_t sequence) {
-    const struct root_cell *c = cell_of(t, sequence);
+    const struct root_cell *c = root_cell_of(t, sequence);
     return c->owner == sequence + 1 ? !c->missing : c->owner > sequence + 1;
 }
 
@@ -132,13 +132,13 @@ static void ask_for_all(struct root_thread *x, struct root_tree *t, uint64_t fir
         uint8_t attempt = next_attempt(t, now);
         for (uint64_t i = 0; i < count; i++) {
             uint64_t sequence = first + i;
-            struct root_cell *c = cell_of(t, sequence);
+            struct root_cell *c = root_cell_of(t, sequence);
             if (is_complete(t, sequence) || (c->owner == sequence + 1 && c->asks >= OFTEN && !often)) {
                 complete[i / 64] |= 1ull << i % 64;
                 continue;
             }
             if (c->owner != sequence + 1) root_cell_begin(x, t, sequence);
-            c->renew = is_cut(x, t, workers_of(x, t, sequence));
+            c->renew = is_cut(x, t, root_workers_of(x, t, sequence));
             c->attempt = attempt;
             c->asked_at = now;
             if (c->asks < OFTEN) /* whether this one comes nobody knows: it may not have been sent yet */
@@ -152,8 +152,8 @@ static void ask_for_all(struct root_thread *x, struct root_tree *t, uint64_t fir
 /* Asks for chunk `sequence`: the workers that the root lacks, or all workers where the root has a part of a flow's sum.
  */
 static void ask_for_one(struct root_thread *x, struct root_tree *t, uint64_t sequence, uint64_t now) {
-    struct root_cell *c = cell_of(t, sequence);
-    uint64_t *there = workers_of(x, t, sequence), asked[MOST_WORDS] = {0};
+    struct root_cell *c = root_cell_of(t, sequence);
+    uint64_t *there = root_workers_of(x, t, sequence), asked[MOST_WORDS] = {0};
     if (c->owner != sequence + 1) root_cell_begin(x, t, sequence);
     enum question question = question_of(x, c);
     if (question == AGAIN &&
@@ -200,7 +200,7 @@ uint64_t root_arrival_time(const struct root_tree *t) {
 /* Marks the result of a complete chunk to be sent once more, in its turn: to one worker (its index + 1), or to
  * EVERYBODY, but not twice in a short time. */
 static void result_again(struct root_tree *t, uint64_t sequence, uint16_t asker, uint64_t now) {
-    struct root_cell *c = cell_of(t, sequence);
+    struct root_cell *c = root_cell_of(t, sequence);
     if (c->owner != sequence + 1 || c->missing) return;
     if (c->asked_at && now - c->asked_at < root_arrival_time(t)) {
         if (c->alone) return; /* all have it, or it is on its way */
@@ -225,14 +225,14 @@ void root_results_again(struct root_tree *t, uint64_t first, uint64_t end, uint6
  * ask for next. */
 static uint64_t ask_unseen(struct root_thread *x, struct root_tree *t, uint64_t now) {
     if (t->wanted && t->wanted <= t->oldest) {
-        const struct root_cell *c = cell_of(t, t->oldest);
+        const struct root_cell *c = root_cell_of(t, t->oldest);
         t->wanted = c->owner == t->oldest + 1 && c->asked_at ? t->oldest + 1 : 0;
     }
     if (!t->wanted) return UINT64_MAX;
     uint64_t since = t->wanted_asked > t->asked_came ? t->wanted_asked : t->asked_came;
     uint64_t due = since ? since + retry_time(t, t->wanted_slow / UNSEEN_SLOW, UNSEEN_RETRY_MOST) : now;
     if (due > now) return due;
-    const struct root_cell *waits = cell_of(t, t->oldest);
+    const struct root_cell *waits = root_cell_of(t, t->oldest);
     bool begun = waits->owner == t->oldest + 1 && waits->missing < x->workers;
     if (!t->wanted_left && !begun) {
         t->wanted = 0;
@@ -263,7 +263,7 @@ uint64_t root_ask(struct root_thread *x, struct root_tree *t, uint64_t now) {
         for (int round = 0; round < 2; round++) {
             if (round && lost > FEW_CHUNKS) ask_for_all(x, t, first, last + 1, false, now);
             for (uint64_t sequence = t->oldest; sequence < end; sequence++) {
-                struct root_cell *c = cell_of(t, sequence);
+                struct root_cell *c = root_cell_of(t, sequence);
                 if (is_complete(t, sequence)) continue;
                 uint64_t since = c->owner == sequence + 1 ? c->asked_at : 0;
                 if (since && since < t->asked_came) since = t->asked_came;
@@ -297,7 +297,7 @@ void root_take_hint(struct root_thread *x, struct root_tree *t, const struct roo
                     const struct inart_header *h, uint32_t workers, uint64_t now) {
     if ((!flow->partial || workers >= flow->workers) && !(h->flags & INART_FLAG_LATE)) return;
     if (h->flags & INART_FLAG_RESEND) { /* says who is there: it was added up, and would be again */
-        struct root_cell *c = cell_of(t, h->sequence);
+        struct root_cell *c = root_cell_of(t, h->sequence);
         if (c->alone || h->sequence < t->evident || now - t->probed_at < RETRY_MOST) return;
         t->probed_at = now;
         t->probed = h->sequence + 1ull;
@@ -311,7 +311,7 @@ void root_take_hint(struct root_thread *x, struct root_tree *t, const struct roo
 
 void root_take_complete(struct root_tree *t, const struct inart_header *h, uint8_t kind, uint32_t attempt,
                         uint64_t now) {
-    struct root_cell *c = cell_of(t, h->sequence);
+    struct root_cell *c = root_cell_of(t, h->sequence);
     if (!(kind & (INART_FLAG_SINGLE | INART_FLAG_MAXIMUM)) && t->evident < h->sequence + 1ull) {
         t->evident = h->sequence + 1ull;
         if (t->look_at <= now) t->look_at = now + t->guard;
@@ -345,14 +345,15 @@ void root_take_complete(struct root_tree *t, const struct inart_header *h, uint8
 
 void root_take_request(struct root_thread *x, struct root_tree *t, uint64_t sequence, const uint64_t *set,
                        uint64_t now) {
-    result_again(t, sequence, size_of(set, x->words) == 1 ? (uint16_t)(first_of(set, x->words) + 1) : EVERYBODY, now);
+    result_again(t, sequence,
+                 root_set_size(set, x->words) == 1 ? (uint16_t)(root_set_first(set, x->words) + 1) : EVERYBODY, now);
 }
 
 void root_take_requests(struct root_thread *x, struct root_tree *t, uint64_t sequence, const uint64_t *set,
                         const uint32_t *words, uint64_t now) {
     root_take_request(x, t, sequence, set, now);
     uint32_t count = __builtin_bswap32(words[0]), most = 32 * (x->values - 2);
-    if (size_of(set, x->words) != 1) return;
+    if (root_set_size(set, x->words) != 1) return;
     for (uint32_t i = 1; i < count && i < most && i < t->slots; i++)
         if (__builtin_bswap32(words[1 + i / 32]) >> i % 32 & 1) root_take_request(x, t, sequence + i, set, now);
 }

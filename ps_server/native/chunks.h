@@ -4,24 +4,26 @@
 
 #include "state.h"
 
-static inline struct root_cell *cell_of(struct root_tree *t, uint64_t sequence) { return &t->ring[sequence & t->mask]; }
+static inline struct root_cell *root_cell_of(struct root_tree *t, uint64_t sequence) {
+    return &t->ring[sequence & t->mask];
+}
 
-static inline uint32_t *values_of(struct root_thread *x, struct root_tree *t, uint64_t sequence) {
+static inline uint32_t *root_values_of(struct root_thread *x, struct root_tree *t, uint64_t sequence) {
     return t->values + (sequence & t->mask) * x->values;
 }
 
-static inline uint64_t *workers_of(struct root_thread *x, struct root_tree *t, uint64_t sequence) {
+static inline uint64_t *root_workers_of(struct root_thread *x, struct root_tree *t, uint64_t sequence) {
     return t->workers + (sequence & t->mask) * x->words;
 }
 
-static inline uint32_t size_of(const uint64_t *set, uint32_t words) {
+static inline uint32_t root_set_size(const uint64_t *set, uint32_t words) {
     uint32_t size = 0;
     for (uint32_t i = 0; i < words; i++) size += (uint32_t)__builtin_popcountll(set[i]);
     return size;
 }
 
 /* The lowest worker of a set that is not empty. */
-static inline uint32_t first_of(const uint64_t *set, uint32_t words) {
+static inline uint32_t root_set_first(const uint64_t *set, uint32_t words) {
     uint32_t i = 0;
     while (i + 1 < words && !set[i]) i++;
     return 64 * i + (uint32_t)__builtin_ctzll(set[i]);

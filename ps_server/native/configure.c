@@ -102,11 +102,12 @@ static int share_make(struct inart_root *r, const struct inart_root_config *conf
                       char *error, size_t size) {
     uint32_t flow_count = 0;
     for (uint32_t i = 0; i < config->trees; i++) flow_count += config->tree[i].flows;
-    s->spec = spec_of(&r->io, config->values);
+    s->spec = engine_spec(&r->io, config->values);
     s->trees = calloc(INART_DIRECTIONS * config->trees + 1, sizeof *s->trees);
     s->flows = calloc(flow_count + 1, sizeof *s->flows);
     s->check = check_make(config->key, config->workers, config->values);
-    bool bad = !s->trees || !s->flows || !s->check || sources_make(&s->sources, config->source, config->sources) ||
+    bool bad = !s->trees || !s->flows || !s->check ||
+               engine_sources_make(&s->sources, config->source, config->sources) ||
                label_map_make(&s->labels, flow_count);
     error[0] = 0;
     for (uint32_t i = 0; i < config->trees && !bad; i++) {
@@ -116,7 +117,7 @@ static int share_make(struct inart_root *r, const struct inart_root_config *conf
         uint32_t directions = inart_directions(from->directions), reach = from->here ? INART_BOTH : INART_LINK;
         uint32_t lanes = inart_lanes(from->lanes), first = family_of(s, from->tree);
         for (uint32_t j = 0; j < directions && !bad; j++) {
-            if (spec_lane(&s->spec, from->port, reach, from->link, &t[j].lane, error, size)) return -1;
+            if (engine_lane(&s->spec, from->port, reach, from->link, &t[j].lane, error, size)) return -1;
             bad = !tree_make(&t[j], from, (struct inart_direction){directions, j, lanes, from->lane % lanes}, config);
         }
         for (uint32_t j = 0; j < directions && !bad; j++) {
@@ -137,11 +138,11 @@ static int share_make(struct inart_root *r, const struct inart_root_config *conf
 }
 
 int root_configure(struct inart_root *r, const struct inart_root_config *config, char *error, size_t size) {
-    if (check_job(config->workers, config->values, config->job, error, size)) return -1;
+    if (engine_check_job(config->workers, config->values, config->job, error, size)) return -1;
     for (uint32_t i = 0; i < config->trees; i++) {
         const struct inart_root_tree_config *t = &config->tree[i];
         uint32_t slots = t->slots / (inart_directions(t->directions) * inart_lanes(t->lanes));
-        if (check_tree(t->tree, slots, t->port, t->thread, r->io.threads, error, size)) return -1;
+        if (engine_check_tree(t->tree, slots, t->port, t->thread, r->io.threads, error, size)) return -1;
     }
     struct share shares[MOST_THREADS];
     memset(shares, 0, sizeof shares);

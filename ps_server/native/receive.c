@@ -65,7 +65,7 @@ static struct root_flow *flow_of(struct root_thread *x, uint8_t *packet, size_t 
  * one is complete. There is always one after a chunk of a single worker, because the last of an operation is
  * everybody's. */
 static bool more_comes(const struct root_tree *t) {
-    return t->oldest < t->stats.newest || cell_of(t, t->stats.newest - 1)->flags & INART_FLAG_SINGLE;
+    return t->oldest < t->stats.newest || root_cell_of(t, t->stats.newest - 1)->flags & INART_FLAG_SINGLE;
 }
 
 /* Sends the result of a chunk that has become complete by the packet of workers `set` with header h. `values` are the
@@ -82,7 +82,7 @@ static void finish(struct root_thread *x, struct root_tree *t, struct root_cell 
     t->stats.last_result_ns = now;
     uint64_t oldest = t->oldest;
     if (sequence == oldest) {
-        while (cell_of(t, t->oldest)->owner == t->oldest + 1 && !cell_of(t, t->oldest)->missing) t->oldest++;
+        while (root_cell_of(t, t->oldest)->owner == t->oldest + 1 && !root_cell_of(t, t->oldest)->missing) t->oldest++;
         t->oldest_since = now;
     }
     /* A sum that only its owner needs, and a chunk that all but its owner need, go to these workers alone. But when
@@ -91,7 +91,7 @@ static void finish(struct root_thread *x, struct root_tree *t, struct root_cell 
     if (t->oldest - oldest <= 1 && kind & INART_FLAG_SCATTER)
         label = t->answer_labels[sequence % x->workers];
     else if ((t->oldest - oldest <= 1 || more_comes(t)) && kind & INART_FLAG_SINGLE && t->others_labels)
-        label = t->others_labels[first_of(set, x->words)];
+        label = t->others_labels[root_set_first(set, x->words)];
     c->sent_at = label == t->return_label ? now : 0;
     t->stats.results += root_send_result(x, t, sequence, values, label, now);
 }
@@ -178,7 +178,7 @@ static void take_contribution(struct root_thread *x, const struct arrival *a, ui
     struct root_tree *t = a->tree;
     struct root_cell *c = a->cell;
     uint64_t sequence = a->h.sequence;
-    uint32_t *sum = values_of(x, t, sequence);
+    uint32_t *sum = root_values_of(x, t, sequence);
     for (uint32_t i = 0; i < x->words; i++) there[i] |= a->set[i];
     c->missing = a->kind & INART_FLAG_SINGLE ? 0 : c->missing - a->size;
     bool right = c->alone;      /* then it was looked at before */
@@ -221,7 +221,7 @@ void root_receive(struct engine_thread *engine, uint8_t *packet, size_t length, 
         t->stats.refused++;
         return;
     }
-    struct root_cell *c = a.cell = cell_of(t, sequence);
+    struct root_cell *c = a.cell = root_cell_of(t, sequence);
     a.kind = a.h.flags & CHECK_KINDS;
     a.wire = (const uint32_t *)inart_values(packet);
     if (c->owner > sequence + 1) { /* everybody has had its answer */
@@ -234,12 +234,12 @@ void root_receive(struct engine_thread *engine, uint8_t *packet, size_t length, 
         if (!fresh && !c->missing) root_take_requests(x, t, sequence, a.set, a.wire, now);
         return;
     }
-    a.size = size_of(a.set, x->words);
+    a.size = root_set_size(a.set, x->words);
     if (a.kind & INART_FLAG_SINGLE && a.size != 1) {
         t->stats.refused++;
         return;
     }
-    uint64_t *there = workers_of(x, t, sequence), both = 0, new = 0;
+    uint64_t *there = root_workers_of(x, t, sequence), both = 0, new = 0;
     if (fresh) root_cell_begin(x, t, sequence);
     c->congested |= x->engine.congested;
     for (uint32_t i = 0; i < x->words; i++) {

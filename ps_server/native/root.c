@@ -98,7 +98,7 @@ void inart_root_repaired(struct inart_root *r, uint32_t return_label, double mbp
         for (uint32_t j = 0; j < x->tree_count; j++) {
             struct root_tree *t = &x->trees[j];
             if (t->return_label != return_label) continue;
-            if (link >= 0) t->lane = link_lane(&x->engine.io->spec, t->lane, (uint32_t)link);
+            if (link >= 0) t->lane = engine_lane_over(&x->engine.io->spec, t->lane, (uint32_t)link);
             if (mbps > 0) t->planned = root_packets_per_second(mbps / t->direction.lanes, x->values);
             uint64_t newest = t->stats.newest;
             if (results) /* a worker has the result of what is older */
@@ -159,11 +159,11 @@ static void tree_statistics(struct root_thread *x, struct root_tree *t, struct i
         inart_on_wire(&t->direction, s->newest) > sum->newest ? inart_on_wire(&t->direction, s->newest) : sum->newest;
     suspects_add(s, sum);
     if (sum->oldest_waiting_ns) return;
-    struct root_cell *c = cell_of(t, t->oldest);
+    struct root_cell *c = root_cell_of(t, t->oldest);
     sum->oldest_incomplete = inart_on_wire(&t->direction, t->oldest);
     memset(sum->oldest_workers, 0, sizeof sum->oldest_workers);
     if (c->owner == t->oldest + 1)
-        memcpy(sum->oldest_workers, workers_of(x, t, t->oldest), x->words * sizeof(uint64_t));
+        memcpy(sum->oldest_workers, root_workers_of(x, t, t->oldest), x->words * sizeof(uint64_t));
     for (uint32_t word = 0; word < x->words && t->heard_of == t->oldest; word++)
         sum->oldest_workers[word] |= t->heard[word];
     sum->oldest_waiting_ns = s->newest > t->oldest ? now - t->oldest_since : 0;

@@ -12,7 +12,7 @@ static uint32_t number_of(struct root_thread *x, struct root_tree *t, uint8_t ki
 
 /* Returns the sum of the numbers of a set of workers (check.h). */
 static uint64_t who_of(struct root_thread *x, const uint64_t *set) {
-    return size_of(set, x->words) == x->workers ? x->check->everyone : check_of_set(x->check, set, x->words);
+    return root_set_size(set, x->words) == x->workers ? x->check->everyone : check_of_set(x->check, set, x->words);
 }
 
 bool verify_words(struct root_thread *x, struct root_tree *t, uint8_t kind, uint64_t sequence, const uint64_t *set,
@@ -36,7 +36,7 @@ bool verify_streamed(struct root_thread *x, struct root_tree *t, uint8_t kind, u
 static void suspect(struct root_thread *x, struct root_tree *t, uint32_t label, const uint64_t *set) {
     struct inart_root_tree_stats *s = &t->stats;
     uint32_t worker = 0; /* its index + 1; 0: several */
-    for (uint32_t i = 0; i < x->words && size_of(set, x->words) == 1; i++)
+    for (uint32_t i = 0; i < x->words && root_set_size(set, x->words) == 1; i++)
         if (set[i]) worker = 64 * i + (uint32_t)__builtin_ctzll(set[i]) + 1;
     for (int i = 0; i < INART_SUSPECTS; i++)
         if (!s->suspects[i] || ((uint32_t)(s->suspects[i] >> 32) == label && s->suspect_workers[i] == worker)) {
@@ -47,9 +47,9 @@ static void suspect(struct root_thread *x, struct root_tree *t, uint32_t label, 
 }
 
 void root_forget_chunk(struct root_thread *x, struct root_tree *t, uint64_t sequence, uint8_t kind) {
-    *cell_of(t, sequence) =
+    *root_cell_of(t, sequence) =
         (struct root_cell){.owner = sequence + 1, .missing = x->workers, .flags = kind, .alone = true};
-    memset(workers_of(x, t, sequence), 0, x->words * sizeof(uint64_t));
+    memset(root_workers_of(x, t, sequence), 0, x->words * sizeof(uint64_t));
 }
 
 void verify_sum_wrong(struct root_thread *x, struct root_tree *t, uint64_t sequence, uint8_t kind, const uint64_t *set,
@@ -67,8 +67,8 @@ bool verify_packet(struct root_thread *x, struct root_tree *t, uint64_t sequence
     t->stats.check_failures++;
     t->wary_until = now + WARY;
     suspect(x, t, label, set);
-    const struct root_cell *c = cell_of(t, sequence);
-    if (!c->alone && size_of(set, x->words) == c->missing) {
+    const struct root_cell *c = root_cell_of(t, sequence);
+    if (!c->alone && root_set_size(set, x->words) == c->missing) {
         root_forget_chunk(x, t, sequence, kind);
         root_ask_alone(t, sequence);
     }

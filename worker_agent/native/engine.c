@@ -244,12 +244,12 @@ static int spec_add(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_
     return 0;
 }
 
-uint32_t link_lane(const struct io_spec *spec, uint32_t lane, uint32_t link) {
+uint32_t engine_lane_over(const struct io_spec *spec, uint32_t lane, uint32_t link) {
     if (link > spec->more || spec->reach[lane] == INART_HERE) return lane;
     return lane - spec->link[lane] + link;
 }
 
-struct io_spec spec_of(const struct inart_io_config *config, uint32_t values) {
+struct io_spec engine_spec(const struct inart_io_config *config, uint32_t values) {
     struct io_spec spec;
     memset(&spec, 0, sizeof spec); /* compared with memcmp */
     memcpy(spec.interface, config->interface, sizeof spec.interface);
@@ -307,28 +307,28 @@ void engine_statistics(const struct engine_thread *t, struct inart_io_stats *sta
     if (io->trouble[0]) memcpy(stats->trouble, io->trouble, sizeof stats->trouble);
 }
 
-int sources_make(struct label_map *map, const uint32_t *source, uint32_t count) {
+int engine_sources_make(struct label_map *map, const uint32_t *source, uint32_t count) {
     if (label_map_make(map, count)) return -1;
     for (uint32_t i = 0; i < count; i++) label_map_set(map, source[i], 0);
     return 0;
 }
 
-int spec_lane(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_t link, uint32_t *lane, char *error,
-              size_t size) {
+int engine_lane(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_t link, uint32_t *lane, char *error,
+                size_t size) {
     if (link > spec->more) {
         snprintf(error, size, "a tree goes over link %u of %u of this host: give its interfaces in their order",
                  link + 1, spec->more + 1);
         return -1;
     }
     if (!spec_add(spec, port, reach, lane)) {
-        *lane = link_lane(spec, *lane, link);
+        *lane = engine_lane_over(spec, *lane, link);
         return 0;
     }
     snprintf(error, size, "the trees of one I/O thread have more than %d ports", INART_MOST_LANES);
     return -1;
 }
 
-int check_job(uint32_t workers, uint32_t values, uint32_t job, char *error, size_t size) {
+int engine_check_job(uint32_t workers, uint32_t values, uint32_t job, char *error, size_t size) {
     if (workers >= 1 && workers <= INART_MAX_WORKERS && values >= INART_MIN_VALUES && values <= INART_MAX_VALUES &&
         job <= UINT16_MAX)
         return 0;
@@ -338,8 +338,8 @@ int check_job(uint32_t workers, uint32_t values, uint32_t job, char *error, size
     return -1;
 }
 
-int check_tree(uint32_t tree, uint32_t slots, uint32_t port, uint32_t thread, uint32_t threads, char *error,
-               size_t size) {
+int engine_check_tree(uint32_t tree, uint32_t slots, uint32_t port, uint32_t thread, uint32_t threads, char *error,
+                      size_t size) {
     if (slots < 1 || slots > 1u << 24 || slots & (slots - 1))
         snprintf(error, size, "tree %u has %u slots: they must be a power of two", tree, slots);
     else if (port > UINT16_MAX || (port & INART_UDP_PORT_MASK) != INART_UDP_PORT_BASE)

@@ -129,7 +129,7 @@ void engine_discard(struct engine_thread *t);
 /* Makes the thread use what engine_open opened; the caller holds its lock. */
 void engine_use(struct engine_thread *t);
 
-struct io_spec spec_of(const struct inart_io_config *config, uint32_t values);
+struct io_spec engine_spec(const struct inart_io_config *config, uint32_t values);
 
 /* Adds a thread's packet counters to `sum`: those that it counted itself, and those of its I/O; the caller holds its
  * lock. */
@@ -143,11 +143,11 @@ void engine_statistics(const struct engine_thread *t, struct inart_io_stats *sta
 
 /* Makes the set of addresses that packets may come from; with none, they may come from anywhere. Returns -1 when out of
  * memory. */
-int sources_make(struct label_map *map, const uint32_t *source, uint32_t count);
+int engine_sources_make(struct label_map *map, const uint32_t *source, uint32_t count);
 
 /* Returns whether a message comes from an address in the set; otherwise its packets are counted. */
-static inline bool sources_have(const struct label_map *map, bool any, const struct io_in *in,
-                                struct inart_packet_stats *stats) {
+static inline bool engine_sources_have(const struct label_map *map, bool any, const struct io_in *in,
+                                       struct inart_packet_stats *stats) {
     if (any || label_map_get(map, in->source) >= 0) return true;
     uint32_t packets = in->segment ? (in->bytes + in->segment - 1) / in->segment : 1;
     stats->packets_received += packets;
@@ -171,7 +171,7 @@ static inline int engine_receive(struct engine_thread *t, engine_take *take, con
             int n = io_receive(io, source);
             for (int i = 0; i < n; i++) {
                 const struct io_in *in = &io->in[i];
-                if (!sources_have(sources, any_source, in, stats)) continue;
+                if (!engine_sources_have(sources, any_source, in, stats)) continue;
                 t->congested = in->congested;
                 for (uint32_t at = 0; at < in->bytes || !at; at += in->segment ? in->segment : 1, received++) {
                     io_fetch(in, at);
@@ -186,13 +186,13 @@ static inline int engine_receive(struct engine_thread *t, engine_take *take, con
 }
 
 /* Finds the lane of a port over one of the links. There is a lane over each link, so that a tree may change to another
- * link (link_lane). Returns 0, or -1 with the reason in `error`. */
-int spec_lane(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_t link, uint32_t *lane, char *error,
-              size_t size);
+ * link (engine_lane_over). Returns 0, or -1 with the reason in `error`. */
+int engine_lane(struct io_spec *spec, uint32_t port, uint32_t reach, uint32_t link, uint32_t *lane, char *error,
+                size_t size);
 
 /* Returns the lane of the same port over another link; `lane` itself where there is no such link, or its packets stay
  * on this host. */
-uint32_t link_lane(const struct io_spec *spec, uint32_t lane, uint32_t link);
+uint32_t engine_lane_over(const struct io_spec *spec, uint32_t lane, uint32_t link);
 
 /* ---- timers ---- */
 
@@ -208,9 +208,9 @@ static inline double engine_turn(double packets_per_second, int packets) {
 
 /* ---- configurations: 0, or -1 with the reason in `error` ---- */
 
-int check_job(uint32_t workers, uint32_t values, uint32_t job, char *error, size_t size);
+int engine_check_job(uint32_t workers, uint32_t values, uint32_t job, char *error, size_t size);
 
-int check_tree(uint32_t tree, uint32_t slots, uint32_t port, uint32_t thread, uint32_t threads, char *error,
-               size_t size);
+int engine_check_tree(uint32_t tree, uint32_t slots, uint32_t port, uint32_t thread, uint32_t threads, char *error,
+                      size_t size);
 
 #endif

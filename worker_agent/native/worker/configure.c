@@ -58,7 +58,7 @@ static void tree_setup(struct worker_tree *t, const struct inart_tree_config *fr
 
 static int share_make(struct inart_worker *w, const struct inart_worker_config *config, uint32_t thread,
                       struct share *s, char *error, size_t size) {
-    s->spec = spec_of(&w->io, config->values);
+    s->spec = engine_spec(&w->io, config->values);
     s->trees = calloc(INART_DIRECTIONS * config->trees + 1, sizeof *s->trees);
     bool bad = !s->trees;
     double total_mbps = 0;
@@ -75,7 +75,7 @@ static int share_make(struct inart_worker *w, const struct inart_worker_config *
         uint32_t directions = inart_directions(from->directions), reach = from->here ? INART_HERE : INART_LINK;
         for (uint32_t j = 0; j < directions; j++) {
             tree_setup(&t[j], from, j, total_mbps, w->io.uplink != NULL, config, inart_now());
-            if (spec_lane(&s->spec, from->port, reach, from->link, &t[j].lane, error, size)) return -1;
+            if (engine_lane(&s->spec, from->port, reach, from->link, &t[j].lane, error, size)) return -1;
             t[j].ring = calloc(t[j].config.slots, sizeof *t->ring);
             bad = bad || !t[j].ring;
         }
@@ -97,18 +97,18 @@ static int share_make(struct inart_worker *w, const struct inart_worker_config *
 }
 
 int worker_configure(struct inart_worker *w, const struct inart_worker_config *config, char *error, size_t size) {
-    if (check_job(config->workers, config->values, config->job, error, size)) return -1;
+    if (engine_check_job(config->workers, config->values, config->job, error, size)) return -1;
     for (uint32_t i = 0; i < config->trees; i++) {
         const struct inart_tree_config *t = &config->tree[i];
         uint32_t slots = t->slots / (inart_directions(t->directions) * inart_lanes(t->lanes));
-        if (check_tree(t->tree, slots, t->port, t->thread, w->io.threads, error, size)) return -1;
+        if (engine_check_tree(t->tree, slots, t->port, t->thread, w->io.threads, error, size)) return -1;
     }
     struct share shares[MOST_THREADS];
     memset(shares, 0, sizeof shares);
     int result = 0;
     struct check *check = check_make(config->key, config->workers, config->values);
     struct label_map sources = {0};
-    if (!check || sources_make(&sources, config->source, config->sources)) {
+    if (!check || engine_sources_make(&sources, config->source, config->sources)) {
         check_free(check);
         snprintf(error, size, "out of memory");
         return -1;

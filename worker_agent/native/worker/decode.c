@@ -29,11 +29,11 @@ static enum taken take_exponent(struct worker_thread *x, struct worker_tree *t, 
         return FAILED;
     }
     bool one = numbering_word(place, &index);
-    if (index >= p->order.data || !has_exponents(p->operation)) return TAKEN;
+    if (index >= p->order.data || !worker_has_exponents(p->operation)) return TAKEN;
     int8_t *mixed = &p->mixed[index / EXPONENT_GROUP];
     int16_t *agreed = &p->exponents[index];
     /* The root's seal was right, so the root holds this for the result, and other workers may have used it. */
-    if (one ? *agreed < NOT_AGREED && exponent < own_exponent_of(p, (uint32_t)index)
+    if (one ? *agreed < NOT_AGREED && exponent < part_own_exponent(p, (uint32_t)index)
             : *mixed == OWN_MIXED && !exponent) {
         worker_fail(x, STATUS_PROTOCOL,
                     "tree %u (root %s): the workers were to agree on an exponent below this worker's own: a switch has "
@@ -72,7 +72,7 @@ enum taken worker_take_exponents(struct worker_thread *x, struct worker_tree *t,
             if (taken != TAKEN) return taken;
         }
     }
-    if (!has_exponents(p->operation)) { /* all are there, and data may go */
+    if (!worker_has_exponents(p->operation)) { /* all are there, and data may go */
         memset(p->exponents, 0, p->order.data * sizeof *p->exponents);
         memset(p->mixed, 0, (p->order.data + EXPONENT_GROUP - 1) / EXPONENT_GROUP * sizeof *p->mixed);
     }
@@ -83,13 +83,13 @@ enum taken worker_take_exponents(struct worker_thread *x, struct worker_tree *t,
 static bool values_right(struct worker_thread *x, struct worker_tree *t, const struct worker_part *p,
                          const struct inart_header *h, uint32_t index, const uint32_t *wire, uint64_t sum) {
     const struct check *check = x->worker->check;
-    uint8_t kind = data_kind(t, p, index);
+    uint8_t kind = chunk_flags(t, p, index);
     uint64_t who =
         kind & INART_FLAG_SINGLE ? check->worker[inart_owner(&p->operation->layout, h->sequence)] : check->everyone;
     const struct worker_chunk *c = chunk_of(t, h->sequence);
     uint32_t number = c->state == CHUNK_SENT && !c->awaited
                           ? c->number
-                          : check_number(check, &t->received_recent, checked_tree(t), kind, h->sequence);
+                          : check_number(check, &t->received_recent, worker_checked_tree(t), kind, h->sequence);
     return check_result_right(check, wire, sum, who, number, (uint32_t)(h->bitmap >> 32));
 }
 
@@ -129,7 +129,7 @@ enum taken worker_take_values(struct worker_thread *x, struct worker_tree *t, st
     }
     uint8_t *data = o->out + worker_data_at(x, p, index, &count);
     bool fields = o->fields.count > 1, as_they_are = raw || others;
-    int32_t exponent = as_they_are ? 0 : exponent_of(p, index);
+    int32_t exponent = as_they_are ? 0 : part_exponent(p, index);
     bool pairs = !as_they_are && fields && inart_pairs_fit(&o->fields, o->dtype, count, x->worker->data, exponent);
     uint64_t sum;
     if (pairs)

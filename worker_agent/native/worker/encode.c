@@ -12,7 +12,7 @@ uint64_t worker_data_at(const struct worker_thread *x, const struct worker_part 
              at = (p->offset + turn * n) * inart_dtype_bytes(o->dtype);
     *count = chunk_elements(p, (uint32_t)turn, n);
     if (o->layout.kind != INART_ALL_REDUCE)
-        at += inart_owner(&o->layout, sequence_of_data(p, index)) * o->layout.stride;
+        at += inart_owner(&o->layout, part_data_sequence(p, index)) * o->layout.stride;
     return at;
 }
 
@@ -91,7 +91,7 @@ static void write_exponents(struct worker_thread *x, struct worker_part *p, uint
         }
         if (place < CHECK_VALUES)
             exponent = worker_operation_mark(o, (uint32_t)place - 2);
-        else if (has_exponents(o)) {
+        else if (worker_has_exponents(o)) {
             bool one = numbering_word(place, &index);
             if (index < p->order.data) {
                 if (p->exponents[index] == NOT_AGREED) /* of the group, then: it is found as a whole */
@@ -101,7 +101,7 @@ static void write_exponents(struct worker_thread *x, struct worker_part *p, uint
                     exponent = mixed == OWN_MIXED || mixed == 1;
                 else
                     exponent = (uint32_t)(p->exponents[index] >= 0 ? p->exponents[index]
-                                                                   : own_exponent_of(p, (uint32_t)index));
+                                                                   : part_own_exponent(p, (uint32_t)index));
             }
         }
         wire[j] = exponent;
@@ -114,7 +114,7 @@ static uint64_t write_fields(struct worker_thread *x, const struct worker_part *
     const struct worker_operation *o = p->operation;
     size_t count, words = x->worker->data;
     const void *data = find_chunk(x, p, index, &count);
-    int32_t exponent = exponent_of(p, index);
+    int32_t exponent = part_exponent(p, index);
     if (inart_pairs_fit(&o->fields, o->dtype, count, words, exponent) && !o->residual)
         return inart_pairs_quantise(&o->fields, x->worker->check, data, exponent, wire);
     const float *values = inart_load(data, count, o->dtype, x->scratch);
@@ -128,7 +128,8 @@ static uint64_t write_fields(struct worker_thread *x, const struct worker_part *
 void worker_write_words(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, uint64_t sequence,
                         int kind, uint32_t index, uint8_t flags, uint32_t *wire) {
     const struct inart_worker *w = x->worker;
-    uint32_t number = check_number(w->check, &t->sent_recent[kind], checked_tree(t), flags & CHECK_KINDS, sequence);
+    uint32_t number =
+        check_number(w->check, &t->sent_recent[kind], worker_checked_tree(t), flags & CHECK_KINDS, sequence);
     chunk_of(t, sequence)->number = number;
     if (kind == EXPONENT) {
         write_exponents(x, p, index, number, wire);
@@ -146,7 +147,7 @@ void worker_write_words(struct worker_thread *x, struct worker_tree *t, struct w
     } else {
         size_t count;
         const float *values = load_chunk(x, p, index, &count);
-        sum = checked_quantise(w->check, values, count, exponent_of(p, index), wire);
+        sum = checked_quantise(w->check, values, count, part_exponent(p, index), wire);
     }
     wire[w->data] = __builtin_bswap32(check_whole(w->check, sum, w->check->worker[w->config.index], number));
 }

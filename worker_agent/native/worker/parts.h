@@ -18,11 +18,6 @@ static inline struct worker_chunk *chunk_of(struct worker_tree *t, uint64_t sequ
     return &t->ring[sequence & t->mask];
 }
 
-static inline uint64_t sequence_of(const struct worker_tree *t, const struct worker_chunk *c) {
-    uint64_t index = (uint64_t)(c - t->ring);
-    return t->base + ((index - t->base) & t->mask);
-}
-
 static inline uint64_t part_chunks(const struct worker_part *p) { return (uint64_t)p->order.exponents + p->order.data; }
 
 static inline struct worker_part *part_of(struct worker_tree *t, uint64_t sequence) {
@@ -44,22 +39,22 @@ static inline size_t chunk_values(const struct worker_thread *x, const struct wo
                                    : o->fields.count * (size_t)x->worker->data;
 }
 
-static inline uint64_t sequence_in(const struct worker_part *p, int kind, uint32_t index) {
+static inline uint64_t part_sequence(const struct worker_part *p, int kind, uint32_t index) {
     return p->base + numbering_place(&p->order, kind, index);
 }
 
-static inline uint64_t sequence_of_data(const struct worker_part *p, uint32_t index) {
-    return sequence_in(p, DATA, index);
+static inline uint64_t part_data_sequence(const struct worker_part *p, uint32_t index) {
+    return part_sequence(p, DATA, index);
 }
 
 static inline bool chunk_is_everybodys(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
-    return inart_everybodys(sequence_of_data(p, index), index, p->order.data, t->period);
+    return inart_everybodys(part_data_sequence(p, index), index, p->order.data, t->period);
 }
 
 /* Returns whether data chunk `index` is this worker's own. */
 static inline bool chunk_is_own(const struct worker_part *p, uint32_t index) {
     const struct inart_layout *l = &p->operation->layout;
-    return inart_owner(l, sequence_of_data(p, index)) == l->index;
+    return inart_owner(l, part_data_sequence(p, index)) == l->index;
 }
 
 /* Returns whether another worker's packet is the whole chunk: this worker sends nothing, but asks for the chunk when it
@@ -76,12 +71,12 @@ static inline bool chunk_is_elsewhere(const struct worker_tree *t, const struct 
 }
 
 /* Returns the number by which check words know the tree. */
-static inline uint32_t checked_tree(const struct worker_tree *t) {
+static inline uint32_t worker_checked_tree(const struct worker_tree *t) {
     return inart_checked_tree(&t->direction, t->config.tree);
 }
 
 /* Returns the same tree's other direction; NULL where the tree has only one. */
-static inline struct worker_tree *other_direction(const struct worker_tree *t) {
+static inline struct worker_tree *worker_other_direction(const struct worker_tree *t) {
     if (t->direction.of < INART_DIRECTIONS) return NULL;
     return (struct worker_tree *)(uintptr_t)(t->direction.number ? t - 1 : t + 1);
 }
@@ -92,7 +87,7 @@ static inline struct worker_tree *other_direction(const struct worker_tree *t) {
  * Other operations fill the links by themselves, so two of them go half as fast each. */
 static inline double chunk_cost(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
     const struct inart_layout *l = &p->operation->layout;
-    const struct worker_tree *other = other_direction(t);
+    const struct worker_tree *other = worker_other_direction(t);
     if (other && other->parts)
         return !t->crowded && inart_takes_turns(l) && inart_takes_turns(&other->parts->operation->layout) ? 1 : 2;
     return l->kind == INART_GATHER && l->source < 0 && !chunk_is_everybodys(t, p, index) ? 1 / t->config.gather_speed
@@ -104,27 +99,29 @@ static inline bool chunk_is_agreed(const struct worker_part *p, uint32_t index) 
     return p->exponents[index] >= 0 && p->mixed[index / EXPONENT_GROUP] >= 0;
 }
 
-static inline int32_t exponent_of(const struct worker_part *p, uint32_t index) {
+static inline int32_t part_exponent(const struct worker_part *p, uint32_t index) {
     return p->exponents[index] + (p->mixed[index / EXPONENT_GROUP] ? INART_NONFINITE : 0);
 }
 
 /* Returns the flags that all packets of a data chunk have, whichever worker sends them. */
-static inline uint8_t data_kind(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
+static inline uint8_t chunk_flags(const struct worker_tree *t, const struct worker_part *p, uint32_t index) {
     int kind = p->operation->layout.kind;
     if (kind == INART_ALL_REDUCE || chunk_is_everybodys(t, p, index)) return 0;
     return kind == INART_REDUCE_SCATTER ? INART_FLAG_SCATTER : INART_FLAG_SINGLE;
 }
 
 /* Returns whether exponents are agreed before the operation's data goes. */
-static inline bool has_exponents(const struct worker_operation *o) {
+static inline bool worker_has_exponents(const struct worker_operation *o) {
     return o->layout.kind != INART_GATHER && !o->gathered.columns;
 }
 
-static inline int32_t own_exponent_of(const struct worker_part *p, uint32_t index) {
+static inline int32_t part_own_exponent(const struct worker_part *p, uint32_t index) {
     return NOT_AGREED - 1 - p->exponents[index];
 }
 
 /* Returns the sequence number of the next chunk of a kind that the part has to send. */
-static inline uint64_t part_next(const struct worker_part *p, int kind) { return sequence_in(p, kind, p->sent[kind]); }
+static inline uint64_t part_next(const struct worker_part *p, int kind) {
+    return part_sequence(p, kind, p->sent[kind]);
+}
 
 #endif

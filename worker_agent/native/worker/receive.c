@@ -79,7 +79,7 @@ static void take_question(struct worker_thread *x, struct worker_tree *t, const 
     uint64_t count = (uint32_t)h->bitmap,
              bits = 32ull * (x->worker->config.values - 1); /* the last word is the check word */
     uint32_t index = x->worker->config.index;
-    if (!check_question_right(x->worker->check, set, h, checked_tree(t),
+    if (!check_question_right(x->worker->check, set, h, worker_checked_tree(t),
                               inart_attempt(h->epoch, x->worker->config.epoch))) {
         t->stats.check_failures++; /* the root has not asked so */
         return;

@@ -68,7 +68,7 @@ void worker_send_chunk(struct worker_thread *x, struct worker_tree *t, struct wo
     t->tokens -= cost;
     t->burst -= cost;
     if (sends) {
-        struct worker_tree *other = t->direction.number ? other_direction(t) : NULL;
+        struct worker_tree *other = t->direction.number ? worker_other_direction(t) : NULL;
         if (other) { /* the link is one: what a gather sends a reduction does not */
             other->tokens -= 1;
             other->burst -= 1;
@@ -83,7 +83,7 @@ void worker_send_chunk(struct worker_thread *x, struct worker_tree *t, struct wo
  * all workers together would go faster than the links that bring the chunks. */
 static void pass_answered(struct worker_tree *t, struct worker_part *p) {
     for (uint64_t next; p->sent[DATA] < p->order.data; p->sent[DATA]++) {
-        next = sequence_of_data(p, p->sent[DATA]);
+        next = part_data_sequence(p, p->sent[DATA]);
         if (next >= t->base && (next >= t->base + t->config.slots || chunk_of(t, next)->state != CHUNK_ANSWERED))
             return;
         t->tokens -= chunk_cost(t, p, p->sent[DATA]);

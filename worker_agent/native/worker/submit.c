@@ -53,13 +53,13 @@ static struct worker_part *part_make(struct inart_worker *w, struct worker_tree 
     p->offset = range->offset;
     p->count = range->count;
     p->order = numbering_of((uint32_t)data, (uint32_t)values, t->config.slots);
-    if (!has_exponents(o)) /* what they would bring is how the workers know that all do the same */
+    if (!worker_has_exponents(o)) /* what they would bring is how the workers know that all do the same */
         p->order.exponents = (CHECK_VALUES + (uint32_t)values - 1) / (uint32_t)values;
     if (o->gathered.columns) { /* data goes with it */
         memset(p->exponents, 0, data * sizeof *p->exponents);
         memset(p->mixed, 0, groups * sizeof *p->mixed);
     }
-    if (o->layout.kind != INART_ALL_REDUCE || !has_exponents(o)) p->order.ahead = p->order.exponents;
+    if (o->layout.kind != INART_ALL_REDUCE || !worker_has_exponents(o)) p->order.ahead = p->order.exponents;
     return p;
 }
 

@@ -120,7 +120,8 @@ void inart_worker_repaired(struct inart_worker *w, uint32_t up_label, double rat
         engine_enter(&x->engine);
         for (uint32_t j = 0; j < x->tree_count; j++)
             if (x->trees[j].config.up_label == up_label) {
-                if (link >= 0) x->trees[j].lane = link_lane(&x->engine.io->spec, x->trees[j].lane, (uint32_t)link);
+                if (link >= 0)
+                    x->trees[j].lane = engine_lane_over(&x->engine.io->spec, x->trees[j].lane, (uint32_t)link);
                 worker_repaired(&x->trees[j], rate_mbps / x->trees[j].direction.lanes, contributions, results,
                                 w->config.values, inart_now());
             }
