@@ -112,7 +112,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hook", choices=("inart", "gloo", "none"), default="inart", help="none: no communication")
     parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
-    parser.add_argument("--agent", metavar="unix:PATH", help="a `python -m worker_agent serve` of this machine instead")
+    parser.add_argument("--agent", metavar="unix:PATH", help="an `inart agent` of this machine instead")
     parser.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
     parser.add_argument("--cifar100", type=Path, metavar="FOLDER", help="train on CIFAR-100 from there")
     parser.add_argument(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.common.agentconfig import AgentConfig, RepairedTree, RootFlow, RootTree, interfaces_in, suspect_key
+from controlplane.common.agentconfig import AgentConfig, ReroutedTree, RootFlow, RootTree, interfaces_in, suspect_key
 from controlplane.common.native_build import ENGINES, Sources, engine_sources
 from p4src.protocol import MAX_WORKERS, frame_bytes
 from worker_agent.io_options import (
@@ -214,7 +214,7 @@ def library(sources: Sources = SOURCES, options: Sequence[str] = ENGINES) -> cty
         "create": (ctypes.c_void_p, [pointer(IoConfig), pointer(_Config), *TEXT]),
         "destroy": (None, [engine]),
         "reconfigure": (ctypes.c_int, [engine, pointer(_Config), *TEXT]),
-        "repaired": (None, [engine, uint32, ctypes.c_double, ctypes.c_int, ctypes.c_int]),
+        "rerouted": (None, [engine, uint32, ctypes.c_double, ctypes.c_int, ctypes.c_int]),
         "open": (None, [engine, pointer(uint32), pointer(ctypes.c_uint64), uint32]),
         "statistics": (None, [engine, *statistics]),
     }
@@ -308,14 +308,14 @@ class Server(NativeEngine):
         with self._lock:
             self._reconfigure(config)
 
-    def repaired(self, trees: Iterable[RepairedTree]) -> None:
+    def rerouted(self, trees: Iterable[ReroutedTree]) -> None:
         """Send again the results that workers may lack, because the trees were rerouted. Trees that the server does not
         have are ignored.
         """
         with self._lock:
             for tree in trees:
                 if self._handle is not None:
-                    self._library.inart_root_repaired(
+                    self._library.inart_root_rerouted(
                         self._handle, tree.label, tree.rate_mbps, tree.results, tree.link - 1
                     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from controlplane.common.agentconfig import REFUSED, ROOT_ADDS, SWITCH_ADDS, AgentConfig, RepairedTree
+from controlplane.common.agentconfig import REFUSED, ROOT_ADDS, SWITCH_ADDS, AgentConfig, ReroutedTree
 from controlplane.common.rpc import inart_pb2 as pb
 from ps_server.server import Server, library
 from worker_agent.adding import Busy, OfSwitch
@@ -70,10 +70,10 @@ class Versions(PlanVersions):
         if old is not None:
             old.close()
 
-    def repaired(self, trees: Sequence[RepairedTree]) -> None:
+    def rerouted(self, trees: Sequence[ReroutedTree]) -> None:
         for server in (self._server, self._next, self._old):
             if server is not None:
-                server.repaired(trees)
+                server.rerouted(trees)
 
     def stop(self, reason: str) -> None:
         """Do nothing, since without workers nothing arrives, and a new epoch starts afresh."""

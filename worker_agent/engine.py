@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from controlplane.common.agentconfig import AgentConfig, RepairedTree, WorkerTree
+from controlplane.common.agentconfig import AgentConfig, ReroutedTree, WorkerTree
 from p4src.protocol import data_values, frame_bytes
 from worker_agent.collectives import Collective, Operation, collective
 from worker_agent.engine_stats import EngineStats
@@ -237,14 +237,14 @@ class Engine(NativeEngine):
             if self._handle is not None:
                 self._library.inart_worker_abort(self._handle, reason.encode())
 
-    def repaired(self, trees: Iterable[RepairedTree]) -> None:
+    def rerouted(self, trees: Iterable[ReroutedTree]) -> None:
         """Take note that trees were rerouted: their rates change, and where requested, chunks in progress on them are
         sent once more. Trees that the engine does not have are ignored.
         """
         with self._lock:
             for tree in trees:
                 if self._handle is not None:
-                    self._library.inart_worker_repaired(
+                    self._library.inart_worker_rerouted(
                         self._handle, tree.label, tree.rate_mbps, tree.contributions, tree.results, tree.link - 1
                     )
 

@@ -76,7 +76,7 @@ class LocalAgent:
             if isinstance(path, bytes):
                 raise NoAgentError("this node has no agent yet") from None
             raise AgentError(
-                f"no agent at {path}: {error.strerror}; start `python -m worker_agent serve --socket {path}`"
+                f"no agent at {path}: {error.strerror}; start `inart agent --socket {path}`"
             ) from None
         self._connection = Connection(connection)
         self._lock = threading.Lock()

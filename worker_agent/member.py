@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from controlplane.common.agentconfig import AgentConfig, RepairedTree, Role
+from controlplane.common.agentconfig import AgentConfig, ReroutedTree, Role
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import Identity, Membership
 from controlplane.common.rpc.renewal import Renewal
@@ -215,8 +215,8 @@ class Member:
             self._successor = None
             self._running.withdraw()
 
-    def on_repaired(self, trees: Sequence[RepairedTree]) -> None:
-        self._running.repaired(trees)
+    def on_rerouted(self, trees: Sequence[ReroutedTree]) -> None:
+        self._running.rerouted(trees)
 
     def on_notice(self, text: str) -> None:
         self._log(text)

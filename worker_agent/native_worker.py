@@ -158,7 +158,7 @@ def _functions() -> Functions:
         "destroy": (None, [engine]),
         "stop": (None, [engine]),
         "reconfigure": (ctypes.c_int, [engine, pointer(NativeConfig), ctypes.c_char_p, *TEXT]),
-        "repaired": (None, [engine, uint32, real, ctypes.c_int, ctypes.c_int, ctypes.c_int]),
+        "rerouted": (None, [engine, uint32, real, ctypes.c_int, ctypes.c_int, ctypes.c_int]),
         "abort": (None, [engine, ctypes.c_char_p]),
         "submit": (ctypes.c_int64, [engine, *array, ctypes.c_int, ctypes.c_int, ctypes.c_int, *parts, *TEXT]),
         "next_completion": (ctypes.c_int, [engine, real, pointer(NativeCompletion)]),
@@ -179,7 +179,7 @@ def _check_own_trees(config: AgentConfig) -> None:
         if tree.root == config.node and tree.up_label not in taken:
             raise ValueError(
                 f"tree {tree.tree} has its root on {config.node} itself, which is to get its own gradients by way of a "
-                "switch: such plans are made no more, so the job has to be planned again (inart replan)"
+                "switch: such plans are made no more, so the job has to be replanned (inart replan)"
             )
 
 

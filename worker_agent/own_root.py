@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from controlplane.common.agentconfig import REFUSED, ROOT_ADDS, SUSPECT, AgentConfig, RepairedTree
+from controlplane.common.agentconfig import REFUSED, ROOT_ADDS, SUSPECT, AgentConfig, ReroutedTree
 from controlplane.common.rpc import inart_pb2 as pb
 from worker_agent.errors import AgentError
 
@@ -62,9 +62,9 @@ class OwnRoot:
         if self._versions is not None:
             self._versions.retire()
 
-    def repaired(self, trees: Sequence[RepairedTree]) -> None:
+    def rerouted(self, trees: Sequence[ReroutedTree]) -> None:
         if self._versions is not None:
-            self._versions.repaired(trees)
+            self._versions.rerouted(trees)
 
     def linger(self) -> None:
         """Go on to answer other workers for a while, before the end in good order."""

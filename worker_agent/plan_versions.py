@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from controlplane.common.agentconfig import AgentConfig, RepairedTree
+from controlplane.common.agentconfig import AgentConfig, ReroutedTree
 from worker_agent.reporter import Statistics
 
 
@@ -55,7 +55,7 @@ class PlanVersions(ABC):
         """Drop the prepared version."""
 
     @abstractmethod
-    def repaired(self, trees: Sequence[RepairedTree]) -> None:
+    def rerouted(self, trees: Sequence[ReroutedTree]) -> None:
         """Take note that trees of the running version were rerouted."""
 
     @abstractmethod

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from controlplane.common.agentconfig import AgentConfig, RepairedTree
+from controlplane.common.agentconfig import AgentConfig, ReroutedTree
 from worker_agent.collectives import SUM, Collective
 from worker_agent.engine import Engine
 from worker_agent.errors import AbortedError, AgentError, AllReduceError
@@ -186,12 +186,12 @@ class Relay:
             if self._ledger is not None:
                 self._ledger.retire()
 
-    def repaired(self, trees: Sequence[RepairedTree]) -> None:
-        """Pass new rates on to all engines, as Engine.repaired does."""
+    def rerouted(self, trees: Sequence[ReroutedTree]) -> None:
+        """Pass new rates on to all engines, as Engine.rerouted does."""
         with self._lock:
             engines = [engine for engine in (self.engine, self._next, self._old) if engine is not None]
         for engine in engines:
-            engine.repaired(trees)
+            engine.rerouted(trees)
 
     @property
     def repeating(self) -> bool:

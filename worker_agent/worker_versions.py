@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.common.agentconfig import REFUSED, SWITCH_ADDS, AgentConfig, RepairedTree, suspect_key
+from controlplane.common.agentconfig import REFUSED, SWITCH_ADDS, AgentConfig, ReroutedTree, suspect_key
 from controlplane.common.rpc import inart_pb2 as pb
 from worker_agent.adding import OfSwitch
 from worker_agent.collectives import Collective
@@ -121,9 +121,9 @@ class WorkerVersions(PlanVersions):
         self._root.withdraw()
         self._relay.withdraw()
 
-    def repaired(self, trees: Sequence[RepairedTree]) -> None:
-        self._root.repaired(trees)
-        self._relay.repaired(trees)
+    def rerouted(self, trees: Sequence[ReroutedTree]) -> None:
+        self._root.rerouted(trees)
+        self._relay.rerouted(trees)
 
     def retire(self) -> None:
         self._root.retire()

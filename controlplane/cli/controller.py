@@ -53,13 +53,13 @@ def format_replan(reply: pb.ReplanReply) -> str:
     if reply.outcome == "unchanged":
         return lines[0] + "; it stays, nothing is better"
     if reply.outcome == "later":
-        return "all jobs are planned again now, one after the other (inart job list shows what each has)"
+        return "all jobs are replanned now, one after the other (inart job list shows what each has)"
     if reply.outcome == "drained":
-        return lines[0] + "; what is taken out is empty: no job uses it any more"
+        return lines[0] + "; no job uses what is disabled any more"
     if reply.outcome == "planned":
         return "\n".join([*lines, *change_lines(reply.changes), "nothing was changed (--dry-run)"])
     where = (
-        f"the job changed over at operation {reply.first_operation} (epoch {reply.epoch}); operations were held back "
+        f"the job migrated at operation {reply.first_operation} (epoch {reply.epoch}); operations were held back "
         f"for at most {1e3 * reply.held_seconds:.0f} ms"
         if reply.epoch
         else "the job was not running; it starts with the new plan"

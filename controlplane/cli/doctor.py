@@ -300,9 +300,9 @@ def check_controller(address: str, folder: Path | None = None) -> Iterable[Check
         return
     yield Check("controller", address, True, True, f"job {status.job}, {status.state}, epoch {status.epoch}")
     for agent in status.agents:
-        module = "ps_server" if agent.role == "parameter_server" else "worker_agent"
+        verb = "ps" if agent.role == "parameter_server" else "agent"
         detail = f"{agent.role.replace('_', ' ')}, joined from {agent.peer}" if agent.joined else "has not joined"
-        fix = "" if agent.joined else f"on {agent.node}: python -m {module} ... --controller {address}"
+        fix = "" if agent.joined else f"on {agent.node}: inart {verb} ... --controller {address}"
         yield Check("agents", agent.node, agent.joined, True, detail, fix)
     for switch in status.switches:
         fix = "" if switch.state == "connected" else switch.problem

@@ -134,7 +134,7 @@ class RootTree:
 
 
 @dataclass(frozen=True)
-class RepairedTree:
+class ReroutedTree:
     """A tree that was rerouted around a failure, as one agent sees it.
 
     Attributes:

@@ -12,7 +12,7 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.plan.host_collectives import MORE_SERVERS, faster_than
 from controlplane.planner.plan.limits import limited
-from controlplane.planner.plan.repair import unbroken
+from controlplane.planner.plan.reroute import unbroken
 from controlplane.planner.plan.replan import replan
 from controlplane.planner.reservations import Reservation
 from controlplane.planner.routing import Unreachable

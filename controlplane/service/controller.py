@@ -344,7 +344,7 @@ class Controller:
                     try:
                         rates = network.replanning.rebalance()
                     except Late as error:
-                        self._log(warning(f"not all were planned again: {error}"))
+                        self._log(warning(f"not all were replanned: {error}"))
         except (JobsError, TargetError, UpdateError, ValueError) as error:
             _refuse(context, error)
         others = [pb.JobRate(name=name, before_mbps=was, after_mbps=now) for name, (was, now) in rates.items()]

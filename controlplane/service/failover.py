@@ -64,10 +64,10 @@ class Failover:
                     self._log(warning(line) if warn else line)
                 case parts.CountLost(number):
                     self._answers["switches and links lost"] += number
-                case parts.LeadAround(silent, again):
-                    every = self.lead_around()
+                case parts.RerouteJobs(silent, again):
+                    every = self.reroute_jobs()
                     if silent:
-                        self.take(parts.led_around, silent, every, self.needs(), again=again)
+                        self.take(parts.rerouted, silent, every, self.needs(), again=again)
                 case parts.PlanSoon():
                     self._replanning.soon()
         return every
@@ -86,25 +86,25 @@ class Failover:
         if self.state.parts.off or self.state.parts.trust.probation:
             self.take(parts.looked, self.needs())
 
-    def lead_around(self) -> bool:
+    def reroute_jobs(self) -> bool:
         """Reroute every job around what is disabled. Return whether that was done wherever it was needed."""
         every = True
         for job in self.state.jobs:
             began, before = time.monotonic(), job.plan.rate_mbps
             try:
-                trees, moved = job.updater.repair(self.state.of(job))
+                trees, moved = job.updater.reroute(self.state.of(job))
             except (UpdateError, ValueError) as error:
                 self._log(warning(f"job {job.name} {error}"))
                 every = False
                 continue
             if trees:
-                self._answers["trees led around"] += trees
+                self._answers["trees rerouted"] += trees
                 words = sorted({f"{after} adds instead of {point}" for _, point, after in moved})
                 now = job.plan.rate_mbps
                 if now < before * (1 - SAME):
                     words.append(f"at {now:.4g} of {before:.4g} Mbit/s, which is what these ways carry")
                 took = f"{1e3 * (time.monotonic() - began):.0f} ms"
-                self._log("; ".join([f"job {job.name}: {trees} trees led around it in {took}", *words]))
+                self._log("; ".join([f"job {job.name}: {trees} trees rerouted around it in {took}", *words]))
         return every
 
     # -- agents -----------------------------------------------------------------------------------------------------

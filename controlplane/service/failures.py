@@ -1,7 +1,7 @@
 """The watch over a network: what the controller does by itself when something fails, and when it is back.
 
 A switch that does not answer, and a link behind which nothing arrives any more, are disabled: every job is rerouted
-around them in place (planner/plan/repair.py), so that operations under way go on, and is then replanned for what is
+around them in place (planner/plan/reroute.py), so that operations under way go on, and is then replanned for what is
 left. A switch that did not answer is used again when it has been back for some time. What was found silent is tried
 again after some time, which doubles each time that it is silent again, or when an operator says so.
 """

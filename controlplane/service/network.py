@@ -237,7 +237,7 @@ class Network:
         job_id: int | None = None,
     ) -> tuple[Admission, RunningJob, int]:
         """Admit a job (`AdmissionControl.admit`, or, with `together`, `shared`) and `add` it, as one order. It is
-        planned again when something fails meanwhile. Raise the errors of these calls."""
+        replanned when something fails meanwhile. Raise the errors of these calls."""
         with self.replanning.changing:
             attempts, late = 0, dict[str, str]()
             while True:
@@ -250,7 +250,7 @@ class Network:
                     running, changes = self.add(admission.plan, terms=terms, others=admission.plans, job_id=job_id)
                     break
                 except Late as error:
-                    self.log(f"job {job.name} is planned without taking from those that do not change over: {error}")
+                    self.log(f"job {job.name} is planned without taking from those that do not migrate: {error}")
                     late |= error.why
                 except Infeasible as error:
                     attempts += 1
@@ -307,7 +307,7 @@ class Network:
                     self.replanning.soon()
                 raise
             self.log(f"job {job.name} ({job_id}) added: {plan.rate_mbps:.4g} Mbit/s, {changes} changes on the switches")
-        self.failover.lead_around()  # something may have failed while it was installed
+        self.failover.reroute_jobs()  # something may have failed while it was installed
         return job, changes
 
     def foreseen(self, admission: Admission, terms: Terms) -> tuple[EntryChange, ...]:
@@ -395,7 +395,7 @@ def _wait_for_room(error: Infeasible, job: Job, late: Mapping[str, str], attempt
     if attempts == ATTEMPTS:
         words = "; ".join(f"job {name}: {why}" for name, why in late.items())
         raise Infeasible(
-            f"{error}: nothing is left for job {job.name!r} as others cannot change over now ({words}); add it again"
+            f"{error}: nothing is left for job {job.name!r} as others cannot migrate now ({words}); add it again"
         ) from None
     time.sleep(LATE_PAUSE_SECONDS)
 

@@ -88,7 +88,7 @@ def replan(network: Network, order: Replan) -> Update:
     if order.takes_effect:
         network.changed()  # stored first, since the order holds whatever becomes of the plans
         if order.off:
-            network.failover.lead_around()
+            network.failover.reroute_jobs()
         routes = _route_around(network)
     if order.soon and order.takes_effect:
         now = [job for job in concerned if any(uses([job], order.off, network.state.parts.layout))]

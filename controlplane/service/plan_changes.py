@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 
-from controlplane.common.agentconfig import AgentConfig, RepairedTree
+from controlplane.common.agentconfig import AgentConfig, ReroutedTree
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.service.core import actions
 from controlplane.service.core import events as ev
@@ -114,7 +114,7 @@ class PlanChanges:
         with suppress(OSError):  # no epoch could be stored: the core has logged that, and tries again
             self._effects.take(ev.DrainBroken(epoch, reason))
 
-    def repaired(self, trees: Mapping[str, Sequence[RepairedTree]]) -> None:
+    def rerouted(self, trees: Mapping[str, Sequence[ReroutedTree]]) -> None:
         """Tell each of these nodes which of its trees were rerouted."""
         with self._lock:
             for node, one in self._effects.state.having(MEMBER | RESERVE).items():
@@ -122,8 +122,8 @@ class PlanChanges:
                 for tree in trees.get(node, ()):
                     if self._labels is not None:
                         tree = replace(tree, label=self._labels.label(tree.label))
-                    event.repaired.trees.add(**asdict(tree))
-                if event.repaired.trees and one.connection in self._effects.members:
+                    event.rerouted.trees.add(**asdict(tree))
+                if event.rerouted.trees and one.connection in self._effects.members:
                     self._effects.members[one.connection].events.put(event)
 
     def _failed(self, epoch: int) -> bool:

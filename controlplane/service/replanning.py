@@ -75,7 +75,7 @@ def change_over(
     failures = {}
     for name, change in changes.items():
         if not change.moved.wait(max(0.0, late - time.monotonic())):
-            failures[name] = f"it has not changed over within {LATE_SECONDS:g} s"
+            failures[name] = f"it has not migrated within {LATE_SECONDS:g} s"
         elif change.error is not None:
             failures[name] = str(change.error)
     drained = time.monotonic() + drain
@@ -155,7 +155,7 @@ class Replanning:
                 for name, job in jobs.items():
                     rates[name] = rates.get(name, (before[name], 0.0))[0], job.plan.rate_mbps
                 if done:
-                    self._log(f"{len(done)} of {len(self.state.jobs)} jobs change over: {entries(done.values())}")
+                    self._log(f"{len(done)} of {len(self.state.jobs)} jobs migrate: {entries(done.values())}")
                 late |= failures
                 if failures and plans is None:
                     continue
@@ -212,7 +212,7 @@ class Replanning:
                 rates = self.rebalance()
                 changed = [f"{name} {now:.4g}" for name, (was, now) in rates.items() if abs(now - was) > 1e-3 * was]
                 if changed:
-                    self._log(f"all jobs planned again, together; Mbit/s: {', '.join(changed)}")
+                    self._log(f"all jobs replanned, together; Mbit/s: {', '.join(changed)}")
                 if 0 < self._admissions.steps <= 2 * len(self.state.jobs):
                     self._wanted.set()  # for the next steps
                 return {}

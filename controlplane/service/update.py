@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from controlplane.common.log_lines import warning
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import DoesNotFit
-from controlplane.planner.plan.repair import CannotRepair, unbroken
+from controlplane.planner.plan.reroute import CannotReroute, unbroken
 from controlplane.planner.plan.replan import Difference
 from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
@@ -31,7 +31,7 @@ from controlplane.service.versions import (
     Around,
     Version,
     drains_in_vain,
-    lead_around,
+    reroute_versions,
     rulesets,
 )
 from controlplane.targets import fabric
@@ -79,7 +79,7 @@ class Updater:
 
     Args:
         running, topology: what is installed now, and for which state of the network.
-        changed: called when another plan runs.
+        changed: called when a new plan runs.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Updater:
         self._current = running
         self._next: Version | None = None  # installed, but not switched over to
         self._draining: Version | None = None  # switched over from, but not retired
-        self._present: Topology | None = None  # the state of the network that a repair has seen last
+        self._present: Topology | None = None  # the state of the network that a reroute has seen last
         self._spent: dict[str, set[tuple[int, int]]] = {}  # by switch, slots that the running epoch has given up
         self._frame = frame
         self._switches = switches
@@ -109,7 +109,7 @@ class Updater:
         self._changed = changed
         self._ended = False
         self._lock = threading.Lock()  # one change of plan at a time
-        self._placing = switches.placing  # one change of entries at a time; a repair waits for no change of plan
+        self._placing = switches.placing  # one change of entries at a time; a reroute waits for no change of plan
 
     @property
     def running(self) -> Version:
@@ -178,7 +178,7 @@ class Updater:
         finally:
             self._lock.release()
 
-    def repair(self, topology: Topology) -> tuple[int, tuple[tuple[int, str, str], ...]]:
+    def reroute(self, topology: Topology) -> tuple[int, tuple[tuple[int, str, str], ...]]:
         """Reroute the installed plans around what `topology`, the network's present state, lacks: in place, without
         telling agents, also during a change of plan. Return how many trees were rerouted, and (tree, switch that added,
         switch that took over). Where the plan before a change cannot be rerouted, its operations are started again with
@@ -195,12 +195,12 @@ class Updater:
             epoch = self._roster.epoch
             try:
                 try:
-                    found = self._lead_around(topology)
+                    found = self._reroute(topology)
                 except UpdateError:
                     hopeless = drains_in_vain(self._draining, topology)
                     if not hopeless:
                         raise
-                    found = self._lead_around(topology, drained=True)
+                    found = self._reroute(topology, drained=True)
             except UpdateError as error:
                 problem = error
         if hopeless:
@@ -208,27 +208,27 @@ class Updater:
         if problem is not None:
             raise problem
         if found.trees:
-            self._roster.plan.repaired(found.told)
+            self._roster.plan.rerouted(found.told)
             self._changed()
         return found.trees, found.moved
 
-    def _lead_around(self, topology: Topology, *, drained: bool = False) -> Around:
-        """Reroute all versions around what is gone, as `repair` does, with _placing held. With `drained`, the plan
+    def _reroute(self, topology: Topology, *, drained: bool = False) -> Around:
+        """Reroute all versions around what is gone, as `reroute` does, with _placing held. With `drained`, the plan
         before a change is left as it is, since its operations do not go on."""
         spent = {switch: set(ranges) for switch, ranges in self._spent.items()}
         before = self._draining, self._current, self._next
         versions = None if drained else self._draining, self._current, self._next
         try:
-            found = lead_around(self._frame, versions, topology, self._switches.taken(), self._spent)
+            found = reroute_versions(self._frame, versions, topology, self._switches.taken(), self._spent)
             if found.trees:
                 draining, current, self._next = found.versions
                 self._draining = self._draining if drained else draining
                 self._current = current or self._current
                 self._install()
-        except (CannotRepair, DoesNotFit, UpdateError) as error:
+        except (CannotReroute, DoesNotFit, UpdateError) as error:
             self._draining, self._current, self._next = before
             self._spent = spent
-            raise UpdateError(f"cannot be led around what is gone: {error}") from None
+            raise UpdateError(f"cannot be rerouted around what is gone: {error}") from None
         return found
 
     @contextmanager

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from controlplane.common.agentconfig import AgentConfig, RepairedTree
+from controlplane.common.agentconfig import AgentConfig, ReroutedTree
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.job import JobError
 from controlplane.planner.plan import Plan, PlanError, Tree
 from controlplane.planner.plan.limits import held
-from controlplane.planner.plan.repair import Repair, intact, repair, unbroken
+from controlplane.planner.plan.reroute import Rerouted, intact, reroute, unbroken
 from controlplane.planner.plan.slots import aligned
 from controlplane.planner.rules import Beside, Deployment, Places, Taken, build
 from controlplane.planner.topology import Topology
@@ -56,7 +56,7 @@ class Around:
     versions: tuple[Version | None, ...]
     trees: int
     moved: tuple[tuple[int, str, str], ...]
-    told: Mapping[str, list[RepairedTree]]
+    told: Mapping[str, list[ReroutedTree]]
 
 
 NOT_AROUND = Around((), 0, (), {})
@@ -68,16 +68,16 @@ def drains_in_vain(draining: Version | None, present: Topology | None) -> str:
     if draining is None or present is None or not all(c.repeats for c in draining.deployment.agents.values()):
         return ""
     broken = [f"tree {index}" for index, tree in enumerate(draining.plan.trees) if not intact(tree, present)]
-    return f"{', '.join(broken)} of the plan before cannot be led around what is gone" if broken else ""
+    return f"{', '.join(broken)} of the plan before cannot be rerouted around what is gone" if broken else ""
 
 
-def lead_around(
+def reroute_versions(
     frame: Frame, versions: Iterable[Version | None], topology: Topology, taken: Mapping[str, Taken], spent: Slots
 ) -> Around:
     """Reroute installed versions around what `topology`, the network's present state, lacks.
 
     `taken` is what is taken on every switch, also by these versions. `spent` are slots that are free and must not be
-    used yet; those that these versions give up are added. Raise CannotRepair or DoesNotFit where a version cannot be
+    used yet; those that these versions give up are added. Raise CannotReroute or DoesNotFit where a version cannot be
     rerouted.
     """
     gaps: dict[str, list[tuple[int, int]]] = {}
@@ -86,13 +86,13 @@ def lead_around(
         used = Taken(slots=tuple(sorted((*by.slots, *spent.get(switch, ())))))
         gaps[switch] = used.gaps(frame.limits.slots, declared.get(switch))
     after: list[Version | None] = []
-    told: dict[str, list[RepairedTree]] = {}
+    told: dict[str, list[ReroutedTree]] = {}
     trees, moved = 0, list[tuple[int, str, str]]()
     for version in versions:
         if version is None or unbroken(version.plan, topology):
             after.append(version)
             continue
-        new, found = repaired(frame, version, topology, taken=taken, gaps=gaps, spent=spent)
+        new, found = reroute_version(frame, version, topology, taken=taken, gaps=gaps, spent=spent)
         taken = _with_groups(taken, new.deployment)
         after.append(new)
         trees += len(found.trees)
@@ -102,7 +102,7 @@ def lead_around(
     return Around(tuple(after), trees, tuple(moved), told)
 
 
-def repaired(
+def reroute_version(
     frame: Frame,
     version: Version,
     topology: Topology,
@@ -110,11 +110,11 @@ def repaired(
     taken: Mapping[str, Taken],
     gaps: dict[str, list[tuple[int, int]]],
     spent: Slots,
-) -> tuple[Version, Repair]:
+) -> tuple[Version, Rerouted]:
     """Return a version rerouted around what `topology`, the network's present state, lacks, and what was done.
 
     `taken` is what is taken on every switch, also by this version. The slots that the new version takes are removed
-    from `gaps`, the free ones; those that it gives up are added to `spent`. Raise CannotRepair or DoesNotFit where the
+    from `gaps`, the free ones; those that it gives up are added to `spent`. Raise CannotReroute or DoesNotFit where the
     version cannot be rerouted.
     """
     old = version.deployment
@@ -126,7 +126,7 @@ def repaired(
             slots[switch, tree] = place
         return place is not None
 
-    found = repair(version.plan, topology, take)
+    found = reroute(version.plan, topology, take)
     for index, point, _ in found.moved:
         first = slots.pop((point, index))
         spent.setdefault(point, set()).add((first, first + sizes[index]))
@@ -169,7 +169,7 @@ def _slowed(frame: Frame, plan: Plan, topology: Topology) -> Plan:
     return replace(plan, rate_mbps=min(plan.rate_mbps, max(carried, LEAST_PART * plan.rate_mbps)))
 
 
-def as_told(config: AgentConfig, plan: Plan, found: Repair, topology: Topology, pace: float) -> list[RepairedTree]:
+def as_told(config: AgentConfig, plan: Plan, found: Rerouted, topology: Topology, pace: float) -> list[ReroutedTree]:
     """Return what an agent has to know of a rerouted plan: all rates, where packets under way may be lost, and over
     which of its node's links each tree goes now."""
     labels = {tree.tree: tree.up_label for tree in config.worker_trees}
@@ -180,7 +180,7 @@ def as_told(config: AgentConfig, plan: Plan, found: Repair, topology: Topology, 
         return 1 + link_of(topology, config.node, _next(plan.trees[tree], config.node)) if config.links else 0
 
     return [
-        RepairedTree(label, rates[tree], tree in found.up, tree in found.down, link(tree))
+        ReroutedTree(label, rates[tree], tree in found.up, tree in found.down, link(tree))
         for tree, label in labels.items()
     ]
 

@@ -5,7 +5,7 @@
 
 The same all-reduce runs twice on an emulated network, first undisturbed. The switch stays off, and its controller
 cannot reach it any more. The output divides the delay into the time until the controller takes the switch for lost
-(*noticed*), the time until the running job is rerouted (*led around*), and *the rest*, which is that of sending lost
+(*noticed*), the time until the running job is rerouted (*rerouted*), and *the rest*, which is that of sending lost
 packets again and of the lower rate of the remaining routes. A part of the rest, *at these rates*, is unavoidable: the
 remaining data at the remaining rate. The exit status is 3 when a sum was wrong.
 """
@@ -64,10 +64,10 @@ class Run:
     def text(self) -> str:
         return (
             f"{self.undisturbed:.2f} s undisturbed, {self.failed:.2f} s with the failure: {self.more:.2f} s more "
-            f"(noticed after {self.noticed:.2f} s, led around {self.led - self.noticed:.2f} s later, the rest "
+            f"(noticed after {self.noticed:.2f} s, rerouted {self.led - self.noticed:.2f} s later, the rest "
             f"{self.more - self.led:.2f} s, {self.slower:.2f} s of it at these rates), "
             f"{'right' if self.right else 'WRONG'}; "
-            f"{self.what or 'nothing was led around'}"
+            f"{self.what or 'nothing was rerouted'}"
         )
 
 
@@ -105,7 +105,7 @@ def measure(topology: Topology, job: Job, size: int, *, switch: str, seed: int, 
         agents.leave()
         events = [event for event in log.last() if event.time >= failed]
         noticed = next((event.time - failed for event in events if event.text.startswith("lost:")), 0.0)
-        led = next((event for event in events if "led around" in event.text), None)
+        led = next((event for event in events if "rerouted around" in event.text), None)
         what = led.text if led else ""
         return Run(
             first.seconds, second.seconds, noticed, led.time - failed if led else noticed,

@@ -91,7 +91,7 @@ int inart_root_reconfigure(struct inart_root *r, const struct inart_root_config 
     return root_configure(r, config, error, size);
 }
 
-void inart_root_repaired(struct inart_root *r, uint32_t return_label, double mbps, int results, int link) {
+void inart_root_rerouted(struct inart_root *r, uint32_t return_label, double mbps, int results, int link) {
     for (uint32_t i = 0; i < r->io.threads; i++) {
         struct root_thread *x = &r->threads[i];
         engine_enter(&x->engine);

@@ -65,7 +65,7 @@ INART_PUBLIC int inart_root_reconfigure(struct inart_root *r, const struct inart
 /* Takes note that the tree with `return_label` was rerouted. `mbps` is its rate from now on (0: as before). `results`:
  * those that workers may lack are sent once more. `link` is the host's link over which they are sent from now on; -1:
  * as before. */
-INART_PUBLIC void inart_root_repaired(struct inart_root *r, uint32_t return_label, double mbps, int results, int link);
+INART_PUBLIC void inart_root_rerouted(struct inart_root *r, uint32_t return_label, double mbps, int results, int link);
 
 /* Sets `oldest` to the oldest chunk of each of the trees `number` that lacks some worker; UINT64_MAX where a tree has
  * none. */

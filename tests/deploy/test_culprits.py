@@ -120,7 +120,7 @@ def test_switch_that_corrupts_is_kept_off_until_an_operator_takes_it_back(rig, c
     refused = refuse(rig, clock, Suspect(bad, "carried"))
     assert network.network.state.off == {bad: Why.CORRUPTS}
     assert any(f"switch {bad} corrupts" in line for line in network.log), network.log
-    assert not any(bad in way.carried for way in ways(job).values()), "the job is led around it"
+    assert not any(bad in way.carried for way in ways(job).values()), "the job is rerouted around it"
     assert network.network.keeps().kept_off == [bad], "also when the controller starts again"
     report(job, refused)
     network.watch.look()

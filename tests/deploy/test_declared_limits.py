@@ -74,7 +74,7 @@ def test_jobs_together_use_no_more_of_a_switch_than_declared(networks, resource,
     assert rig.as_wanted()
 
 
-def test_job_is_led_around_a_failure_though_its_switches_are_nearly_full(networks):
+def test_job_is_rerouted_a_failure_though_its_switches_are_nearly_full(networks):
     """A plan that replaces its own entries needs no additional room beside them."""
     job = JOBS[0]
     probe = networks(PLAIN)

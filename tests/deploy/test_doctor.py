@@ -126,7 +126,7 @@ def test_controller_and_its_missing_agents(tmp_path):
         job.close()
     assert checks[job.address].ok
     assert not checks["w1"].ok
-    assert checks["ps1"].fix == f"on ps1: python -m ps_server ... --controller {job.address}"
+    assert checks["ps1"].fix == f"on ps1: inart ps ... --controller {job.address}"
     absent = list(doctor.check_controller("127.0.0.1:1"))
     assert not absent[0].ok
     (nobody,) = doctor.check_controller(job.address, tmp_path)

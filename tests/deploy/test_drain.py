@@ -24,7 +24,7 @@ ORDERS = list(itertools.permutations(SAID))
 
 
 class Draining:
-    """A job that has changed over to a plan without ps2 and has operations of the plan before in progress."""
+    """A job that has migrated to a plan without ps2 and has operations of the plan before in progress."""
 
     def __init__(self, least_workers: int | None = 2) -> None:
         self.job = CoreJob(least_workers)
@@ -38,7 +38,7 @@ class Draining:
         self.job.take(ev.Drained(self.job.state.nodes[node].agent, self.epoch))
 
     def told(self, node: str) -> list[actions.Word]:
-        """Return the seconds since all have changed over."""
+        """Return the seconds since all have migrated."""
         return self.job.told[self.agents[node]][self.words[node] :]
 
     def play(self, order: tuple[str, ...], failure: Callable[[Draining], None]) -> None:
@@ -49,7 +49,7 @@ class Draining:
                 self.drained(one.split()[0])
 
     def go_on(self, **operations: int) -> None:
-        """Let the agents prepare and change over once more, as they are told, until everything is retired."""
+        """Let the agents prepare and migrate once more, as they are told, until everything is retired."""
         change = self.job.state.handover
         assert change is not None
         if change.stage == Stage.PREPARING:
@@ -70,7 +70,7 @@ def server_is_started_anew(draining: Draining) -> None:
 
 
 def way_is_gone(draining: Draining) -> None:
-    draining.job.take(ev.DrainBroken(draining.epoch, "tree 1 of the plan before cannot be led around what is gone"))
+    draining.job.take(ev.DrainBroken(draining.epoch, "tree 1 of the plan before cannot be rerouted around what is gone"))
 
 
 FAILURES = [server_dies, server_is_started_anew, way_is_gone]

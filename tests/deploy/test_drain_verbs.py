@@ -51,7 +51,7 @@ def test_a_drained_switch_is_empty_and_used_again_after_undrain(rig, order, caps
     assert f"{spine} is not disabled" in capsys.readouterr().err
 
 
-def test_an_operator_waits_for_no_plan_where_jobs_can_be_led_around(rig, order, capsys, until, monkeypatch):
+def test_an_operator_waits_for_no_plan_where_jobs_can_be_rerouted(rig, order, capsys, until, monkeypatch):
     """On a busy machine a plan takes a quarter of a minute. It is made all the same, after the answer."""
     jobs = [rig.add(replace(A, parameter_servers=("h2",))), rig.add(C)]
     spine = a_spine_in_use(rig)
@@ -68,7 +68,7 @@ def test_an_operator_waits_for_no_plan_where_jobs_can_be_led_around(rig, order, 
     assert order("drain", spine, "--wait") == 0 and order("undrain", spine) == 0
     assert f"{spine} is empty; safe to unplug" in capsys.readouterr().out and not planned
     answered.set()
-    until(lambda: set(planned) == {"A", "C"}, "both are planned again")
+    until(lambda: set(planned) == {"A", "C"}, "both are replanned")
 
 
 @pytest.mark.parametrize("what", ["link", "parameter server"])

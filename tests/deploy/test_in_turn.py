@@ -1,4 +1,4 @@
-"""Orders are carried out in the order in which they came, also while all jobs are planned again and again."""
+"""Orders are carried out in the order in which they came, also while all jobs are replanned again and again."""
 
 from __future__ import annotations
 

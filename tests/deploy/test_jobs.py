@@ -410,7 +410,7 @@ def test_jobs_avoid_a_failed_switch_and_use_it_again_when_it_is_back(rig, until,
     try:
         rig.switches[switch].die()
         until(lambda: rig.network.state.off == {switch: "lost"}, "it is noticed")
-        until(lambda: any("led around it" in line for line in rig.log), "the job is led around it")
+        until(lambda: any("rerouted around it" in line for line in rig.log), "the job is rerouted around it")
         until(lambda: all(switch not in flow.route for tree in two.updater.plan.trees for flow in tree.flows))
         assert set(two.roster.configs) == set(configs)
         rig.switches[switch].down = False
@@ -449,7 +449,7 @@ def test_parameter_server_that_is_kept_off_gives_its_part_to_the_others(rig, unt
     assert running.updater.plan.job.parameter_servers == (SERVERS[6],)
     assert running.roster.epoch > epoch
     assert running.roster.running, "those that are left go on at once, in a new epoch"
-    until(lambda: agents.events[SERVERS[6]][-1] == "retire", "the others change over without a stop")
+    until(lambda: agents.events[SERVERS[6]][-1] == "retire", "the others migrate without a stop")
     assert agents.events[SERVERS[6]][-4:] == ["configuration", "prepare", "switch_over", "retire"]
     until(lambda: agents.events[SERVERS[10]][-1] == "abort", "the one that is taken out stops when nobody needs it")
     rig.network.replan(restored=[SERVERS[10]])
@@ -747,7 +747,7 @@ def test_adding_or_removing_a_job_changes_only_jobs_that_share_with_it(rig):
     for name in ("one", "rival"):
         assert re.search(r", 100 % full, [45]\d % of that its own$", said[name]), said[name]
     assert two.plan.version == 1
-    assert any(re.match(r"1 of 2 jobs change over: \d+ entries added, \d+ removed", line) for line in rig.log)
+    assert any(re.match(r"1 of 2 jobs migrate: \d+ entries added, \d+ removed", line) for line in rig.log)
     assert rig.entries(two.job_id) == of_two
     rig.network.remove("rival")
     rig.network.replanning.rebalance()
@@ -766,7 +766,7 @@ def test_at_most_so_many_jobs_change_over_in_one_step(rig, until, monkeypatch):
         return max(rates) / min(rates)
 
     until(lambda: spread() < 1.1, "all is fair", 60.0)
-    steps = [int(line.split()[0]) for line in rig.log if "jobs change over" in line]
+    steps = [int(line.split()[0]) for line in rig.log if "jobs migrate" in line]
     assert steps
     assert set(steps) == {1}
 

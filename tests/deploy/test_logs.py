@@ -105,7 +105,7 @@ def test_taking_a_switch_out_reports_that_it_is_empty(rig, capsys, jobs):
         said = capsys.readouterr().out
         assert rig.network.empty([spine])
         assert f"{spine}: empty, no job uses it any more" in rig.log[-1]
-    assert "what is taken out is empty: no job uses it any more" in said
+    assert "no job uses what is disabled any more" in said
     assert "nothing is better" not in said
     assert not rig.network.empty(["s2"])
     assert not rig.network.empty(["s2-e1"]) and rig.network.empty(["e1-s1"])

@@ -73,7 +73,7 @@ def test_link_that_was_silent_and_is_mended_carries_the_job_when_the_other_spine
     rig.network.failover.lose({"s2": "switch s2 does not answer"}, Why.LOST)
     rig.network.failover.look()
     assert rig.network.state.off == {"s2": Why.LOST}
-    assert "s2" not in switches_of(running) and "s1" in switches_of(running), "led around at once"
+    assert "s2" not in switches_of(running) and "s1" in switches_of(running), "rerouted at once"
 
 
 def test_switch_that_answers_again_carries_the_job_when_the_other_dies_before_it_is_trusted(rig, running, until):

@@ -157,7 +157,7 @@ def test_job_is_removed_though_a_change_of_its_plan_waits_for_it(rig):
 
 
 def test_a_job_that_is_about_to_be_over_holds_up_nobody(rig, monkeypatch):
-    """A worker is done and has left: it could not change over, and whoever planned with it planned twice."""
+    """A worker is done and has left: it could not migrate, and whoever planned with it planned twice."""
     monkeypatch.setattr(rig.network.replanning, "soon", lambda: None)
     one = rig.add(ONE, together=True)
     rig.add(Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000), together=True)
@@ -218,7 +218,7 @@ def test_jobs_added_together_from_several_sides_all_run(rig):
     assert rig.as_wanted()
 
 
-def test_job_that_is_cut_off_waits_and_the_others_are_led_around(rig):
+def test_job_that_is_cut_off_waits_and_the_others_are_rerouted(rig):
     one, two = rig.add(ONE, together=True), rig.add(TWO, together=True)
     access = NETWORK.access_switch(ONE.workers[0])
     rig.network.failover.lose({access: "it died"}, Why.LOST)
@@ -260,7 +260,7 @@ def test_a_job_with_late_agents_keeps_its_rate_and_delays_no_other_job(rig, monk
     admission, third, _ = rig.network.launch(rival, "inart", together=True, terms=Terms(weight=3.0))
     assert one.plan == before
     assert "one" not in admission.others
-    assert any("planned without taking from those that do not change over: job one" in line for line in rig.log)
+    assert any("planned without taking from those that do not migrate: job one" in line for line in rig.log)
     plans = [job.updater.plan for job in (one, two, third)]
     for plan in plans:
         others = [other for other in plans if other is not plan]
@@ -292,7 +292,7 @@ def test_a_job_for_which_nothing_is_left_asks_jobs_again_that_could_not_change_o
             assert pauses == [network.LATE_PAUSE_SECONDS]
         else:
             with pytest.raises(
-                Infeasible, match=f"as others cannot change over now .job one: .*{ONE.workers[0]} did not"
+                Infeasible, match=f"as others cannot migrate now .job one: .*{ONE.workers[0]} did not"
             ):
                 rig.network.launch(rival, "inart", together=True)
         assert rig.as_wanted()
@@ -333,7 +333,7 @@ def test_jobs_that_do_not_share_keep_their_plans_after_a_failure(rig):
     jobs = [rig.add(job) for job in (ONE, WIDE, TWO)]
     given = rates(jobs)
     rig.network.failover.lose({"a1": "it died", "c2-a3": "nothing comes out"}, Why.SILENT)
-    until(lambda: rig.network.answers["plans changed"] > 0 or rates(jobs) == given, "planned again")
+    until(lambda: rig.network.answers["plans changed"] > 0 or rates(jobs) == given, "replanned")
     assert all(rate <= given[name] * (1 + 1e-6) for name, rate in rates(jobs).items())
     rig.network.failover.take(mended, ("a1", "c2-a3"), "they are back")
     until(lambda: rates(jobs) == pytest.approx(given, rel=1e-6), "each has what it had")

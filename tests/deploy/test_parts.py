@@ -55,8 +55,8 @@ class Life:
                 self.said.append(action.line)
             elif isinstance(action, parts.PlanSoon):
                 self.planned += 1
-            elif isinstance(action, parts.LeadAround) and action.silent:
-                self.take(parts.led_around, action.silent, self.every(), NEEDS, again=action.again)
+            elif isinstance(action, parts.RerouteJobs) and action.silent:
+                self.take(parts.rerouted, action.silent, self.every(), NEEDS, again=action.again)
 
     def every(self) -> bool:
         return all(connected(LAYOUT, need.nodes, self.state.off) for need in NEEDS)
@@ -88,7 +88,7 @@ def test_switch_that_dies_is_out_and_back_when_it_has_answered_for_half_a_minute
     life.second(trust.STEADY_SECONDS - 1)
     assert life.off
     life.second(2)
-    assert not life.off and life.planned == 2, "planned again both times"
+    assert not life.off and life.planned == 2, "replanned both times"
 
 
 def test_a_mended_link_is_used_as_soon_as_it_is_the_only_path(life):

@@ -139,7 +139,7 @@ def test_another_port_or_address_of_what_a_job_uses_is_refused(rig):
 
 
 def test_other_rates_are_planned_for_with_the_job_running(rig):
-    """A link that has become slower: the job changes over to what it carries, without an order."""
+    """A link that has become slower: the job migrates to what it carries, without an order."""
     slow = TWO.replace(links={link: {"bandwidth_mbps": 5.0} for link in TWO.links if "h1" in link})
     changed = threading.Event()
     before, rig.network.changed = rig.job.plan.rate_mbps, changed.set

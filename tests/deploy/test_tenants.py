@@ -108,7 +108,7 @@ def test_a_tenants_jobs_have_no_more_together_than_its_quota(rig: MemoryNetwork)
 
 
 def test_what_fails_and_comes_back_gives_a_tenant_no_more_than_its_quota(rig: MemoryNetwork) -> None:
-    """A job that is alone may otherwise have more than it was given when it is planned again."""
+    """A job that is alone may otherwise have more than it was given when it is replanned."""
     may_have(rig, rate_mbps=6.0)
     job = rig.network.launch(A, "inart", terms=MINE)[1]
     assert rig.network.replanning.most_of(job) == pytest.approx(6.0)

@@ -1,4 +1,4 @@
-"""When jobs are planned again, in which order, and what is logged: the core alone."""
+"""When jobs are replanned, in which order, and what is logged: the core alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def test_planning_is_retried_with_backoff_and_its_failure_is_logged_once():
         said += lines
         pauses.append(turns.pause)
     assert pauses == [*PAUSES, PAUSES[-1], PAUSES[-1]]
-    assert said == ["job a was not planned again: no way"]
-    assert turns.over({"a": "no room"})[1] == ["job a was not planned again: no room"], "another reason"
+    assert said == ["job a was not replanned: no way"]
+    assert turns.over({"a": "no room"})[1] == ["job a was not replanned: no room"], "another reason"
 
 
 def test_change_of_the_network_is_answered_at_once_and_success_ends_the_tries():

@@ -1,4 +1,4 @@
-"""Two versions of a plan on the switches at once, in a change of plan, that are led around a failure together."""
+"""Two versions of a plan on the switches at once, in a change of plan, that are rerouted around a failure together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controlplane.planner.rules import Taken
 from controlplane.planner.strategies import get_strategy
 from controlplane.service.next_plan import Frame
 from controlplane.service.room import build_beside, deployment_of, part, union
-from controlplane.service.versions import Version, lead_around, rulesets
+from controlplane.service.versions import Version, reroute_versions, rulesets
 from controlplane.targets.base import empty
 
 NETWORK = fattree(4, 10.0)
@@ -31,7 +31,7 @@ def test_each_has_groups_of_its_own_on_the_ways_around(kind, installed, gone):
     """A group that both took under one number would send one version's results where only the other's belong."""
     there = rulesets(installed)
     taken = {v: Taken.by(union(empty(v), [there[v]])) for v in NETWORK.switches}
-    around = lead_around(Frame(JOB, kind.limits), installed, NETWORK.replace(remove_nodes=[gone]), taken, {})
+    around = reroute_versions(Frame(JOB, kind.limits), installed, NETWORK.replace(remove_nodes=[gone]), taken, {})
     assert around.trees
     for switch, rules in rulesets(version for version in around.versions if version is not None).items():
         numbers = [group.group for group in part(rules).groups]

@@ -135,7 +135,7 @@ def test_job_changes_over_at_the_first_operation_that_nobody_has_started(rig):
         assert labels_of(second) <= installed, node
     words = format_replan(update_reply(update, dry_run=False))
     assert words.startswith(f"job {update.plan.job.name}: the running plan")
-    assert "changed over at operation 7" in words
+    assert "migrated at operation 7" in words
 
 
 def test_old_entries_stay_until_every_worker_is_done_with_them(rig, until):
@@ -253,9 +253,9 @@ def test_operations_are_repeated_where_the_plan_before_cannot_be_rerouted(rig, w
     thread.start()
     until(lambda: ("switch_over" if when == "drains" else "prepare") in rig.agents.events["W2"], "the middle of it")
     if when == "drains":
-        until(lambda: len(rig.updater.versions) == 2 and rig.updater.plan is not rig.plan, "it has changed over")
-    with pytest.raises(UpdateError, match="cannot be led around"):
-        rig.updater.repair(rig.topology.replace(remove_nodes=["V1"]))
+        until(lambda: len(rig.updater.versions) == 2 and rig.updater.plan is not rig.plan, "it has migrated")
+    with pytest.raises(UpdateError, match="cannot be rerouted around"):
+        rig.updater.reroute(rig.topology.replace(remove_nodes=["V1"]))
     if when == "makes ready":
         rig.agents.silent = ""
         rig.agents.report("W2", pb.UpdateReport.PREPARED)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from controlplane.planner.generators import leaf_spine
-from controlplane.planner.plan.repair import CannotRepair, Repair
+from controlplane.planner.plan.reroute import CannotReroute, Rerouted
 from controlplane.planner.topology import Topology
 from controlplane.service import versions
 from controlplane.service.core import trust
@@ -54,15 +54,15 @@ def test_jobs_are_rerouted_around_a_switch_that_dies_and_no_sum_is_lost() -> Non
         took = time.monotonic() - before
         rig.allreduce(SIZE // 4).check()
         print(f"{switch} died: {took:.2f} s instead of {usual:.2f} s")
-        assert any("led around it" in line for line in rig.log), rig.log
+        assert any("rerouted around it" in line for line in rig.log), rig.log
         assert not any("gave up" in line or "is gone" in line for line in rig.log), "no agent noticed"
 
 
 def test_operations_are_repeated_when_no_switch_can_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> Repair:
-        raise CannotRepair("no switch has room to add")
+    def full(*_: object) -> Rerouted:
+        raise CannotReroute("no switch has room to add")
 
-    monkeypatch.setattr(versions, "repair", full)
+    monkeypatch.setattr(versions, "reroute", full)
     with Rig("softswitch", tree(), "inart", answers_failures=True) as rig:
         rig.start_all()
         rig.submit(SIZE)
@@ -77,12 +77,12 @@ def test_operations_are_repeated_when_their_path_fails_during_a_change_of_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Operations of the plan before end while the job migrates to one for half of the rate; a switch dies that they
-    need, and cannot be led around. One worker submits its part of the operation after that, so that the operation
+    need, and cannot be rerouted around. One worker submits its part of the operation after that, so that the operation
     cannot have ended before.
     """
 
-    def full(*_: object) -> Repair:
-        raise CannotRepair("no switch has room to add")
+    def full(*_: object) -> Rerouted:
+        raise CannotReroute("no switch has room to add")
 
     with Rig("softswitch", tree(), "inart", answers_failures=True) as rig:
         rig.start_all()
@@ -93,7 +93,7 @@ def test_operations_are_repeated_when_their_path_fails_during_a_change_of_plan(
         switch = rig.topology.access_switch
         state = job.updater.state(changes=[f"{n}-{switch(n)}.used_bandwidth_mbps={less[n]}" for n in less])
         plan = job.updater.update(state, dry_run=True).plan
-        monkeypatch.setattr(versions, "repair", full)
+        monkeypatch.setattr(versions, "reroute", full)
         before = rig.verdicts().get("absorbed", 0)
         *early, late = rig.job.workers
         for node in early:

@@ -72,7 +72,7 @@ def test_switch_is_taken_out_of_service_under_a_running_job(capfd: pytest.Captur
         rig.allreduce(4).check()
         thread.join(60)
         assert answers == [0]
-        assert "the job changed over at operation" in capfd.readouterr().out
+        assert "the job migrated at operation" in capfd.readouterr().out
         rules = next(keeper.rules for keeper in rig.service.network.switches.keepers if keeper.target.name == switch)
         assert not rules.labels
         counted = rig.verdicts()["unknown"]

@@ -344,7 +344,7 @@ def test_controller_address(monkeypatch):
 
 
 def test_local_agent_without_agent(tmp_path):
-    with pytest.raises(AgentError, match="start `python -m worker_agent serve --socket"):
+    with pytest.raises(AgentError, match="start `inart agent --socket"):
         LocalAgent(f"unix:{tmp_path}/none.sock", 1.0)
     with pytest.raises(AgentError, match="unix:/path"):
         LocalAgent("127.0.0.1:9", 1.0)

@@ -116,7 +116,7 @@ static void reordering_is_forgotten(void) {
     EXPECT(t.reorder == 1);
     t.reorder = 8;
     t.packets_per_second = 1000;
-    worker_repaired(&t, 0, false, false, 64, now);
+    worker_rerouted(&t, 0, false, false, 64, now);
     EXPECT(t.reorder == 1 && t.rtt_lowest == 0);
     ring[0] = sent(now - 30 * INART_MS, 0);
     worker_measure(&t, &ring[0], now);

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import grpc
 from google.protobuf.message import Message
 
-from controlplane.common.agentconfig import AgentConfig, RepairedTree, Role
+from controlplane.common.agentconfig import AgentConfig, ReroutedTree, Role
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import (
     KEEPALIVE,
@@ -89,7 +89,7 @@ class Listener(Protocol):
     def on_withdraw(self, epoch: int, reason: str) -> None:
         """Drop the prepared version, since the job does not migrate to it."""
 
-    def on_repaired(self, trees: Sequence[RepairedTree]) -> None:
+    def on_rerouted(self, trees: Sequence[ReroutedTree]) -> None:
         """Take note that these trees were rerouted around a failure."""
 
     def on_notice(self, text: str) -> None:
@@ -261,10 +261,10 @@ class Membership:
         elif kind == "withdraw":
             self._prepared = None
             self.listener.on_withdraw(event.withdraw.epoch, event.withdraw.reason)
-        elif kind == "repaired":
-            found = event.repaired.trees
-            trees = [RepairedTree(one.label, one.rate_mbps, one.contributions, one.results, one.link) for one in found]
-            self.listener.on_repaired(trees)
+        elif kind == "rerouted":
+            found = event.rerouted.trees
+            trees = [ReroutedTree(one.label, one.rate_mbps, one.contributions, one.results, one.link) for one in found]
+            self.listener.on_rerouted(trees)
         elif kind == "retire":
             self.listener.on_retire(event.retire.epoch)
         elif kind == "notice":

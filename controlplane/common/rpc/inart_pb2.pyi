@@ -120,13 +120,13 @@ class EntryChange(_message.Message):
     def __init__(self, switch: _Optional[str] = ..., operation: _Optional[str] = ..., entry: _Optional[str] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ["abort", "configuration", "notice", "prepare", "refused", "repaired", "retire", "switch_over", "waiting", "withdraw"]
+    __slots__ = ["abort", "configuration", "notice", "prepare", "refused", "rerouted", "retire", "switch_over", "waiting", "withdraw"]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
-    REPAIRED_FIELD_NUMBER: _ClassVar[int]
+    REROUTED_FIELD_NUMBER: _ClassVar[int]
     RETIRE_FIELD_NUMBER: _ClassVar[int]
     SWITCH_OVER_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -136,12 +136,12 @@ class Event(_message.Message):
     notice: Notice
     prepare: Prepare
     refused: Refused
-    repaired: Repaired
+    rerouted: Rerouted
     retire: Retire
     switch_over: SwitchOver
     waiting: Waiting
     withdraw: Withdraw
-    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., configuration: _Optional[_Union[Configuration, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., switch_over: _Optional[_Union[SwitchOver, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., repaired: _Optional[_Union[Repaired, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
+    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., configuration: _Optional[_Union[Configuration, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., switch_over: _Optional[_Union[SwitchOver, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., rerouted: _Optional[_Union[Rerouted, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
 
 class Host(_message.Message):
     __slots__ = ["addresses", "name"]
@@ -363,7 +363,7 @@ class RenewRequest(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
 
-class Repaired(_message.Message):
+class Rerouted(_message.Message):
     __slots__ = ["trees"]
     class Tree(_message.Message):
         __slots__ = ["contributions", "label", "link", "rate_mbps", "results"]
@@ -379,8 +379,8 @@ class Repaired(_message.Message):
         results: bool
         def __init__(self, label: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., contributions: bool = ..., results: bool = ..., link: _Optional[int] = ...) -> None: ...
     TREES_FIELD_NUMBER: _ClassVar[int]
-    trees: _containers.RepeatedCompositeFieldContainer[Repaired.Tree]
-    def __init__(self, trees: _Optional[_Iterable[_Union[Repaired.Tree, _Mapping]]] = ...) -> None: ...
+    trees: _containers.RepeatedCompositeFieldContainer[Rerouted.Tree]
+    def __init__(self, trees: _Optional[_Iterable[_Union[Rerouted.Tree, _Mapping]]] = ...) -> None: ...
 
 class ReplanReply(_message.Message):
     __slots__ = ["changes", "entries_added", "entries_removed", "epoch", "first_operation", "held_seconds", "outcome", "plan", "rate_before_mbps", "rate_mbps", "seconds", "trees_added", "trees_kept", "trees_removed", "version"]

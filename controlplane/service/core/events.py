@@ -84,14 +84,14 @@ class Drained:
 
 @dataclass(frozen=True)
 class PlanReplaced:
-    """The job was given another plan while it does not run."""
+    """The job was given a new plan while it does not run."""
 
     places: tuple[Place, ...]
 
 
 @dataclass(frozen=True)
 class PlanRestarted:
-    """The job was given another plan, and all agents are to stop and begin anew with it."""
+    """The job was given a new plan, and all agents are to stop and begin anew with it."""
 
     places: tuple[Place, ...]
     reason: str
@@ -99,7 +99,7 @@ class PlanRestarted:
 
 @dataclass(frozen=True)
 class ChangeOrdered:
-    """The job is to migrate to another plan while it runs. With `again`, operations under way are started again under
+    """The job is to migrate to a new plan while it runs. With `again`, operations under way are started again under
     the new plan."""
 
     places: tuple[Place, ...]

@@ -315,7 +315,7 @@ def _close(step: Step, refusal: str) -> None:
 
 
 def _replace_plan(step: Step, places: Sequence[Place]) -> None:
-    """Give a job that does not run another plan. Where it needs other nodes, their agents may all be there, and the job
+    """Give a job that does not run a new plan. Where it needs other nodes, their agents may all be there, and the job
     begins."""
     if step.state.running:
         return

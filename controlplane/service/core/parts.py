@@ -22,8 +22,8 @@ from controlplane.service.core.ways import Layout, Need, avoidable, only_ways
 
 
 @dataclass(frozen=True)
-class LeadAround:
-    """Reroute every job around what is disabled. Where `silent` is not empty, answer with `led_around`."""
+class RerouteJobs:
+    """Reroute every job around what is disabled. Where `silent` is not empty, answer with `rerouted`."""
 
     silent: tuple[str, ...] = ()
     again: bool = False
@@ -41,7 +41,7 @@ class PlanSoon:
     """Replan all jobs, as soon as what is under way allows it."""
 
 
-Action = Say | LeadAround | CountLost | PlanSoon
+Action = Say | RerouteJobs | CountLost | PlanSoon
 
 # -- what is decided --------------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ def ordered(state: Parts, now: float, off: Iterable[str], restored: Collection[s
     return replace(state, off={**kept, **dict.fromkeys(off, Why.OPERATOR)}), []
 
 
-def led_around(
+def rerouted(
     state: Parts, now: float, silent: tuple[str, ...], every: bool, needs: Iterable[Need], *, again: bool = False
 ) -> Decided:
     """Take note that jobs were rerouted around what was found silent, and whether `every` job has a way now. With
@@ -130,7 +130,7 @@ def _lose(state: Parts, causes: Mapping[str, str], why: Why, silent: tuple[str, 
     """Disable these switches and links. What is disabled already stays so for its first reason."""
     state = replace(state, off={**dict.fromkeys(causes, why), **state.off})
     lines = [Say(f"lost: {cause}", warning=True) for cause in causes.values()]
-    return state, [CountLost(len(causes)), *lines, LeadAround(silent), PlanSoon()]
+    return state, [CountLost(len(causes)), *lines, RerouteJobs(silent), PlanSoon()]
 
 
 def _restore(state: Parts, names: Iterable[str], words: str, silent: tuple[str, ...] = ()) -> Decided:
@@ -139,7 +139,7 @@ def _restore(state: Parts, names: Iterable[str], words: str, silent: tuple[str, 
     gone = tuple(names)
     state = replace(state, off={name: why for name, why in state.off.items() if name not in gone})
     line = Say(f"{', '.join(gone)} can be used again: {words}")
-    return state, [line, LeadAround(silent, again=bool(silent)), PlanSoon()]
+    return state, [line, RerouteJobs(silent, again=bool(silent)), PlanSoon()]
 
 
 def switches_seen(

@@ -5,7 +5,7 @@
 
 #define REPEAT_DELAY (50 * INART_MS) /* the parameter server's copies of results come first */
 
-void worker_repaired(struct worker_tree *t, double rate_mbps, bool contributions, bool results, uint32_t values,
+void worker_rerouted(struct worker_tree *t, double rate_mbps, bool contributions, bool results, uint32_t values,
                      uint64_t now) {
     pacing_refill(t, now);
     if (rate_mbps > 0) {

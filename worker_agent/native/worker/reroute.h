@@ -4,7 +4,7 @@
 
 #include "state.h"
 
-void worker_repaired(struct worker_tree *t, double rate_mbps, bool contributions, bool results, uint32_t values,
+void worker_rerouted(struct worker_tree *t, double rate_mbps, bool contributions, bool results, uint32_t values,
                      uint64_t now);
 
 #endif

@@ -113,7 +113,7 @@ int inart_worker_reconfigure(struct inart_worker *w, const struct inart_worker_c
 
 void inart_worker_abort(struct inart_worker *w, const char *reason) { worker_fail_all(w, STATUS_ABORTED, reason); }
 
-void inart_worker_repaired(struct inart_worker *w, uint32_t up_label, double rate_mbps, int contributions, int results,
+void inart_worker_rerouted(struct inart_worker *w, uint32_t up_label, double rate_mbps, int contributions, int results,
                            int link) {
     for (uint32_t i = 0; i < w->io.threads; i++) {
         struct worker_thread *x = &w->threads[i];
@@ -122,7 +122,7 @@ void inart_worker_repaired(struct inart_worker *w, uint32_t up_label, double rat
             if (x->trees[j].config.up_label == up_label) {
                 if (link >= 0)
                     x->trees[j].lane = engine_lane_over(&x->engine.io->spec, x->trees[j].lane, (uint32_t)link);
-                worker_repaired(&x->trees[j], rate_mbps / x->trees[j].direction.lanes, contributions, results,
+                worker_rerouted(&x->trees[j], rate_mbps / x->trees[j].direction.lanes, contributions, results,
                                 w->config.values, inart_now());
             }
         engine_leave(&x->engine);

@@ -103,7 +103,7 @@ INART_PUBLIC void inart_worker_abort(struct inart_worker *w, const char *reason)
 /* Takes note that the tree with `up_label` was rerouted. `rate_mbps` is its rate from now on (0: as before).
  * `contributions`: those in progress may be lost, and are sent once more. `results`: these may be lost, too, and the
  * parameter server sends them once more. `link` is the host's link over which it is sent from now on; -1: as before. */
-INART_PUBLIC void inart_worker_repaired(struct inart_worker *w, uint32_t up_label, double rate_mbps, int contributions,
+INART_PUBLIC void inart_worker_rerouted(struct inart_worker *w, uint32_t up_label, double rate_mbps, int contributions,
                                         int results, int link);
 
 /* Submits an operation, and returns its number; or -1 with the reason in `error` and the status in *status. For `kind`

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from controlplane.common.agentconfig import RepairedTree, RootFlow, RootTree
+from controlplane.common.agentconfig import ReroutedTree, RootFlow, RootTree
 from evaluation.hosts.star import TreeShape
 from p4src.protocol import Flag, HostFlag, data_values, udp_port
 from tests.hosts.checked import Checked, unsigned
@@ -22,12 +22,12 @@ LATE = int(Flag.RESEND) | int(HostFlag.LATE)
 RETURN, ANSWERS = 900, (901, 902, 903)
 
 
-def repaired(rig: Rig, rate_mbps: float = 0.0, results: bool = True) -> None:
+def rerouted(rig: Rig, rate_mbps: float = 0.0, results: bool = True) -> None:
     """Tell all agents, as the controller does."""
     for server in rig.servers:
-        server.repaired([RepairedTree(tree.return_label, 1000.0, True, results) for tree in server.config.root_trees])
+        server.rerouted([ReroutedTree(tree.return_label, 1000.0, True, results) for tree in server.config.root_trees])
     for engine in rig.engines:
-        engine.repaired([RepairedTree(tree.up_label, rate_mbps, True, results) for tree in engine.config.worker_trees])
+        engine.rerouted([ReroutedTree(tree.up_label, rate_mbps, True, results) for tree in engine.config.worker_trees])
 
 
 def until(raw: RawSocket, enough: Callable[[list[Packet]], bool]) -> list[Packet]:
@@ -50,7 +50,7 @@ def test_a_worker_sends_its_window_once_more_without_asking(make_rig: MakeRig) -
     window = list(range(0, 4, 2))  # Nobody has answered yet, so the window begins with few chunks.
     first = until(raw, lambda found: {p.sequence for p in found if not p.resend} == set(window))
     values = {packet.sequence: packet.values for packet in first}
-    repaired(rig, results=False)
+    rerouted(rig, results=False)
     again = until(raw, lambda found: {p.sequence for p in found if not p.flags & LATE} == set(window))
     for packet in again:
         assert packet.values == values[packet.sequence], "the same again"
@@ -72,10 +72,10 @@ def test_a_root_sends_results_once_more_that_may_be_lacking(make_rig: MakeRig) -
         raw.send(sent._replace(outer=envelope(VALUES, port=port)).encode())
     results = until(raw, lambda found: sum(p.label == RETURN for p in found) == len(complete))
     lacking = {p.sequence: p for p in results if p.label == RETURN and p.sequence >= SLOTS + 8 - SLOTS}
-    server.repaired([RepairedTree(RETURN, 1000.0, False, True)])
+    server.rerouted([ReroutedTree(RETURN, 1000.0, False, True)])
     again = until(raw, lambda found: sum(p.label == RETURN for p in found) == len(lacking))
     assert {p.sequence: p.values[:-1] for p in again} == {p.sequence: p.values[:-1] for p in lacking.values()}
-    server.repaired([RepairedTree(RETURN, 1000.0, True, False), RepairedTree(RETURN + 1, 1000.0, True, True)])
+    server.rerouted([ReroutedTree(RETURN, 1000.0, True, False), ReroutedTree(RETURN + 1, 1000.0, True, True)])
     wait_until(lambda: server.stats().trees[0].answers == len(lacking), "no more than these")
 
 
@@ -96,9 +96,9 @@ def test_sums_are_right_for_any_losses_and_any_time_of_the_report(make_rig: Make
         )
         rig.faults(loss=1.0)
         rig.switch.forget()
-        repaired(rig, rate_mbps=20.0)  # This is too early: all of it is lost as well.
+        rerouted(rig, rate_mbps=20.0)  # This is too early: all of it is lost as well.
         rig.faults()
-        repaired(rig, rate_mbps=40.0)
-        repaired(rig)
+        rerouted(rig, rate_mbps=40.0)
+        rerouted(rig)
         finish(works)
         check(before, after, starts(rig, len(before[0])), data_values(rig.job.workers[0].values_per_packet))

@@ -27,12 +27,12 @@ SEARCHES = 64
 """Most searches for shortest routes, each of which counts the load that earlier trees have put on links."""
 
 
-class CannotRepair(Exception):
+class CannotReroute(Exception):
     """Error: a tree has no other route; the message names the tree and why."""
 
 
 @dataclass(frozen=True)
-class Repair:
+class Rerouted:
     """A rerouted plan.
 
     Attributes:
@@ -61,8 +61,8 @@ def unbroken(plan: Plan, topology: Topology) -> bool:
     return all(intact(tree, topology) for tree in plan.trees)
 
 
-def repair(plan: Plan, topology: Topology, take: Callable[[str, int], bool] = lambda switch, tree: True) -> Repair:
-    """Return the plan rerouted around all that `topology`, the network's present state, lacks. Raise CannotRepair where
+def reroute(plan: Plan, topology: Topology, take: Callable[[str, int], bool] = lambda switch, tree: True) -> Rerouted:
+    """Return the plan rerouted around all that `topology`, the network's present state, lacks. Raise CannotReroute where
     a tree has no other route.
 
     `take` is asked for aggregation memory at a switch for a tree, and returns False where there is none.
@@ -70,7 +70,7 @@ def repair(plan: Plan, topology: Topology, take: Callable[[str, int], bool] = la
     broken = [index for index, tree in enumerate(plan.trees) if not intact(tree, topology)]
     for node in (*plan.job.workers, *plan.job.parameter_servers):
         if node not in topology or not topology.neighbours(node):
-            raise CannotRepair(f"{node} is cut off")
+            raise CannotReroute(f"{node} is cut off")
     ways = _Ways(topology, [(plan.trees[index], plan.tree_rate_mbps(index)) for index in range(len(plan.trees))])
     trees = list(plan.trees)
     moved: list[tuple[int, str, str]] = []
@@ -81,14 +81,14 @@ def repair(plan: Plan, topology: Topology, take: Callable[[str, int], bool] = la
             ways.look_again()
         trees[index], changes = _around(index, trees[index], plan.tree_rate_mbps(index), ways, take)
         moved += [(index, before, after) for before, after in changes.items()]
-    repaired = replace(plan, trees=tuple(trees))
+    rerouted = replace(plan, trees=tuple(trees))
     try:
-        repaired.check(topology)
+        rerouted.check(topology)
     except PlanError as error:
-        raise CannotRepair(str(error)) from None
+        raise CannotReroute(str(error)) from None
     up = frozenset(index for index in broken if set(plan.trees[index].flows) != set(trees[index].flows))
     down = frozenset(index for index in broken if plan.trees[index].return_edges != trees[index].return_edges)
-    return Repair(repaired, tuple(moved), tuple(sorted(broken)), up, down)
+    return Rerouted(rerouted, tuple(moved), tuple(sorted(broken)), up, down)
 
 
 class _Ways:
@@ -152,7 +152,7 @@ class _Ways:
         return min((length for length in found if length is not None), default=float("inf"))
 
     def route(self, source: str, end: str, first: str | None = None) -> tuple[str, ...]:
-        """Return the shortest route, from a server over its link to `first` (None: any link). Raise CannotRepair where
+        """Return the shortest route, from a server over its link to `first` (None: any link). Raise CannotReroute where
         there is none.
         """
         pairs = [
@@ -162,7 +162,7 @@ class _Ways:
             if last in self._from(near)[0]
         ]
         if not pairs:
-            raise CannotRepair(f"there is no way from {source} to {end}")
+            raise CannotReroute(f"there is no way from {source} to {end}")
         _, near, last = min(pairs)
         path = self._from(near)[1][last]
         route = [*([source] if source != path[0] else []), *path, *([end] if end != path[-1] else [])]
@@ -197,7 +197,7 @@ def _around(
         candidates = sorted((v for v in topology.switches if v not in onwards and v not in instead.values()), key=cost)
         chosen = next((v for v in candidates if cost(v) < float("inf") and take(v, index)), None)
         if chosen is None:
-            raise CannotRepair(f"tree {index} (root {tree.root}): no switch has room to add instead of {point}")
+            raise CannotReroute(f"tree {index} (root {tree.root}): no switch has room to add instead of {point}")
         instead[point] = chosen
 
     def now(node: str) -> str:
@@ -224,6 +224,6 @@ def _around(
         for worker in workers:
             found.update(dict.fromkeys(pairwise(ways.route(tree.root, worker, first))))
         edges = tuple(found)
-    led_around = replace(tree, assignments=assignments, relays=relays, return_edges=edges)
-    ways.use(led_around, rate)
-    return led_around, instead
+    rerouted = replace(tree, assignments=assignments, relays=relays, return_edges=edges)
+    ways.use(rerouted, rate)
+    return rerouted, instead

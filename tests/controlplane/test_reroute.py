@@ -12,7 +12,7 @@ from controlplane.planner import rules
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job, place_job
-from controlplane.planner.plan.repair import CannotRepair, intact, repair
+from controlplane.planner.plan.reroute import CannotReroute, intact, reroute
 from controlplane.planner.plan.slots import aligned
 from controlplane.planner.rules import Deployment, Places, Taken
 from controlplane.planner.strategies import get_strategy
@@ -44,7 +44,7 @@ def around(plan, deployment: Deployment, state: Topology) -> tuple[Deployment, o
             slots[switch, tree] = place
         return place is not None
 
-    found = repair(plan, state, take)
+    found = reroute(plan, state, take)
     for index, point, _ in found.moved:
         del slots[point, index]
     groups = {v: {group.ports: group.group for group in of.groups} for v, of in deployment.rulesets.items()}
@@ -60,7 +60,7 @@ def around(plan, deployment: Deployment, state: Topology) -> tuple[Deployment, o
     return made, found
 
 
-def test_a_plan_whose_workers_are_parameter_servers_is_led_around_a_switch():
+def test_a_plan_whose_workers_are_parameter_servers_is_rerouted_a_switch():
     """As jobs of Slurm are: results do not come back to the host that has added them up."""
     job = Job("slurm-1", (JOB.workers[0], JOB.workers[-1], *JOB.workers[2:4]), JOB.workers[2:4], 1_000_000)
     plan = get_strategy("inart")(TREE, job)
@@ -69,7 +69,7 @@ def test_a_plan_whose_workers_are_parameter_servers_is_led_around_a_switch():
     assert passed & inner, "results pass a switch that has no servers"
     for switch in sorted(passed & inner):
         state = without(TREE, [switch])
-        found = repair(plan, state, lambda switch, tree: True)
+        found = reroute(plan, state, lambda switch, tree: True)
         found.plan.check(state)
         assert found.plan.job == job
 
@@ -88,7 +88,7 @@ def test_a_rerouted_plan_adds_every_gradient_once(instance, seed, data):
     state = without(topology, [gone])
     try:
         made, found = around(plan, deployment, state)
-    except CannotRepair:
+    except CannotReroute:
         assume(False)
     check_deployment(found.plan, state, made)
     assert made.agents == deployment.agents, "no worker and no parameter server has to be told"
@@ -132,14 +132,14 @@ def test_a_host_with_two_links_can_lose_either_and_its_agent_is_told_over_which_
 
 def test_a_failure_without_an_alternative_path_is_reported():
     edge = TREE.access_switch(JOB.workers[0])
-    with pytest.raises(CannotRepair, match="is cut off"):
-        repair(PLAN, without(TREE, [edge]))
+    with pytest.raises(CannotReroute, match="is cut off"):
+        reroute(PLAN, without(TREE, [edge]))
     for node in (JOB.workers[0], JOB.parameter_servers[0]):
-        with pytest.raises(CannotRepair, match=f"{node} is cut off"):
-            repair(PLAN, without(TREE, [f"{node}-{TREE.access_switch(node)}"]))
+        with pytest.raises(CannotReroute, match=f"{node} is cut off"):
+            reroute(PLAN, without(TREE, [f"{node}-{TREE.access_switch(node)}"]))
     point = next(p for tree in PLAN.trees for p in tree.points if p[0] in "ca")
-    with pytest.raises(CannotRepair, match=f"no switch has room to add instead of {point}"):
-        repair(PLAN, without(TREE, [point]), lambda switch, tree: False)
+    with pytest.raises(CannotReroute, match=f"no switch has room to add instead of {point}"):
+        reroute(PLAN, without(TREE, [point]), lambda switch, tree: False)
     with pytest.raises(TopologyError, match=r"no switch, link .* or parameter server 'c9'"):
         without(TREE, ["c9"])
 
@@ -255,7 +255,7 @@ def test_a_switch_that_drops_all_packets_is_found_as_one_failure(switch: str = "
 
 
 def test_repaired_plan_keeps_job_shares_and_number_of_trees():
-    found = repair(PLAN, without(TREE, ["c1"]))
+    found = reroute(PLAN, without(TREE, ["c1"]))
     assert found.plan == replace(PLAN, trees=found.plan.trees)
     assert [tree.share for tree in found.plan.trees] == [tree.share for tree in PLAN.trees]
     assert [tree.root for tree in found.plan.trees] == [tree.root for tree in PLAN.trees]
@@ -267,7 +267,7 @@ def test_trees_rerouted_around_a_core_switch_are_spread_over_the_others(core):
     topology = fattree(4, 20.0)
     plan = get_strategy("inart")(topology, place_job(topology, 8, 2, seed=0))
     state = without(topology, [core])
-    found = repair(plan, state)
+    found = reroute(plan, state)
     assert evaluate(found.plan, state).rate_mbps > 0.8 * plan.rate_mbps
     for index, (before, after) in enumerate(zip(plan.trees, found.plan.trees, strict=True)):
         assert (index in found.up) == (set(before.flows) != set(after.flows))
