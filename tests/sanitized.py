@@ -58,15 +58,18 @@ def fork(rig: Rig) -> None:
         for agent in (*rig.engines, *rig.servers):
             agent.close()
         os._exit(0)
-    deadline = time.monotonic() + CHILD_SECONDS
-    ended, status = os.waitpid(child, os.WNOHANG)
-    while not ended and time.monotonic() < deadline:
-        time.sleep(0.01)
-        ended, status = os.waitpid(child, os.WNOHANG)
-    if not ended:
+    ended = [0, 0]  # the process that has ended, and its status
+
+    def over() -> int:
+        ended[:] = os.waitpid(child, os.WNOHANG)
+        return ended[0]
+
+    try:
+        wait_until(over, "the child has ended", CHILD_SECONDS)
+    except AssertionError:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    assert status == 0
+    assert ended[1] == 0
 
 
 def life(network: StarNetwork, switch: Switch, io: IoOptions, lanes: int) -> None:

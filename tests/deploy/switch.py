@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from controlplane.common.rpc.tls import Tls
 from controlplane.targets.base import SwitchAddress, TargetError
 from controlplane.targets.p4runtime.session import ask
 from softswitch.tests.support import switches
+from tests.support.waiting import wait_until
 from topologies.ports import free_port
 
 START_SECONDS = 60.0
@@ -29,12 +29,13 @@ class Switch(switches.Switch):
     def start(self, tls: Tls | None = None, name: str = "s") -> None:
         """Return when the switch answers, to a client named `name`."""
         super().start()
-        deadline = time.monotonic() + START_SECONDS
-        while True:
+
+        def answers() -> bool:
             try:
                 ask(SwitchAddress(name, self.address, DEVICE_ID, tls), 1.0)
-                return
             except TargetError:
                 assert self.status() is None, self.log()
-                assert time.monotonic() < deadline, self.log()
-                time.sleep(0.05)
+                return False
+            return True
+
+        wait_until(answers, self.log, START_SECONDS)

@@ -31,6 +31,7 @@ from controlplane.service.record import EventLog
 from controlplane.service.snapshot import Snapshots
 from controlplane.service.web.server import Site, Web
 from tests.emulation.rig import Rig, paper_testbed
+from tests.support.waiting import wait_until
 
 SIZE = 400_000
 SECONDS = 60.0
@@ -70,13 +71,8 @@ def get(url: str, headers: dict[str, str] | None = None, context: ssl.SSLContext
 
 def later(snapshots: Snapshots, before: float) -> dict[str, Any]:
     """Return a snapshot with a reading that is newer than `before`."""
-    deadline = time.monotonic() + SECONDS
-    while True:
-        taken = snapshots.take()
-        if taken["measured_at"] > before:
-            return taken
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: snapshots.take()["measured_at"] > before, "a reading of the counters", SECONDS)
+    return snapshots.take()
 
 
 def totals(snapshots: Snapshots) -> dict[tuple[str, str], int]:

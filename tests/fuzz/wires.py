@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from types import TracebackType
 
@@ -34,6 +34,7 @@ from softswitch.tests.dataplane.superframe import (
     with_udp_checksum,
 )
 from softswitch.tests.support.switches import run
+from softswitch.tests.support.waiting import wait_until
 from tests.fuzz import undefined
 from tests.fuzz.case import Case
 from tests.fuzz.differential import Program, Unusable, configure, on_softswitch, our_programs
@@ -199,7 +200,7 @@ def on_wires(case: Case, expected: Frames, wires: Wires, threads: int) -> tuple[
             for sent in together(frames):
                 raw[port].send(sent.bytes())
             taken[port] += len(frames)
-            _wait(lambda port=port: device.port_stats()[port].rx_packets >= taken[port])
+            wait_until(lambda port=port: device.port_stats()[port].rx_packets >= taken[port], "all is taken", PATIENCE)
         supers = 0
         for port in ports:
             wanted = expected.get(port, [])
@@ -224,14 +225,6 @@ def on_wires(case: Case, expected: Frames, wires: Wires, threads: int) -> tuple[
         switch.close()
 
 
-def _wait(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(f"not taken within {PATIENCE} s")
-        time.sleep(0.0005)
-
-
 def difference(case: Case, source: random.Random, wires: Wires, threads: int) -> tuple[str, int, int]:
     """Return what differs in a line (empty when nothing does), how many frames left, and how many of them were
     super-frames.
@@ -246,7 +239,7 @@ def difference(case: Case, source: random.Random, wires: Wires, threads: int) ->
     }
     try:
         found, supers = on_wires(case, expected, wires, threads)
-    except (TimeoutError, BlockingIOError) as error:
+    except (AssertionError, BlockingIOError) as error:
         return f"frames are missing: {error}", 0, 0
     for port in sorted({*expected, *found}):
         for number, (a, b) in enumerate(zip(expected.get(port, []), found.get(port, []), strict=False)):

@@ -27,6 +27,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from softswitch.tests.support.waiting import wait_until
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = Path(__file__).with_name("tutorials.txt")
 SYSTEM_PACKAGES = Path("/usr/lib/python3/dist-packages")
@@ -163,11 +165,11 @@ def _warm(exercise: Path, environment: dict[str, str], space: list[str]) -> None
         process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             listens = [*space, "sh", "-c", "ss -ltn | grep -q :49999"]
-            end = time.monotonic() + SECONDS
-            while process.poll() is None and time.monotonic() < end:
-                if subprocess.run(listens, check=False).returncode == 0:
-                    break
-                time.sleep(0.2)
+            wait_until(
+                lambda: process.poll() is not None or subprocess.run(listens, check=False).returncode == 0,
+                f"{program.name} is compiled",
+                SECONDS,
+            )
         finally:
             process.kill()
             process.communicate()

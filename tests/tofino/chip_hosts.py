@@ -24,6 +24,7 @@ from typing import IO, Any
 from controlplane.planner.topology import Topology
 from p4src.tofino_install import GENERATIONS
 from tests.tofino.chip import missing
+from tests.support.waiting import wait_until
 from tests.tofino.standin import add_program, program_of
 from tests.tofino.test_system import sde
 from topologies.tofino_model import Wiring
@@ -126,11 +127,12 @@ class Around:
         return (self.folder / f"{name}.log").read_text()
 
     def until(self, name: str, text: str, seconds: float = 300.0) -> None:
-        deadline = time.monotonic() + seconds
-        while text not in self.said(name):
-            if time.monotonic() > deadline or self.processes[name].poll() is not None:
-                raise SystemExit(f"{name} does not say {text!r}: {self.said(name)}")
-            time.sleep(0.2)
+        def said() -> bool:
+            if text not in self.said(name) and self.processes[name].poll() is not None:
+                raise SystemExit(f"{name} has ended and did not say {text!r}: {self.said(name)}")
+            return text in self.said(name)
+
+        wait_until(said, lambda: f"{name} says {text!r}: {self.said(name)}", seconds)
 
     def end(self, name: str, seconds: float) -> str:
         """Wait until a process has ended without error and return its output."""

@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -16,6 +15,7 @@ import pytest
 
 from controlplane.planner.frontpanel import FrontPanelPort
 from controlplane.planner.generators import parse_topology
+from tests.support.waiting import wait_until
 from tests.tofino.conftest import TESTBED
 from topologies import tofino_model
 from topologies.tofino_model import ModelError, Wiring, device_port
@@ -71,10 +71,7 @@ def start(tmp_path) -> Iterator[Start]:
 
 
 def says(file: Path, text: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while text not in file.read_text():
-        assert time.monotonic() < deadline, f"{file.name} does not say {text!r}: {file.read_text()}"
-        time.sleep(0.05)
+    wait_until(lambda: text in file.read_text(), lambda: f"{file.name} says {text!r}: {file.read_text()}", SECONDS)
 
 
 def sde(root: Path) -> str:
