@@ -11,9 +11,10 @@ from typing import Concatenate, ParamSpec
 
 from controlplane.common.log_lines import warning
 from controlplane.planner.plan import Plan
-from controlplane.service.core import mending, parts
+from controlplane.service.core import mending, parts, parts_journal
 from controlplane.service.core.actions import Say
 from controlplane.service.core.disabled import Why
+from controlplane.service.core.journal import Journal
 from controlplane.service.core.parts import Parts
 from controlplane.service.core.turns import SAME
 from controlplane.service.core.ways import Need
@@ -32,15 +33,22 @@ class Failover:
 
     Args:
         answers: counts what was done, by kind.
+        journal: keeps the events about switches and links.
 
     The attribute `record` is a function that gets every change of what is disabled: the event, what is disabled from
     now on and why, and what is used again.
     """
 
     def __init__(
-        self, state: NetworkState, replanning: Replanning, answers: Counter[str], log: Callable[[str], None]
+        self,
+        state: NetworkState,
+        replanning: Replanning,
+        answers: Counter[str],
+        log: Callable[[str], None],
+        journal: Journal | None = None,
     ) -> None:
         self.state, self._replanning, self._answers, self._log = state, replanning, answers, log
+        self.journal = journal or Journal()
         self.record: Callable[[str, Mapping[str, str], Sequence[str]], None] = lambda event, off, used: None
 
     # -- switches and links -----------------------------------------------------------------------------------------
@@ -52,10 +60,12 @@ class Failover:
         follow. Return whether every job was rerouted around what is disabled, where that was to be done."""
         every = True
         with self.state.lock:
-            before = self.state.off
-            self.state.parts, done = event(self.state.parts, time.monotonic(), *args, **more)
-            off = {name: why for name, why in self.state.off.items() if before.get(name) != why}
-            used = [name for name in before if name not in self.state.off]
+            before, now = self.state.parts, time.monotonic()
+            self.state.parts, done = event(before, now, *args, **more)
+            if done or self.state.parts != before:
+                parts_journal.keep(self.journal, before, event, now, time.time(), args, more)
+            off = {name: why for name, why in self.state.off.items() if before.off.get(name) != why}
+            used = [name for name in before.off if name not in self.state.off]
             if off or used:
                 self.record(event.__name__.title().replace("_", ""), off, used)
         for action in done:

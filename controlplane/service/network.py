@@ -62,7 +62,7 @@ class Settings:
         steady: jobs that share keep their plans while their rates are within this part of the fair ones.
         most: at most so many jobs migrate in one step.
         grace, patience: those of `Rules` of a job's roster.
-        journal: makes the journal of a job, by its number.
+        journal: makes a journal, by its name: "job-3" for the job with the number 3, "network" for switches and links.
         recorder: keeps who did what; by default in memory.
         quotas: returns what a tenant may have, by name.
         beside: where set, other traffic on the links is measured, and jobs are planned for what it leaves, but at least
@@ -74,7 +74,7 @@ class Settings:
     most: int = MOST
     grace: float = GRACE_SECONDS
     patience: float = PATIENCE_SECONDS
-    journal: Callable[[int], Journal] = lambda job_id: Journal()
+    journal: Callable[[str], Journal] = lambda name: Journal()
     recorder: Recorder | None = None
     quotas: Callable[[str], Quota] = unlimited
     beside: float | None = None
@@ -125,7 +125,7 @@ class Network:
         self.recorder = settings.recorder or Recorder()
         self.answers: Counter[str] = Counter()  # what was done about failures, and how often
         self.replanning = Replanning(self.state, self.admissions, self.answers, log)
-        self.failover = Failover(self.state, self.replanning, self.answers, log)
+        self.failover = Failover(self.state, self.replanning, self.answers, log, settings.journal("network"))
         self.failover.record = self.recorder.parts
         self.switches.wrote = self.recorder.entries
 
@@ -164,7 +164,7 @@ class Network:
             ),
             log,
             labels=self._labels,
-            journal=self.recorder.hears(self.settings.journal(job_id), whole.name),
+            journal=self.recorder.hears(self.settings.journal(f"job-{job_id}"), whole.name),
             on_lost=lambda node, reason: self.failover.agent_lost(job, node, reason),
         )
         frame = Frame(

@@ -126,9 +126,9 @@ class StateFolder:
             }
             self._store(json.dumps(data))
 
-    def journal(self, job_id: int, log: Callable[[str], None]) -> Journal:
-        """Return a journal of a job's events that is kept in a file of this folder."""
-        return JournalFile(self.path / "journal" / f"job-{job_id}.jsonl", log).journal()
+    def journal(self, name: str, log: Callable[[str], None]) -> Journal:
+        """Return a journal of this name that is kept in a file of this folder."""
+        return JournalFile(self.path / "journal" / f"{name}.jsonl", log).journal()
 
     @property
     def closed(self) -> bool:
@@ -250,10 +250,9 @@ def _rules(switch: str, data: Mapping[str, Any]) -> RuleSet:
 
 
 class JournalFile:
-    """The file of one job's journal. Each part of the journal begins the file anew; the part before it is kept as
-    "NAME.1".
+    """The file of a journal. Each part of the journal begins the file anew; the part before it is kept as "NAME.1".
 
-    When the file cannot be written (the disk is full), the job goes on, `log` says so once, and writing begins again
+    When the file cannot be written (the disk is full), all goes on, `log` says so once, and writing begins again
     with the next part. Only this user can read the file.
     """
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from controlplane.service.core import actions, membership
 from controlplane.service.core import events as ev
-from controlplane.service.core.journal import Journal, replay, state_to_json
+from controlplane.service.core.journal import Journal, replay, to_json
 from controlplane.service.core.state import GONE, MEMBER, RESERVE, Known, NodeState, Phase, Place, State
 
 VERSION = 1
@@ -53,10 +53,10 @@ class CoreJob:
         events = [event]
         while events:
             event = events.pop(0)
-            before, text = self.state, json.dumps(state_to_json(self.state))
+            before, text = self.state, json.dumps(to_json(self.state))
             self.journal.add(before, event, self.now, 1e9 + self.now)
             self.state, decided = membership.decide(before, event, self.now)
-            assert json.dumps(state_to_json(before)) == text, "a state is never changed"
+            assert json.dumps(to_json(before)) == text, "a state is never changed"
             for node in self.state.known:
                 self.moves.add((before.state_of(node), self.state.state_of(node)))
             self.phases.add((before.phase, self.state.phase))

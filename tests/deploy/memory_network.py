@@ -46,7 +46,7 @@ class MemoryNetwork:
         self,
         folder: Path,
         topology: Topology = RACKS,
-        journal: Callable[[int], Journal] = lambda job_id: Journal(),
+        journal: Callable[[str], Journal] = lambda name: Journal(),
         beside: float | None = None,
         values: int = 4,
     ) -> None:

@@ -11,6 +11,8 @@ import pytest
 from controlplane.cli.controller import main as operate
 from controlplane.planner.job import Job
 from controlplane.service.core import journal as journals
+from controlplane.service.core import parts_journal
+from controlplane.service.core.disabled import Why
 from controlplane.service.core.journal import replay
 from controlplane.service.core.state import NodeState, Phase
 from controlplane.service.state import StateFolder
@@ -28,7 +30,7 @@ def folder(tmp_path: Path) -> Iterator[StateFolder]:
 @pytest.fixture
 def rig(tmp_path: Path, folder: StateFolder) -> Iterator[MemoryNetwork]:
     said: list[str] = []
-    made = MemoryNetwork(tmp_path, journal=lambda job_id: folder.journal(job_id, said.append))
+    made = MemoryNetwork(tmp_path, journal=lambda name: folder.journal(name, said.append))
     made.said = said  # type: ignore[attr-defined]
     yield made
     made.close()
@@ -64,7 +66,7 @@ def test_file_is_bounded(rig, folder, monkeypatch):
     for _ in range(10):
         for member in rig.join(running).values():
             running.roster.leave(member)
-    assert {one.name for one in file.parent.iterdir()} == {file.name, f"{file.name}.1"}
+    assert {one.name for one in file.parent.glob("job-*")} == {file.name, f"{file.name}.1"}
     assert len(records(file)) <= 12
     before, now = records(Path(f"{file}.1")), records(file)
     assert replay(now) == replay([*before, *now]) == running.roster.state
@@ -78,3 +80,20 @@ def test_a_job_runs_though_its_journal_cannot_be_written_and_this_is_logged_once
     [line] = rig.said
     assert "events are not written to" in line
     assert replay(running.roster.journal.records()) == running.roster.state, "they are in memory all the same"
+
+
+def test_the_network_s_journal_names_who_disabled_a_switch_and_reproduces_the_state(rig, folder):
+    address, network = rig.serve(), rig.network
+    assert operate(["drain", "s1", "--controller", address]) == 0
+    network.failover.lose({"e1-s2": "nothing comes out of link e1-s2"}, Why.SILENT)
+    file = folder.path / "journal" / "network.jsonl"
+    found = records(file)
+    assert parts_journal.replay(found) == network.state.parts
+    assert set(network.state.off) == {"s1", "e1-s2"}
+    by = {str(record["kind"]): str(record["by"]) for record in found}
+    assert "an operator at ipv4:127.0.0.1" in by["ordered"] and by["failed"] == "the controller"
+    before = len(found)
+    rig.network.failover.look()
+    assert len(records(file)) == before, "nothing has changed"
+    with pytest.raises(ValueError, match="is no event"):
+        parts_journal.replay([found[0], {"kind": "exploded"}])

@@ -1,4 +1,5 @@
-"""Journal of the events of one job's agents, orders and timers, with who ordered them. It can be replayed.
+"""Journal of the events of one job's agents, orders and timers, with who ordered them. It can be replayed. (What differs
+for a network's switches and links is in parts_journal.py.)
 
 A journal is a list of records, each an object of JSON: the whole state at the beginning, then one record for each
 event. After `KEPT` events it begins anew with a state, and only the part before that is kept beside it: the journal
@@ -7,10 +8,10 @@ stays bounded, and `replay` needs no part that was dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from itertools import repeat
 from types import UnionType
@@ -57,16 +58,14 @@ class Journal:
     def add(self, state: State, event: ev.Event, now: float, clock: float) -> None:
         """Record an event that is decided in this state. `now` is the time that `decide` gets, `clock` the seconds
         since 1970."""
+        kind, by = type(event).__name__, who(state, event)
+        self.keep(state, {"time": round(clock, 3), "now": now, "by": by, "kind": kind, **to_json(event)})
+
+    def keep(self, state: object, record: Record) -> None:
+        """Add the record of an event that is decided in this state."""
         if not self._now or len(self._now) > KEPT:
             self._before, self._now = self._now, []
-            self._append({"kind": "State", "by": self._by, **state_to_json(state)})
-        record = {
-            "time": round(clock, 3),
-            "now": now,
-            "by": who(state, event),
-            "kind": type(event).__name__,
-            **asdict(event),
-        }
+            self._append({"kind": "State", "by": self._by, **to_json(state)})
         self._append(record)
         self.heard(record)
 
@@ -85,12 +84,11 @@ def replay(records: Iterable[Mapping[str, Any]]) -> State:
     state: State | None = None
     for record in records:
         if record.get("kind") == "State":
-            state = from_json(State, {name: value for name, value in record.items() if name not in ("kind", "by")})
+            state = from_json(State, content(record))
         elif state is None:
             raise ValueError("a journal begins with the state in which its first event was decided")
         else:
-            fields = {name: value for name, value in record.items() if name not in ("time", "now", "by")}
-            state, _ = decide(state, event_from_json(fields), record["now"])
+            state, _ = decide(state, event_from_json({"kind": record["kind"], **content(record)}), record["now"])
     if state is None:
         raise ValueError("the journal is empty")
     return state
@@ -114,12 +112,23 @@ def who(state: State, event: ev.Event) -> str:
     return f"agent of {', '.join(nodes)}" if nodes else "an agent that is out"
 
 
-def state_to_json(state: State) -> Record:
-    """Return a state as an object of JSON. All keys of its mappings are names, so they are strings, as JSON needs."""
-    data = asdict(state)
-    if state.handover is not None:
-        data["handover"]["drained"] = sorted(state.handover.drained)
-    return data
+def content(record: Mapping[str, Any]) -> Record:
+    """Return what a record has beside its kind, its times and who has caused the event."""
+    return {name: value for name, value in record.items() if name not in ("time", "now", "by", "kind")}
+
+
+def to_json(value: Any) -> Any:
+    """Return a value of the core as JSON has it: a dataclass as an object, and a mapping as one where all its keys are
+    strings, otherwise as a list of pairs."""
+    if is_dataclass(value):
+        return {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {key: to_json(one) for key, one in value.items()}
+        return [[to_json(key), to_json(one)] for key, one in value.items()]
+    if isinstance(value, Collection) and not isinstance(value, str):
+        return [to_json(one) for one in (sorted(value) if isinstance(value, frozenset) else value)]
+    return value
 
 
 def event_from_json(data: Mapping[str, Any]) -> ev.Event:
@@ -132,10 +141,10 @@ def event_from_json(data: Mapping[str, Any]) -> ev.Event:
 
 
 def from_json(kind: Any, data: Any) -> Any:
-    """Return the value of a type of the core that `asdict` has made `data` of, also after a way through JSON.
+    """Return the value of a type of the core that `to_json` has made `data` of, also after a way through JSON.
 
-    The type is a dataclass, a NamedTuple, an enum, a tuple, a frozenset or a mapping of such, or one or None of them.
-    Raise ValueError where the data is none.
+    The type is a dataclass, a NamedTuple, an enum, a tuple, a frozenset or a mapping of such, or one or None of them;
+    any other collection becomes a tuple. Raise ValueError where the data is none.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is UnionType:
@@ -144,7 +153,10 @@ def from_json(kind: Any, data: Any) -> Any:
         kinds = arguments if origin is tuple and arguments[-1] is not ... else repeat(arguments[0])
         return origin(from_json(one, value) for one, value in zip(kinds, data, strict=False))
     if origin is Mapping:
-        return {name: from_json(arguments[1], value) for name, value in data.items()}
+        pairs = data.items() if isinstance(data, Mapping) else data
+        return {from_json(arguments[0], key): from_json(arguments[1], value) for key, value in pairs}
+    if origin in (Iterable, Collection):
+        return tuple(from_json(arguments[0], value) for value in data)
     hints = get_type_hints(kind) if hasattr(kind, "__annotations__") else {}
     try:
         if issubclass(kind, tuple):

@@ -1,0 +1,62 @@
+"""Journal of the events of a network's switches and links (parts.py), with who ordered them. It can be replayed, as a
+job's journal can.
+
+Events that change nothing and have no consequence, as most looks at the network do, are not in it: without them a
+replay gives the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
+from typing import Any, get_type_hints
+
+from controlplane.service.core import parts
+from controlplane.service.core.journal import Journal, content, from_json, ordered_by, to_json
+from controlplane.service.core.parts import Decided, Parts
+
+Event = Callable[..., Decided]
+EVENTS: Mapping[str, Event] = {
+    event.__name__: event
+    for event in (
+        parts.found_silent,
+        parts.failed,
+        parts.mended,
+        parts.ordered,
+        parts.rerouted,
+        parts.relaid,
+        parts.switches_seen,
+        parts.ports_seen,
+        parts.looked,
+    )
+}
+
+
+def keep(
+    journal: Journal, state: Parts, event: Event, now: float, clock: float, args: tuple[Any, ...], more: Mapping[str, Any]
+) -> None:
+    """Record an event that is decided in this state. `now` is the time that the event gets, `clock` the seconds since
+    1970, `args` and `more` what else it gets."""
+    given = signature(event).bind(state, now, *args, **more).arguments
+    del given["state"], given["now"]
+    kind = {"time": round(clock, 3), "now": now, "by": ordered_by.get(), "kind": event.__name__}
+    journal.keep(state, {**kind, **to_json(given)})
+
+
+def replay(records: Iterable[Mapping[str, Any]]) -> Parts:
+    """Return the state after all events of these records; raise ValueError where the records do not begin with a state
+    or contain something that is no event."""
+    state: Parts | None = None
+    for record in records:
+        if record.get("kind") == "State":
+            state = from_json(Parts, content(record))
+            continue
+        event = EVENTS.get(record.get("kind", ""))
+        if state is None or event is None:
+            raise ValueError(f"{record.get('kind')!r} is no event of a network, or no state is before it")
+        types = get_type_hints(event)
+        given = {name: from_json(types[name], value) for name, value in content(record).items()}
+        state, _ = event(state, record["now"], **given)
+    if state is None:
+        raise ValueError("the journal is empty")
+    return state
