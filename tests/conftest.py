@@ -59,7 +59,7 @@ LONG = (
     "emulation/test_torchrun.py", "hook/test_sharded.py", "emulation/test_late_ranks.py",
     "emulation/test_lifetime.py", "hook/test_leaving.py", "emulation/test_hosts.py",
     "emulation/test_culprits.py", "hook/test_nodes.py", "emulation/test_mpi.py", "hook/test_tools.py",
-    "emulation/test_rails.py", "emulation/test_over_tls.py", "emulation/test_run.py", "emulation/test_update.py",
+    "emulation/test_rails.py", "emulation/test_over_tls.py", "emulation/test_run.py", "emulation/test_migration.py",
     "hook/test_launchers.py", "hook/test_sharing.py", "test_docs.py", "overlay/test_failures_emulated.py",
     "overlay/test_emulated.py", "install/test_wheel.py", "wan/test_systems.py", "evaluation/test_recovery.py",
     "deploy/test_jobs.py",

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from dataclasses import replace
 
 import numpy as np

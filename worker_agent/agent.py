@@ -39,7 +39,7 @@ class Agent(Member):
 
     When a peer is lost, operations in progress fail with AbortedError that names it; once it is back, the agent is
     ready again (`wait_ready`) and all agents begin a new epoch. An operation that fails otherwise (no progress, or
-    workers that submit different operations) ends the epoch for all of them, and a new one begins. A change of plan
+    workers that submit different operations) ends the epoch for all of them, and a new one begins. A migration
     while the job runs needs nothing of the caller: operations move to the new plan at a boundary that all workers share
     (relay.py).
 

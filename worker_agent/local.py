@@ -75,9 +75,7 @@ class LocalAgent:
             connection.close()
             if isinstance(path, bytes):
                 raise NoAgentError("this node has no agent yet") from None
-            raise AgentError(
-                f"no agent at {path}: {error.strerror}; start `inart agent --socket {path}`"
-            ) from None
+            raise AgentError(f"no agent at {path}: {error.strerror}; start `inart agent --socket {path}`") from None
         self._connection = Connection(connection)
         self._lock = threading.Lock()
         self._free: list[_Region] = []

@@ -211,7 +211,7 @@ class Member:
 
     def on_withdraw(self, epoch: int, reason: str) -> None:
         if self._successor is not None:
-            self._log(f"the change of plan does not take place: {reason}")
+            self._log(f"the migration does not take place: {reason}")
             self._successor = None
             self._running.withdraw()
 

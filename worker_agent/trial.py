@@ -145,7 +145,7 @@ def make_data(trial: Trial, workers: int, index: int) -> tuple[NDArray[Any], NDA
 
 
 def since(before: float, after: float) -> float:
-    """Return the growth of a counter, or `after` where a change of plan began the counter anew."""
+    """Return the growth of a counter, or `after` where a migration began the counter anew."""
     return after - before if after >= before else after
 
 

@@ -173,6 +173,6 @@ class WorkerVersions(PlanVersions):
 
     def _end_hold(self) -> None:
         if self._relay.holding:
-            reason = f"a change of plan was announced, and no word of it came for {HOLD_SECONDS:g} s"
+            reason = f"a migration was announced, and no word of it came for {HOLD_SECONDS:g} s"
             self._relay.abort(reason)
             self._tell.stuck(reason)

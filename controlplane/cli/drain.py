@@ -19,7 +19,7 @@ from controlplane.common.rpc.tls import tls_from
 
 LOOK_SECONDS = 0.3
 WAIT_SECONDS = 60.0
-"""Seconds for which `--wait` waits for changes of plan, as chunks under way on the running plan have to end first."""
+"""Seconds for which `--wait` waits for migrations, as chunks under way on the running plan have to end first."""
 
 
 class NotEmpty(ControllerError):

@@ -12,8 +12,8 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.plan.host_collectives import MORE_SERVERS, faster_than
 from controlplane.planner.plan.limits import limited
-from controlplane.planner.plan.reroute import unbroken
 from controlplane.planner.plan.replan import replan
+from controlplane.planner.plan.reroute import unbroken
 from controlplane.planner.reservations import Reservation
 from controlplane.planner.routing import Unreachable
 from controlplane.planner.strategies import Infeasible, get_strategy
@@ -276,7 +276,7 @@ class AdmissionControl:
         that are left, and with trees that use nothing that is gone."""
         plan = job.plan
         state = without(state, job.without)
-        there = job.updater.job.among(state)
+        there = job.migrator.job.among(state)
         if there != plan.job:
             start = get_strategy(plan.strategy)(limited(state, self.state.kind.limits), there, seed=plan.seed or 0)
             return _demand(there, (start,), job.terms)

@@ -33,15 +33,15 @@ from controlplane.service.admission import Admission
 from controlplane.service.core.state import Refused
 from controlplane.service.entry_changes import messages
 from controlplane.service.keeper import Keeper
+from controlplane.service.migration import Migrated
 from controlplane.service.network import Network
-from controlplane.service.next_plan import UpdateError
+from controlplane.service.next_plan import MigrationError
 from controlplane.service.record import EventLog, Order, ordered
 from controlplane.service.reload import Reloaded, ReloadError, in_words
 from controlplane.service.replanning import Late
 from controlplane.service.reservations import Reservations
 from controlplane.service.running import JobsError, NoJobYet, RunningJob, job_state
 from controlplane.service.shares import Loads, Used, bottleneck_words
-from controlplane.service.update import Update
 from controlplane.targets.base import TargetError
 from controlplane.targets.fabric import everywhere
 
@@ -202,7 +202,7 @@ class Controller:
         return pb.ReportReply()
 
     def report_update(self, request: pb.UpdateReport, context: grpc.ServicerContext) -> pb.UpdateReportReply:
-        """Take note of how far an agent is with a change of plan."""
+        """Take note of how far an agent is with a migration."""
         self._check_agent(request.agent, context)
         for job in self.jobs:
             job.roster.report_update(request)
@@ -256,7 +256,7 @@ class Controller:
         """Do what `Network.replan` does. End the call with its error where it fails."""
         try:
             with self._ordered("replan", request, context):
-                update = self.network.replan(
+                migrated = self.network.replan(
                     request.job,
                     given=Topology.load(parse_json(request.topology)) if request.topology else None,
                     changes=request.changes,
@@ -266,10 +266,10 @@ class Controller:
                     dry_run=request.dry_run,
                     soon=request.soon,
                 )
-        except (UpdateError, JobsError, ValueError) as error:  # ValueError: it cannot be planned, or is no topology
+        except (MigrationError, JobsError, ValueError) as error:  # ValueError: it cannot be planned, or is no topology
             self._log(warning(f"replan refused: {error}"))
             _refuse(context, error)
-        reply = update_reply(update, request.dry_run)
+        reply = replan_reply(migrated, request.dry_run)
         if request.without and not request.dry_run and self.network.empty(request.without):
             self._log(f"{', '.join(request.without)}: empty, no job uses it any more")
             if reply.outcome in ("unchanged", "later"):
@@ -280,7 +280,7 @@ class Controller:
         """Admit, plan and run a job, or say what it would get (dry run). End the call with the reason if it fails."""
         try:
             return self._add_job(request, context)
-        except (JobsError, TargetError, UpdateError, ValueError) as error:
+        except (JobsError, TargetError, MigrationError, ValueError) as error:
             self._log(warning(f"a job was not added: {error}"))
             _refuse(context, error)
 
@@ -345,7 +345,7 @@ class Controller:
                         rates = network.replanning.rebalance()
                     except Late as error:
                         self._log(warning(f"not all were replanned: {error}"))
-        except (JobsError, TargetError, UpdateError, ValueError) as error:
+        except (JobsError, TargetError, MigrationError, ValueError) as error:
             _refuse(context, error)
         others = [pb.JobRate(name=name, before_mbps=was, after_mbps=now) for name, (was, now) in rates.items()]
         return pb.RemoveJobReply(entries=entries, later=later, others=others)
@@ -475,24 +475,24 @@ def admission_reply(admission: Admission) -> pb.AddJobReply:
     )
 
 
-def update_reply(update: Update, dry_run: bool) -> pb.ReplanReply:
+def replan_reply(migrated: Migrated, dry_run: bool) -> pb.ReplanReply:
     """Return the answer to `replan`."""
     return pb.ReplanReply(
-        outcome="updated" if update.changed else "planned" if dry_run else "later" if update.later else "unchanged",
-        rate_before_mbps=update.rate_before,
-        rate_mbps=update.plan.rate_mbps,
-        version=update.plan.version,
-        trees_kept=len(update.trees.kept),
-        trees_removed=len(update.trees.removed),
-        trees_added=len(update.trees.added),
-        entries_added=update.entries_added,
-        entries_removed=update.entries_removed,
-        epoch=update.epoch,
-        first_operation=update.first_operation,
-        held_seconds=update.held_seconds,
-        seconds=update.seconds,
-        plan=json.dumps(update.plan.to_json()),
-        changes=messages(update.changes),
+        outcome="updated" if migrated.changed else "planned" if dry_run else "later" if migrated.later else "unchanged",
+        rate_before_mbps=migrated.rate_before,
+        rate_mbps=migrated.plan.rate_mbps,
+        version=migrated.plan.version,
+        trees_kept=len(migrated.trees.kept),
+        trees_removed=len(migrated.trees.removed),
+        trees_added=len(migrated.trees.added),
+        entries_added=migrated.entries_added,
+        entries_removed=migrated.entries_removed,
+        epoch=migrated.epoch,
+        first_operation=migrated.first_operation,
+        held_seconds=migrated.held_seconds,
+        seconds=migrated.seconds,
+        plan=json.dumps(migrated.plan.to_json()),
+        changes=messages(migrated.changes),
     )
 
 

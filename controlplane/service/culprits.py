@@ -36,7 +36,7 @@ class _Seen:
 
     Attributes:
         since: when they began to, in seconds.
-        ways: the way of each flow; empty during a change of plan.
+        ways: the way of each flow; empty during a migration.
         failures: the checks that failed: when, of which flow, and how many.
     """
 
@@ -74,7 +74,7 @@ class Culprits:
             self._judge(found, now)
 
     def _take(self, job: RunningJob, now: float) -> None:
-        versions, seen = job.updater.versions, self._seen.setdefault(job.name, [])
+        versions, seen = job.migrator.versions, self._seen.setdefault(job.name, [])
         if not seen or seen[-1].versions != versions:
             (version, *others) = versions
             # While two plans run at once, it is not known which of them a packet belonged to.

@@ -34,9 +34,9 @@ class Effects:
         state: the core's state, to be set before the first event.
         news: a condition that is notified after every event.
         configs: by node, the configurations of the running plan.
-        offered: by node, those of a change of plan that is under way.
+        offered: by node, those of a migration that is under way.
         members: agents' streams, by the number of their connection.
-        failures: by epoch, why its change of plan failed, until somebody has read it.
+        failures: by epoch, why its migration failed, until somebody has read it.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Effects:
                 timer.start()
             case actions.PlanWithout(node, reason):
                 self._plan_without(node, reason)
-            case actions.ChangeFailed(epoch, reason):
+            case actions.MigrationFailed(epoch, reason):
                 self.failures[epoch] = reason
 
     def _later(self, event: Event) -> None:
@@ -142,8 +142,8 @@ class Effects:
             del self.members[connection]
 
     def _told(self, node: str, epoch: int) -> AgentConfig:
-        """Return the configuration with which a node's agent is told to work in an epoch: that of a change of plan, or
+        """Return the configuration with which a node's agent is told to work in an epoch: that of a migration, or
         that of the running plan."""
-        handover = self.state.handover
-        configs = self.offered if handover is not None and handover.epoch == epoch else self.configs
+        migration = self.state.migration
+        configs = self.offered if migration is not None and migration.epoch == epoch else self.configs
         return replace(self.as_told(configs[node]), epoch=epoch, key=self._epochs.key(epoch))

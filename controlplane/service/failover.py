@@ -18,11 +18,11 @@ from controlplane.service.core.journal import Journal
 from controlplane.service.core.parts import Parts
 from controlplane.service.core.turns import SAME
 from controlplane.service.core.ways import Need
+from controlplane.service.migration import Migrated
 from controlplane.service.network_state import NetworkState
-from controlplane.service.next_plan import UpdateError
+from controlplane.service.next_plan import MigrationError
 from controlplane.service.replanning import Replanning
 from controlplane.service.running import RunningJob
-from controlplane.service.update import Update
 from controlplane.targets.base import TargetError
 
 Given = ParamSpec("Given")
@@ -63,7 +63,7 @@ class Failover:
             before, now = self.state.parts, time.monotonic()
             self.state.parts, done = event(before, now, *args, **more)
             if done or self.state.parts != before:
-                parts_journal.keep(self.journal, before, event, now, time.time(), args, more)
+                parts_journal.keep(self.journal, before, event, args, more, now=now, clock=time.time())
             off = {name: why for name, why in self.state.off.items() if before.off.get(name) != why}
             used = [name for name in before.off if name not in self.state.off]
             if off or used:
@@ -102,8 +102,8 @@ class Failover:
         for job in self.state.jobs:
             began, before = time.monotonic(), job.plan.rate_mbps
             try:
-                trees, moved = job.updater.reroute(self.state.of(job))
-            except (UpdateError, ValueError) as error:
+                trees, moved = job.migrator.reroute(self.state.of(job))
+            except (MigrationError, ValueError) as error:
                 self._log(warning(f"job {job.name} {error}"))
                 every = False
                 continue
@@ -163,7 +163,7 @@ class Failover:
             members=job.roster.members().keys(),
             lost=job.roster.state.lost(),
             waiting=tuple(job.roster.waiting()),
-            servers=job.updater.job.parameter_servers,
+            servers=job.migrator.job.parameter_servers,
             without=frozenset(job.without),
             missing=bool(missing),
         )
@@ -173,16 +173,16 @@ class Failover:
         before = job.plan
         try:
             state, most = self.state.of(job), self._replanning.most_of(job)
-            update = job.updater.update(state, wait=-1, most=most, crowded=crowded)
-        except (UpdateError, TargetError, ValueError, OSError) as error:
+            migrated = job.migrator.migrate(state, wait=-1, most=most, crowded=crowded)
+        except (MigrationError, TargetError, ValueError, OSError) as error:
             return str(error) or type(error).__name__
         except Exception as error:  # the job must not wait for ever, whatever the error
             return f"{type(error).__name__}: {error}"
-        if update.changed:
+        if migrated.changed:
             self._answers["agents gone on without"] += 1
-            self._answers["operations done again"] += update.repeated[0]
-            self._answers["bytes done again"] += update.repeated[1]
-            self._log(f"job {job.name}: {moved(before, update, time.monotonic() - began)}")
+            self._answers["operations done again"] += migrated.repeated[0]
+            self._answers["bytes done again"] += migrated.repeated[1]
+            self._log(f"job {job.name}: {moved(before, migrated, time.monotonic() - began)}")
         if self._replanning.fair:
             self._replanning.soon()
         return ""
@@ -195,9 +195,9 @@ class Failover:
         self._replanning.soon()
 
 
-def moved(before: Plan, update: Update, seconds: float) -> str:
+def moved(before: Plan, migrated: Migrated, seconds: float) -> str:
     """Return words that say what it took to go on without lost agents."""
-    after = update.plan
+    after = migrated.plan
     words = []
     for root in before.job.parameter_servers:
         if root not in after.job.parameter_servers:
@@ -206,7 +206,7 @@ def moved(before: Plan, update: Update, seconds: float) -> str:
     workers = [worker for worker in before.job.workers if worker not in after.job.workers]
     if workers:
         words.append(f"{len(after.job.workers)} workers go on without {', '.join(workers)}")
-    operations, nbytes = update.repeated
+    operations, nbytes = migrated.repeated
     words.append(f"{operations} operations of {nbytes / 1e6:.4g} MB are done again, after {1e3 * seconds:.0f} ms")
     words.append(f"{before.rate_mbps:.4g} Mbit/s before, {after.rate_mbps:.4g} now")
     return "; ".join(words)

@@ -158,7 +158,7 @@ class Watch(Periodic):
                 self._followed.pop(job.name, None)
                 continue
             now = time.monotonic()
-            versions = job.updater.versions
+            versions = job.migrator.versions
             followed = self._followed.get(job.name)
             if followed is not None and followed.versions != versions:
                 del self._followed[job.name]
@@ -203,7 +203,7 @@ class Watch(Periodic):
             lost = {
                 node: job.losses[node]
                 for node, why in job.without.items()
-                if why == Why.LOST and node not in job.updater.job.workers
+                if why == Why.LOST and node not in job.migrator.job.workers
             }
             back, seconds = trust.servers_to_take_back(lost, waiting, runs)
             if back and runs:

@@ -199,7 +199,7 @@ def status(
     node."""
     running = state.running and not state.missing()
     reply = pb.StatusReply(epoch=state.epoch, state="running" if running else "waiting")
-    reply.update = str(state.handover) if state.handover is not None else ""
+    reply.update = str(state.migration) if state.migration is not None else ""
     for node, config in configs.items():
         agent = reply.agents.add(node=node, role=config.role, reported_seconds=-1)
         member = members.get(node)

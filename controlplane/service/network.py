@@ -26,8 +26,9 @@ from controlplane.service.core.state import Known
 from controlplane.service.entry_changes import EntryChange, between
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failover import Failover
+from controlplane.service.migration import Migrated, Migrator
 from controlplane.service.network_state import NetworkState
-from controlplane.service.next_plan import Frame, UpdateError
+from controlplane.service.next_plan import Frame, MigrationError
 from controlplane.service.orders import Replan, replan
 from controlplane.service.record import Recorder
 from controlplane.service.reload import Reloaded
@@ -39,7 +40,6 @@ from controlplane.service.running import Jobs, JobsError, RunningJob
 from controlplane.service.state import Keeps
 from controlplane.service.switches import Switches
 from controlplane.service.tenants import Tenants, unlimited
-from controlplane.service.update import Update, Updater
 from controlplane.service.uses import uses
 from controlplane.service.versions import Version
 from controlplane.targets.base import SwitchTarget
@@ -175,7 +175,7 @@ class Network:
             self.kind.check,
             left=lambda topology: self.state.left(topology, job_id),
         )
-        updater = Updater(
+        migrator = Migrator(
             Version(plan, deployment),
             self.topology,
             frame,
@@ -184,7 +184,7 @@ class Network:
             log=log,
             changed=lambda: self.changed(),
         )
-        job = RunningJob(roster, updater, job_id, terms)
+        job = RunningJob(roster, migrator, job_id, terms)
         needed = {*plan.job.workers, *plan.job.parameter_servers}
         expected = needed.union(self.state.off)  # a node that an operator disabled was not lost
         job.do_without([node for node in (*whole.workers, *whole.parameter_servers) if node not in expected], Why.LOST)
@@ -256,7 +256,7 @@ class Network:
                     attempts += 1
                     _wait_for_room(error, job, late, attempts)
                     late = {}
-                except (PlanError, UpdateError):
+                except (PlanError, MigrationError):
                     attempts += 1
                     if off == self.state.off or attempts == ATTEMPTS:
                         raise
@@ -312,11 +312,11 @@ class Network:
 
     def foreseen(self, admission: Admission, terms: Terms) -> tuple[EntryChange, ...]:
         """Return the entries that adding a job as admitted would write, also those for the jobs that make room for it.
-        Raise DoesNotFit, PlanError, UpdateError or JobsError where the job cannot be added."""
+        Raise DoesNotFit, PlanError, MigrationError or JobsError where the job cannot be added."""
         made: list[EntryChange] = []
         for job in self.jobs:
             if (plan := admission.plans.get(job.name)) is not None:
-                made += job.updater.update(self.state.of(job), plan=plan, dry_run=True).changes
+                made += job.migrator.migrate(self.state.of(job), plan=plan, dry_run=True).changes
         taken, pace, number = self.switches.taken(), self.settings.pace, self.free_id()
         new = deployment_of(admission.plan, self.topology, self.kind, number, taken=taken, pace=pace)
         self.tenants.check_rules(terms, new.rulesets, number)
@@ -332,7 +332,7 @@ class Network:
         with self.replanning.changing:
             if all(one is not job for one in self.jobs):
                 raise JobsError(f"job {name!r} was removed by another order")
-            job.updater.end()
+            job.migrator.end()
             self.jobs.discard(job)
             changes = self.switches.remove(job.job_id)
             self.log(f"job {job.name} ({job.job_id}) removed: {changes} entries")
@@ -361,7 +361,7 @@ class Network:
         used = {*self.switches.jobs(), *(job.job_id for job in self.jobs)}
         return next(number for number in range(1, JOB_IDS) if number not in used)
 
-    def replan(self, name: str = "", **order: Any) -> Update:
+    def replan(self, name: str = "", **order: Any) -> Migrated:
         """Change a job's plan as an operator orders it; `order` has the other fields of `orders.Replan`. Raise the
         errors of `orders.replan`."""
         return replan(self, Replan(name, **order))

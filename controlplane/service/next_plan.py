@@ -26,7 +26,7 @@ SERVER_BACK_PART = 0.5
 accepted because without that server the job would stop when it loses the others."""
 
 
-class UpdateError(Exception):
+class MigrationError(Exception):
     """The plan was not changed, and the job runs as before; the message says why."""
 
 
@@ -50,7 +50,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Wishes for a change of plan.
+    """Wishes for a migration.
 
     Attributes:
         strategy: the strategy to plan with; None for that of the running plan.
@@ -70,7 +70,7 @@ def next_plan(
     frame: Frame, running: Plan, home: Plan, topology: Topology, wanted: Wanted
 ) -> tuple[Plan, float, Difference]:
     """Return the better one of a new plan for `topology` and the running plan at the rate that it can still have, that
-    rate, and what is different. `home` is the plan that the job was given. Raise UpdateError, and the errors of
+    rate, and what is different. `home` is the plan that the job was given. Raise MigrationError, and the errors of
     planning."""
     version = running.version + 1
     if wanted.plan is not None:
@@ -97,7 +97,7 @@ def next_plan(
         new = _at_home(replace(new, rate_mbps=min(new.rate_mbps, wanted.most)), home, held, wanted.most)
     new = with_speed(new, topology)
     if not new.rate_mbps > LEAST_MBPS:
-        raise UpdateError(f"nothing is left for it: {evaluate(new, topology).bottleneck.name} is full")
+        raise MigrationError(f"nothing is left for it: {evaluate(new, topology).bottleneck.name} is full")
     _check(frame, new, topology)
     return new, before, difference(running, new)
 
@@ -132,4 +132,4 @@ def _check(frame: Frame, plan: Plan, topology: Topology) -> None:
     try:
         frame.check(plan, topology)
     except DoesNotFit as error:
-        raise UpdateError(f"the new plan does not fit: {error}") from None
+        raise MigrationError(f"the new plan does not fit: {error}") from None

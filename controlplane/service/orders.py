@@ -11,10 +11,10 @@ from controlplane.planner.plan.replan import difference
 from controlplane.planner.topology import Topology
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.parts import ordered
-from controlplane.service.next_plan import UpdateError
+from controlplane.service.migration import Migrated
+from controlplane.service.next_plan import MigrationError
 from controlplane.service.residual import without
 from controlplane.service.running import JobsError, RunningJob
-from controlplane.service.update import Update
 from controlplane.service.uses import uses
 from controlplane.targets.base import TargetError
 
@@ -65,8 +65,8 @@ class Replan:
         return f"; {', '.join(self.restored)} can be used again all the same" if self.restored else ""
 
 
-def replan(network: Network, order: Replan) -> Update:
-    """Carry an order out. Return the first change of plan that was made. Raise JobsError, UpdateError, TopologyError
+def replan(network: Network, order: Replan) -> Migrated:
+    """Carry an order out. Return the first migration that was made. Raise JobsError, MigrationError, TopologyError
     and the errors of planning."""
     jobs = list(network.jobs)
     if order.name or len(jobs) == 1 or not (order.off or order.restored):
@@ -76,7 +76,7 @@ def replan(network: Network, order: Replan) -> Update:
     with network.state.lock:
         later = _kept_off(network, order, jobs)
         bases = {
-            job.name: job.updater.state(
+            job.name: job.migrator.state(
                 order.given or network.state.bases.get(job.name, network.topology), order.changes
             )
             for job in concerned
@@ -100,15 +100,15 @@ def replan(network: Network, order: Replan) -> Update:
         # Each was planned on what the others left, and some were only rerouted.
         network.replanning.soon()
     if order.takes_effect and routes:
-        raise UpdateError(f"{routes}{order.all_the_same}")
+        raise MigrationError(f"{routes}{order.all_the_same}")
     if not made:
         raise JobsError(f"there is no job{order.all_the_same}")
-    return next((update for update in made if update.changed), made[0])
+    return next((migrated for migrated in made if migrated.changed), made[0])
 
 
-def _later(plan: Plan) -> Update:
+def _later(plan: Plan) -> Migrated:
     """Return the answer about a job that is replanned soon, but not before this order is answered."""
-    return Update(plan, plan.rate_mbps, difference(plan, plan), later=True)
+    return Migrated(plan, plan.rate_mbps, difference(plan, plan), later=True)
 
 
 def _route_around(network: Network) -> str:
@@ -126,7 +126,7 @@ def _kept_off(network: Network, order: Replan, jobs: Iterable[RunningJob]) -> Ma
     """Return what is disabled with this order. Raise JobsError, JobError or TopologyError where the order cannot be
     followed, before anything is changed for any job."""
     for job in jobs:
-        whole = job.updater.job
+        whole = job.migrator.job
         if not whole.may_lose_workers and (needed := {*order.off} & {*whole.workers}):
             raise JobsError(
                 f"{min(needed)} is a worker of job {job.name}, which waits for each of its workers (one that may lose "
@@ -141,7 +141,7 @@ def _kept_off(network: Network, order: Replan, jobs: Iterable[RunningJob]) -> Ma
     without(network.topology, later)
     for job in jobs:
         gone = {node for node in (*later, *job.without) if node not in order.restored}
-        job.updater.job.among([node for node in network.topology.servers if node not in gone])
+        job.migrator.job.among([node for node in network.topology.servers if node not in gone])
     return later
 
 
@@ -151,7 +151,7 @@ def _plan(
     jobs: Iterable[RunningJob],
     bases: Mapping[str, Topology],
     off: Mapping[str, Why],
-) -> list[Update]:
+) -> list[Migrated]:
     """Replan these jobs, one after the other. Raise the errors of `replan`."""
     passing = bool(order.off or order.restored) and not (order.changes or order.given or order.strategy)
     made = []
@@ -159,14 +159,14 @@ def _plan(
         state = network.state.at(bases[job.name], {*off, *job.without})
         most = network.replanning.most_of(job) if passing else None
         try:
-            update = job.updater.update(state, order.strategy, dry_run=order.dry_run, wait=ORDER_SECONDS, most=most)
+            migrated = job.migrator.migrate(state, order.strategy, dry_run=order.dry_run, wait=ORDER_SECONDS, most=most)
         except Exception as error:
             if order.takes_effect:
                 network.replanning.soon()  # the order holds from now on, whatever became of the plans
-            if order.off and not order.dry_run and isinstance(error, UpdateError | ValueError):
-                raise UpdateError(f"{error}{order.all_the_same}") from error
+            if order.off and not order.dry_run and isinstance(error, MigrationError | ValueError):
+                raise MigrationError(f"{error}{order.all_the_same}") from error
             raise
-        made.append(update)
+        made.append(migrated)
         if not order.dry_run:
             with network.state.lock:
                 network.state.bases[job.name] = bases[job.name]

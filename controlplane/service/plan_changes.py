@@ -1,4 +1,4 @@
-"""Changes the plan under a job's agents, for callers that wait for the outcome. core/handover.py decides."""
+"""Changes the plan under a job's agents, for callers that wait for the outcome. core/migration.py decides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from controlplane.service.effects import Effects
 from controlplane.targets.secret_labels import SecretLabels
 
 
-class HandoverError(Exception):
+class CannotMigrate(Exception):
     """The job cannot change its plan now; the message says why."""
 
 
@@ -51,66 +51,66 @@ class PlanChanges:
 
         Workers hold new operations back until `switch_over`, or until the change is withdrawn. With `again`, and where
         an agent was lost that is not in `configs`, they also stop the operations under way, and start them again
-        afterwards. Raise HandoverError where an agent cannot, or does not say that it is ready within `timeout`
+        afterwards. Raise CannotMigrate where an agent cannot, or does not say that it is ready within `timeout`
         seconds; the change is withdrawn then.
         """
         with self._lock:
-            if self._effects.state.handover is None:
+            if self._effects.state.migration is None:
                 self._effects.offered = dict(configs)
-            for action in self._effects.take(ev.ChangeOrdered(self._effects.places(configs), again)):
-                if isinstance(action, actions.RefuseChange):
-                    raise HandoverError(action.reason)
-            handover = self._effects.state.handover
-            assert handover is not None
-            self._wait_prepared(handover.epoch, timeout)
-            return handover.epoch
+            for action in self._effects.take(ev.MigrationOrdered(self._effects.places(configs), again)):
+                if isinstance(action, actions.RefuseMigration):
+                    raise CannotMigrate(action.reason)
+            migration = self._effects.state.migration
+            assert migration is not None
+            self._wait_prepared(migration.epoch, timeout)
+            return migration.epoch
 
     def _wait_prepared(self, epoch: int, timeout: float) -> None:
-        """Wait until all agents are ready; raise HandoverError where they are not within `timeout` seconds."""
+        """Wait until all agents are ready; raise CannotMigrate where they are not within `timeout` seconds."""
         self._news.wait_for(lambda: self._failed(epoch) or not self._unprepared(epoch), timeout)
         if self._unprepared(epoch):
-            self._effects.take(ev.ChangeLate(epoch, timeout))
+            self._effects.take(ev.MigrationLate(epoch, timeout))
         self._check(epoch)
 
     def switch_over(self, epoch: int) -> int:
         """Have all agents switch to the new plan at one operation, and return its number in the old epoch. Raise
-        HandoverError where the change has failed."""
+        CannotMigrate where the change has failed."""
         with self._lock:
             self._check(epoch)
             self._effects.take(ev.SwitchOrdered(epoch))
-            handover = self._effects.state.handover
-            assert handover is not None
-            return handover.first_operation
+            migration = self._effects.state.migration
+            assert migration is not None
+            return migration.first_operation
 
     def retire(self, epoch: int, timeout: float) -> tuple[int, int]:
         """Wait, without limit, until all workers have the results of the old plan's operations, and drop the old
         configurations. Return the most that a worker has started again: operations, bytes.
 
         Where old operations cannot end, all agents switch once more (`start_again`), for which they have `timeout`
-        seconds. Raise HandoverError where the job was stopped meanwhile; the old configurations are dropped then, too.
+        seconds. Raise CannotMigrate where the job was stopped meanwhile; the old configurations are dropped then, too.
         """
 
         def over() -> bool:
-            handover = self._effects.state.handover
-            if self._failed(epoch) or handover is None or handover.epoch != epoch:
+            migration = self._effects.state.migration
+            if self._failed(epoch) or migration is None or migration.epoch != epoch:
                 return True
-            return not handover.undrained()
+            return not migration.undrained()
 
         with self._lock:
             while True:
                 self._news.wait_for(over)
                 self._check(epoch)
-                handover = self._effects.state.handover
-                if handover is None or handover.instead_of != epoch:
+                migration = self._effects.state.migration
+                if migration is None or migration.instead_of != epoch:
                     self._effects.take(ev.RetireOrdered(epoch))
-                    return handover.repeated if handover is not None else (0, 0)
-                epoch = handover.epoch
+                    return migration.repeated if migration is not None else (0, 0)
+                epoch = migration.epoch
                 self._wait_prepared(epoch, timeout)
                 self._effects.take(ev.SwitchOrdered(epoch))
 
     def start_again(self, epoch: int, reason: str) -> None:
         """Start operations of the plan before this epoch again with the running plan, since they cannot end, for this
-        reason. Do nothing where all have ended, or another change of plan is under way."""
+        reason. Do nothing where all have ended, or another migration is under way."""
         with suppress(OSError):  # no epoch could be stored: the core has logged that, and tries again
             self._effects.take(ev.DrainBroken(epoch, reason))
 
@@ -130,10 +130,10 @@ class PlanChanges:
         return epoch in self._effects.failures
 
     def _check(self, epoch: int) -> None:
-        """Check that the change to this epoch has not failed; raise HandoverError otherwise, once."""
+        """Check that the change to this epoch has not failed; raise CannotMigrate otherwise, once."""
         if self._failed(epoch):
-            raise HandoverError(self._effects.failures.pop(epoch))
+            raise CannotMigrate(self._effects.failures.pop(epoch))
 
     def _unprepared(self, epoch: int) -> bool:
-        handover = self._effects.state.handover
-        return handover is not None and handover.epoch == epoch and bool(handover.unprepared())
+        migration = self._effects.state.migration
+        return migration is not None and migration.epoch == epoch and bool(migration.unprepared())

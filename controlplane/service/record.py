@@ -77,7 +77,7 @@ MOST_TEXT = 2000
 MOST_DATA = 4000
 """Most characters of one record's data as JSON; longer data, such as the plan of an order, is left out."""
 UNRECORDED = ("Prepared", "Drained")
-"""Events of a job's agents that are in its journal only, since each agent brings one with every change of plan."""
+"""Events of a job's agents that are in its journal only, since each agent brings one with every migration."""
 NUMBER = re.compile(r'\{"number": (\d+),')
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from controlplane.service.network import Network
 
 WAIT_SECONDS = 30.0
-"""Seconds for which a reload waits for a job's change of plan that is under way."""
+"""Seconds for which a reload waits for a job's migration that is under way."""
 MOST_SAID = 6
 
 Connect = Callable[[Sequence[str]], Sequence[SwitchTarget]]
@@ -133,7 +133,7 @@ def _check(network: Network, topology: Topology, found: Difference) -> None:
     """Check that no job would lose anything that it has; raise ReloadError otherwise."""
     moved = _moved(network.topology, topology)
     for job in network.jobs:
-        nodes = {*job.updater.job.workers, *job.updater.job.parameter_servers}
+        nodes = {*job.migrator.job.workers, *job.migrator.job.parameter_servers}
         lost = [node for node in nodes if node in found.removed]
         if lost:
             raise ReloadError(
@@ -155,7 +155,7 @@ def _check(network: Network, topology: Topology, found: Difference) -> None:
         )
     for job in network.jobs:
         try:
-            job.updater.job.check(topology)
+            job.migrator.job.check(topology)
             job.plan.check(topology)
         except (TopologyError, ValueError) as error:
             raise ReloadError(f"job {job.name} could not go on: {error}") from None
@@ -198,7 +198,7 @@ def _take(network: Network, topology: Topology) -> None:
         network.topology = state.topology = topology
         state.bases.clear()
         for job in network.jobs:
-            job.updater.relaid(topology)
+            job.migrator.relaid(topology)
     if declared:
         network.log(
             f"what `replan --set` and --topology declared before does not hold any more: job {', '.join(declared)}"
@@ -207,10 +207,10 @@ def _take(network: Network, topology: Topology) -> None:
 
 @contextmanager
 def _no_change_under_way(jobs: Iterable[RunningJob]) -> Iterator[None]:
-    """Let no change of plan of any of these jobs begin in the `with` block. Raise ReloadError where one has been under
+    """Let no migration of any of these jobs begin in the `with` block. Raise ReloadError where one has been under
     way for too long."""
     with ExitStack() as stack:
         for job in jobs:
-            if not stack.enter_context(job.updater.still(WAIT_SECONDS)):
+            if not stack.enter_context(job.migrator.still(WAIT_SECONDS)):
                 raise ReloadError(f"job {job.name} is changing its plan: give the order again when that is over")
         yield

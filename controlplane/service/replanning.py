@@ -17,12 +17,12 @@ from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.plan.limits import limited
 from controlplane.service.admission import AdmissionControl
 from controlplane.service.core.turns import SAME, Rate, Turns, goes_on, in_two_steps, worst_first
+from controlplane.service.migration import PREPARE_SECONDS, Migrated
 from controlplane.service.network_state import NetworkState
-from controlplane.service.next_plan import UpdateError
+from controlplane.service.next_plan import MigrationError
 from controlplane.service.residual import with_loads
 from controlplane.service.running import RunningJob
 from controlplane.service.threads import InTurn
-from controlplane.service.update import PREPARE_SECONDS, Update
 from controlplane.targets.base import TargetError
 
 LATE_SECONDS = PREPARE_SECONDS + 15.0
@@ -31,11 +31,11 @@ DRAIN_SECONDS = 5.0
 """Longest wait, in seconds, until nothing of the old versions is left. What is left then takes up room on switches and
 does no other harm."""
 
-Work = Callable[[Callable[[], None]], Update]
+Work = Callable[[Callable[[], None]], Migrated]
 """A function that changes a job's plan. It calls its argument as soon as the job has migrated."""
 
 
-class Late(UpdateError):
+class Late(MigrationError):
     """Some jobs did not migrate, and keep what they have; `why` says by name why."""
 
     def __init__(self, why: Mapping[str, str]) -> None:
@@ -43,35 +43,35 @@ class Late(UpdateError):
         self.why = dict(why)
 
 
-class _Change(threading.Thread):
+class _Migrating(threading.Thread):
     def __init__(self, name: str, work: Work) -> None:
         super().__init__(name=f"change-{name}", daemon=True)
         self.moved, self.ended = threading.Event(), threading.Event()
         self.error: Exception | None = None
-        self.result: Update | None = None
+        self.result: Migrated | None = None
         self._work = work
         self._context = copy_context()  # with the name of whoever has ordered it
 
     def run(self) -> None:
         try:
             self.result = self._context.run(self._work, self.moved.set)
-        except (UpdateError, TargetError, ValueError) as error:
+        except (MigrationError, TargetError, ValueError) as error:
             self.error = error
         finally:
             self.ended.set()
             self.moved.set()
 
 
-def change_over(
+def migrate_together(
     works: Mapping[str, Work], drain: float = DRAIN_SECONDS
-) -> tuple[dict[str, Update | None], dict[str, str]]:
-    """Do all of these at once. Return, by name, the updates of the jobs that have migrated (None where something of the
+) -> tuple[dict[str, Migrated | None], dict[str, str]]:
+    """Do all of these at once. Return, by name, what the jobs that have migrated got (None where something of the
     old version is left after `drain` seconds), and why the others have not."""
-    changes = {name: _Change(name, work) for name, work in works.items()}
+    changes = {name: _Migrating(name, work) for name, work in works.items()}
     for change in changes.values():
         change.start()
     late = time.monotonic() + LATE_SECONDS
-    done: dict[str, Update | None] = {}
+    done: dict[str, Migrated | None] = {}
     failures = {}
     for name, change in changes.items():
         if not change.moved.wait(max(0.0, late - time.monotonic())):
@@ -117,7 +117,7 @@ class Replanning:
         self._thread: threading.Thread | None = None
 
     def soon(self) -> None:
-        """Replan all jobs, from a thread of its own, since a change of plan waits for operations to end."""
+        """Replan all jobs, from a thread of its own, since a migration waits for operations to end."""
         self._wanted.set()
         with self._lock:
             if self._thread is None and not self.closed:
@@ -129,7 +129,7 @@ class Replanning:
         before and after, by job.
 
         A job that cannot migrate keeps what it has, and the others share the rest. Raise Late at the end with the names
-        of such jobs, where plans were given; UpdateError or Infeasible where planning fails: jobs that have migrated
+        of such jobs, where plans were given; MigrationError or Infeasible where planning fails: jobs that have migrated
         already stay so.
         """
         with self.changing:
@@ -144,14 +144,16 @@ class Replanning:
                 before = {name: job.plan.rate_mbps for name, job in jobs.items()}
                 steps = in_two_steps(before, {name: wanted[name].rate_mbps for name in jobs})
                 failures: dict[str, str] = {}
-                done: dict[str, Update | None] = {}
+                done: dict[str, Migrated | None] = {}
                 for names in steps:
                     if not failures:
-                        made_way, failures = change_over({name: self._work(jobs[name], wanted[name]) for name in names})
+                        made_way, failures = migrate_together(
+                            {name: self._work(jobs[name], wanted[name]) for name in names}
+                        )
                         done |= made_way
                         # A job that was removed meanwhile leaves more than was planned for the others.
                         failures = {name: words for name, words in failures.items() if self.state.jobs.runs(jobs[name])}
-                self._answers["plans changed"] += sum(update is None or update.changed for update in done.values())
+                self._answers["plans changed"] += sum(one is None or one.changed for one in done.values())
                 for name, job in jobs.items():
                     rates[name] = rates.get(name, (before[name], 0.0))[0], job.plan.rate_mbps
                 if done:
@@ -167,7 +169,7 @@ class Replanning:
         """Return the most Mbit/s that a job may have when it is replanned by itself: no more than its tenant's quota
         leaves and, beside other jobs, no more than it was given. Otherwise the first job to be replanned would take
         what the others had."""
-        given = job.updater.home.rate_mbps if len(self.state.jobs) > 1 else math.inf
+        given = job.migrator.home.rate_mbps if len(self.state.jobs) > 1 else math.inf
         return min(given, self.state.tenants.most_of(job))
 
     def worst_first(self, jobs: Iterable[RunningJob], late: Collection[str] = ()) -> list[RunningJob]:
@@ -218,7 +220,7 @@ class Replanning:
                 return {}
             except Late as error:
                 return error.why
-            except (UpdateError, TargetError, ValueError) as error:
+            except (MigrationError, TargetError, ValueError) as error:
                 failures["all"] = str(error)
         if self._all_home():
             return {}
@@ -227,9 +229,9 @@ class Replanning:
         for job in self.worst_first(self.state.jobs.staying(), late):
             if self.closed or not self.state.jobs.runs(job):
                 continue
-            done, failed = change_over({job.name: self._work(job)}, drain=0.0)
-            update = done.get(job.name)
-            if job.name in done and (update is None or update.changed):
+            done, failed = migrate_together({job.name: self._work(job)}, drain=0.0)
+            migrated = done.get(job.name)
+            if job.name in done and (migrated is None or migrated.changed):
                 moved_on = True
                 self._answers["plans changed"] += 1
                 self._log(f"job {job.name}: version {job.plan.version} at {job.plan.rate_mbps:.4g} Mbit/s")
@@ -243,12 +245,12 @@ class Replanning:
         Jobs that are replanned one after the other may not find these plans, since one job's way around a failure is
         another's way."""
         jobs = self.state.jobs.staying()
-        homes = {job.name: job.updater.home for job in jobs}
+        homes = {job.name: job.migrator.home for job in jobs}
         if len(jobs) < 2 or not any(rate(job).less for job in jobs):
             return False
         for job in jobs:
             home, state = homes[job.name], self.state.of(job)
-            if home.job != job.updater.job.among(state):
+            if home.job != job.migrator.job.among(state):
                 return False
             try:
                 beside = with_loads(state, [other for name, other in homes.items() if name != job.name])
@@ -258,26 +260,26 @@ class Replanning:
                 return False
         try:
             self.rebalance({job.name: homes[job.name] for job in jobs if not _same(job, homes[job.name])})
-        except (UpdateError, TargetError, ValueError):
+        except (MigrationError, TargetError, ValueError):
             return False
         self._log("all jobs have again what they were given")
         return True
 
     def _work(self, job: RunningJob, plan: Plan | None = None) -> Work:
-        updater = job.updater
+        migrator = job.migrator
         most = self.most_of(job) if plan is None else None
-        return lambda moved: updater.update(self.state.of(job), plan=plan, wait=TURN_SECONDS, moved=moved, most=most)
+        return lambda moved: migrator.migrate(self.state.of(job), plan=plan, wait=TURN_SECONDS, moved=moved, most=most)
 
 
 def rate(job: RunningJob) -> Rate:
     """Return the rate that a job has, with the one that it was given."""
-    return Rate(job.plan.rate_mbps, job.updater.home.rate_mbps)
+    return Rate(job.plan.rate_mbps, job.migrator.home.rate_mbps)
 
 
-def entries(updates: Iterable[Update | None]) -> str:
-    """Return, in words, how many entries changes of plans took. Changes whose old version is not all gone are not
+def entries(migrations: Iterable[Migrated | None]) -> str:
+    """Return, in words, how many entries migrations took. Changes whose old version is not all gone are not
     counted, since their number is not known yet."""
-    known = [update for update in updates if update is not None]
+    known = [migrated for migrated in migrations if migrated is not None]
     added, removed = sum(one.entries_added for one in known), sum(one.entries_removed for one in known)
     return f"{added} entries added, {removed} removed"
 

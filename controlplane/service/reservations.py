@@ -21,7 +21,7 @@ from controlplane.common.log_lines import clock, of_job, warning
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.reservations import LATEST_SECONDS, Reservation, beside
 from controlplane.service.network import Network
-from controlplane.service.next_plan import UpdateError
+from controlplane.service.next_plan import MigrationError
 from controlplane.service.room import deployment_of
 from controlplane.service.running import JobsError, RunningJob
 from controlplane.service.threads import Periodic
@@ -190,7 +190,7 @@ class Reservations(Periodic):
         self._set(replace(one, told=True, running=True))
 
 
-REFUSALS = (JobsError, TargetError, UpdateError, ValueError)
+REFUSALS = (JobsError, TargetError, MigrationError, ValueError)
 """Errors that mean that a job is not admitted."""
 
 
@@ -224,7 +224,7 @@ def launch_instead(network: Network, one: Reservation, gone: Sequence[RunningJob
     problem = launch(network, one)
     for job in reversed(gone) if problem else ():
         try:
-            network.launch(job.updater.job, job.plan.strategy, together=True, terms=job.terms)
+            network.launch(job.migrator.job, job.plan.strategy, together=True, terms=job.terms)
             log(warning(f"job {job.name} is put back: {one.name} is not admitted without it either ({problem})"))
         except REFUSALS as error:
             log(warning(f"job {job.name} was taken off for {one.name} and cannot be put back: {error}"))

@@ -1,6 +1,6 @@
 """The agents of one job: they join, start together, migrate together, and stop together when one is lost.
 
-core/membership.py and core/handover.py decide what becomes of the job. This module has the streams, the locks, the
+core/membership.py and core/migration.py decide what becomes of the job. This module has the streams, the locks, the
 waiting of callers, and what agents report. It knows no gRPC.
 """
 
@@ -181,12 +181,12 @@ class Roster:
 
     def stalled(self, seconds: float) -> float | None:
         """Return since when an agent of the running job has had the same oldest open chunk (the longest of several), or
-        operations before a change of plan have not ended. Return None where that is less than so many seconds."""
+        operations before a migration have not ended. Return None where that is less than so many seconds."""
         with self._lock:
-            now, handover = time.monotonic(), self.state.handover
+            now, migration = time.monotonic(), self.state.migration
             waits = [member.waits(now) for member in self.members().values()] if self.running else []
-            if handover is not None and handover.stage == Stage.DRAINING:
-                waits.append(now - handover.switched)
+            if migration is not None and migration.stage == Stage.DRAINING:
+                waits.append(now - migration.switched)
             longest = max(waits, default=0.0)
             return now - longest if longest >= seconds else None
 
@@ -274,10 +274,10 @@ class Roster:
                     self._effects.take(ev.Silent(node, seconds))
 
     def report_update(self, report: pb.UpdateReport) -> None:
-        """Take note of how far an agent is with a change of plan."""
+        """Take note of how far an agent is with a migration."""
         with self._lock:
-            handover = self.state.handover
-            if handover is None or handover.epoch != report.epoch:
+            migration = self.state.migration
+            if migration is None or migration.epoch != report.epoch:
                 return
             self._effects.take(progress(report))
 

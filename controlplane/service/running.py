@@ -11,10 +11,10 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.terms import USUAL, Terms
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.state import NodeState, Refused
+from controlplane.service.migration import Migrator
 from controlplane.service.roster import Roster
 from controlplane.service.state import Stored
 from controlplane.service.threads import InTurn
-from controlplane.service.update import Updater
 
 
 class NoJobYet(Refused):
@@ -26,10 +26,10 @@ class JobsError(Exception):
 
 
 class RunningJob:
-    """A job that runs: its agents, and its plan, which `updater` changes while it runs. `terms` are what the job is
+    """A job that runs: its agents, and its plan, which `migrator` changes while it runs. `terms` are what the job is
     promised where jobs share the network."""
 
-    def __init__(self, roster: Roster, updater: Updater, job_id: int, terms: Terms = USUAL) -> None:
+    def __init__(self, roster: Roster, migrator: Migrator, job_id: int, terms: Terms = USUAL) -> None:
         self.terms = terms
         self.ending = False  # it is being removed
         self.without: dict[str, Why] = {}  # agents without which its plans are made, and why
@@ -37,13 +37,13 @@ class RunningJob:
         self.losses: Counter[str] = Counter()  # by node, how many times it was lost
         self.mending = InTurn()  # held by whoever handles the loss of an agent, one at a time
         self.roster = roster
-        self.updater = updater
+        self.migrator = migrator
         self.job_id = job_id
 
     def stored(self) -> Stored:
         """Return the job as it is now, for a controller that starts again."""
-        running = self.updater.running
-        return Stored(self.job_id, running.plan, running.deployment, self.terms, self.updater.job)
+        running = self.migrator.running
+        return Stored(self.job_id, running.plan, running.deployment, self.terms, self.migrator.job)
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class RunningJob:
 
     def unused(self) -> dict[str, Why]:
         """Return the agents of the job that its plan does not use, and why."""
-        whole, planned = self.updater.job, self.plan.job
+        whole, planned = self.migrator.job, self.plan.job
         idle = {*whole.workers, *whole.parameter_servers}.difference(planned.workers, planned.parameter_servers)
         return dict.fromkeys(sorted(idle), Why.UNUSED) | self.without
 
@@ -73,12 +73,12 @@ class RunningJob:
 
     @property
     def name(self) -> str:
-        return self.updater.job.name
+        return self.migrator.job.name
 
     @property
     def plan(self) -> Plan:
         """The plan that runs now."""
-        return self.updater.plan
+        return self.migrator.plan
 
 
 class Jobs:

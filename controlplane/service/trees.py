@@ -49,8 +49,8 @@ class TreeWatch:
         jobs = self.network.jobs.staying()
         for job in jobs:
             self._look_at_rates(job)
-            # During a change of plan agents report on the new plan only, whose operations may wait for the old plan's.
-            if job.roster.running and job.roster.state.handover is None:
+            # During a migration agents report on the new plan only, whose operations may wait for the old plan's.
+            if job.roster.running and job.roster.state.migration is None:
                 self._look_for_results(job)
         names = {job.name for job in jobs}
         self._slow = {name: counts for name, counts in self._slow.items() if name in names}

@@ -17,7 +17,7 @@ MOST_TREES = 8
 def uses(jobs: Iterable[RunningJob], parts: Sequence[str], layout: Layout) -> Iterator[pb.Use]:
     """Yield the uses of these switches, links ("V1-V2") and parameter servers, in the plans that run or still drain."""
     for job in jobs:
-        versions = job.updater.versions
+        versions = job.migrator.versions
         for part in parts:
             trees = sorted({n for one in versions for n, tree in enumerate(one.plan.trees) if _touches(tree, part)})
             if trees:

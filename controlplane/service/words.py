@@ -31,7 +31,7 @@ def wants_to_join(request: pb.JoinRequest, peer: str, connection: int) -> ev.Joi
 
 
 def progress(report: pb.UpdateReport) -> ev.Prepared | ev.Drained:
-    """Return the event for an agent's report about a change of plan."""
+    """Return the event for an agent's report about a migration."""
     if report.stage == pb.UpdateReport.DRAINED:
         repeated = report.repeated_operations, report.repeated_bytes
         return ev.Drained(report.agent, report.epoch, *repeated, report.failure)

@@ -70,10 +70,10 @@ class Agents:
 
     def report(self, node: str, stage: pb.UpdateReport.Stage) -> None:
         # Any epoch but the prepared one is dropped, so take it from the roster as the agent would from its event.
-        handover = self.roster.state.handover
-        if handover is not None:
+        migration = self.roster.state.migration
+        if migration is not None:
             failure = "no memory" if node == self.unwilling and stage == pb.UpdateReport.PREPARED else ""
-            report = pb.UpdateReport(agent=f"agent-{node}", epoch=handover.epoch, stage=stage, failure=failure)
+            report = pb.UpdateReport(agent=f"agent-{node}", epoch=migration.epoch, stage=stage, failure=failure)
             report.next_operation = self.started.get(node, 0)
             self.roster.report_update(report)
 

@@ -24,7 +24,7 @@ class CoreJob:
 
     told: by connection, the messages to that agent. runs: by connection, the epoch that the agent works in, as it was
     told. said: the log. moves, phases: the changes of a node's state and of the job's state that have occurred.
-    failures: reasons for which changes of plan failed. disk_full: no epoch can be stored.
+    failures: reasons for which migrations failed. disk_full: no epoch can be stored.
     """
 
     def __init__(self, least_workers: int | None = 2, nodes: Iterable[str] = ROLES) -> None:
@@ -83,7 +83,7 @@ class CoreJob:
                     self.ended.add(connection)
             case actions.Say(line):
                 self.said.append(line)
-            case actions.ChangeFailed(_, reason):
+            case actions.MigrationFailed(_, reason):
                 self.failures.append(reason)
             case actions.PlanWithout(node, _):
                 self.lost.append(node)
@@ -107,21 +107,21 @@ class CoreJob:
         """Change to a plan that needs these nodes, up to this stage: "ordered", "prepared", "switched", "retired".
         operations: by node, the number of its next operation.
         """
-        self.take(ev.ChangeOrdered(places(nodes, plan), False))
-        handover = self.state.handover
-        assert handover is not None
+        self.take(ev.MigrationOrdered(places(nodes, plan), False))
+        migration = self.state.migration
+        assert migration is not None
         if until == "ordered":
             return
         for node in nodes:
-            self.take(ev.Prepared(self.state.nodes[node].agent, handover.epoch, operations.get(node, 0)))
+            self.take(ev.Prepared(self.state.nodes[node].agent, migration.epoch, operations.get(node, 0)))
         if until == "prepared":
             return
-        self.take(ev.SwitchOrdered(handover.epoch))
+        self.take(ev.SwitchOrdered(migration.epoch))
         if until == "switched":
             return
-        for node in handover.workers:
-            self.take(ev.Drained(self.state.nodes[node].agent, handover.epoch))
-        self.take(ev.RetireOrdered(handover.epoch))
+        for node in migration.workers:
+            self.take(ev.Drained(self.state.nodes[node].agent, migration.epoch))
+        self.take(ev.RetireOrdered(migration.epoch))
 
     # -- what is true whatever happens ------------------------------------------------------------------------------
 
@@ -143,8 +143,8 @@ class CoreJob:
         assert len(connections) == len(set(connections))
         if state.phase == Phase.WAITING:
             assert state.missing() or ev.EpochRetried() in self.timers, "nobody waits for nothing"
-        if state.handover is not None:
-            assert state.running, "a change of plan ends with what runs"
+        if state.migration is not None:
+            assert state.running, "a migration ends with what runs"
 
     def check_journal(self) -> None:
         """Check that replaying the journal from its text gives the same state."""

@@ -80,7 +80,7 @@ class MemoryNetwork:
 
     def adding(self, job: RunningJob) -> MemoryTarget:
         """Return a switch that aggregates for a job and has none of its servers connected."""
-        plan = job.updater.plan
+        plan = job.migrator.plan
         access = {self.topology.access_switch(node) for node in (*plan.job.workers, *plan.job.parameter_servers)}
         return self.targets[next(p for tree in plan.trees for p in tree.points if p not in access)]
 

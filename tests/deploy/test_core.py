@@ -79,13 +79,13 @@ def test_job_of_which_a_worker_is_done_does_not_go_on_without_a_server():
 
 
 def test_agent_that_is_lost_between_being_ready_and_changing_over_does_not_block_later_changes():
-    """A change of plan that nobody ended once kept the controller from changing the job's plan ever again."""
+    """A migration that nobody ended once kept the controller from changing the job's plan ever again."""
     job = CoreJob()
     agents = job.join_all()
     job.change(list(ROLES), "second", until="prepared")
-    epoch = job.state.handover.epoch
+    epoch = job.state.migration.epoch
     job.take(ev.Left(agents["ps1"]))
-    assert job.failures == ["ps1 is gone (its connection ended)"] and job.state.handover is None
+    assert job.failures == ["ps1 is gone (its connection ended)"] and job.state.migration is None
     assert job.told[agents["w1"]][-1] == actions.Withdraw(epoch, job.failures[0])
     job.take(ev.SwitchOrdered(epoch))
     assert job.state.epoch < epoch, "an order that comes too late does nothing"
@@ -203,10 +203,10 @@ def test_an_agent_that_does_not_prepare_in_time_is_named():
     job = CoreJob()
     agents = job.join_all()
     job.change(list(ROLES), "second", until="ordered")
-    epoch = job.state.handover.epoch
+    epoch = job.state.migration.epoch
     for node in ("w1", "w2", "ps1"):
         job.take(ev.Prepared(f"agent {agents[node]}", epoch, 3))
-    job.take(ev.ChangeLate(epoch, 15.0))
+    job.take(ev.MigrationLate(epoch, 15.0))
     assert job.failures == ["ps2 did not make ready within 15 s"]
     assert job.state.running and job.state.epoch == 1
 
@@ -216,15 +216,15 @@ def test_a_change_of_plan_is_refused_while_another_one_is_under_way():
     job.join_all()
     job.change(list(ROLES), "second", until="ordered")
     before = job.state
-    done = job.take(ev.ChangeOrdered(places(plan="third"), False))
-    assert done == [actions.RefuseChange("another change of plan is under way")] and job.state == before
+    done = job.take(ev.MigrationOrdered(places(plan="third"), False))
+    assert done == [actions.RefuseMigration("another migration is under way")] and job.state == before
 
 
 def test_results_that_only_some_have_are_given_on_when_a_worker_is_lost():
     job = CoreJob(least_workers=1)
     agents = job.join_all()
     job.take(ev.Left(agents["w2"]))
-    job.take(ev.ChangeOrdered(places(["w1", "ps1", "ps2"], "without w2"), False))
+    job.take(ev.MigrationOrdered(places(["w1", "ps1", "ps2"], "without w2"), False))
     for node in ("w1", "ps1", "ps2"):
         job.take(ev.Prepared(f"agent {agents[node]}", 2, 4, (4, 6)))
     job.take(ev.SwitchOrdered(2))
@@ -238,13 +238,13 @@ def test_the_journal_names_the_author_of_each_order():
     job = CoreJob()
     agents = job.join_all()
     token = ordered_by.set("operator alice")
-    job.take(ev.ChangeOrdered(places(["w1", "w2", "ps1"], "second"), False))
+    job.take(ev.MigrationOrdered(places(["w1", "w2", "ps1"], "second"), False))
     ordered_by.reset(token)
     job.take(ev.Left(agents["ps2"]))
     job.check_journal()
     by = [(record["by"], record["kind"]) for record in job.journal.records() if record["kind"] != "State"]
     assert ("agent of w1", "Joined") in by
-    assert ("operator alice", "ChangeOrdered") in by
+    assert ("operator alice", "MigrationOrdered") in by
     assert ("the file of epochs", "EpochStored") in by
     assert by[-1] == ("agent of ps2", "Left")
 
@@ -332,7 +332,7 @@ class Anything:
         self.job.take(ev.Silent(self.node(), 12.0))
 
     def says_how_far_it_is(self) -> None:
-        one, change = self.job.state.nodes.get(self.node()), self.job.state.handover
+        one, change = self.job.state.nodes.get(self.node()), self.job.state.migration
         if one is not None and change is not None:
             kind = self.random.choice([ev.Drained, ev.Prepared])
             failure = self.random.choice(["", "", "", "no memory"])
@@ -343,7 +343,7 @@ class Anything:
         nodes = ("w1", "w2", *servers) if self.random.random() < 0.8 else ("w1", *servers)
         plan, again = places(nodes, f"plan for {nodes}"), self.random.random() < 0.3
         if self.job.state.running:
-            self.job.take(ev.ChangeOrdered(plan, again))
+            self.job.take(ev.MigrationOrdered(plan, again))
         elif again:
             self.job.take(ev.PlanRestarted(plan, "begins anew"))
         else:
@@ -353,13 +353,13 @@ class Anything:
         """Do what the service does when an agent is lost."""
         left = [node for node in self.job.state.plan if node not in self.job.state.lost()]
         if self.job.state.phase == Phase.SHORT and self.random.random() < 0.8:
-            self.job.take(ev.ChangeOrdered(places(left, f"plan for {left}"), False))
+            self.job.take(ev.MigrationOrdered(places(left, f"plan for {left}"), False))
         else:
             self.job.take(ev.GivenUp("no way"))
 
     def change_goes_on(self) -> None:
         """Let all agents report their progress, and order them to continue."""
-        change = self.job.state.handover
+        change = self.job.state.migration
         if change is None:
             return
         kind = ev.Prepared if change.stage == Stage.PREPARING else ev.Drained
@@ -367,7 +367,7 @@ class Anything:
             if one.connection and self.random.random() < 0.9:
                 self.job.take(kind(one.agent, change.epoch, 3))
         order = self.random.choice([ev.SwitchOrdered, ev.SwitchOrdered, ev.RetireOrdered, ev.RetireOrdered, None])
-        self.job.take(order(change.epoch) if order is not None else ev.ChangeLate(change.epoch, 15.0))
+        self.job.take(order(change.epoch) if order is not None else ev.MigrationLate(change.epoch, 15.0))
 
     def way_is_gone(self) -> None:
         """Report that the plan before has lost a path, whether or not operations of it are in progress."""

@@ -37,7 +37,7 @@ def rig(request, tmp_path) -> Iterator[tuple[MemoryNetwork, RunningJob]]:
 
 
 def ways(job: RunningJob) -> dict[Key, Way]:
-    (version,) = job.updater.versions
+    (version,) = job.migrator.versions
     return ways_of(version.plan, version.deployment)
 
 
@@ -92,7 +92,7 @@ def report(job: RunningJob, refused: dict[Key, int]) -> None:
     for node in job.roster.configs:
         numbers = {}
         for (tree, label, worker), count in refused.items():
-            root = job.updater.plan.trees[tree].root
+            root = job.migrator.plan.trees[tree].root
             if label and node == root:
                 numbers[suspect_key(tree, label, worker)] = float(count)
             elif not label and node == worker:
@@ -133,7 +133,7 @@ def test_switch_that_corrupts_is_kept_off_until_an_operator_takes_it_back(rig, c
 
 def test_a_corrupting_host_is_named_and_nothing_is_disabled(rig, clock):
     network, job = rig
-    worker = job.updater.plan.job.workers[0]
+    worker = job.migrator.plan.job.workers[0]
     refuse(rig, clock, Suspect(worker, "carried"))
     assert not network.network.state.off
     assert any(f"host {worker}, or its link" in line for line in network.log), network.log
@@ -141,7 +141,7 @@ def test_a_corrupting_host_is_named_and_nothing_is_disabled(rig, clock):
 
 def test_only_switch_of_a_server_is_named_and_stays_in_use(rig, clock):
     network, job = rig
-    leaf = network.topology.access_switch(job.updater.plan.job.workers[0])
+    leaf = network.topology.access_switch(job.migrator.plan.job.workers[0])
     refuse(rig, clock, Suspect(leaf, "carried"))
     assert not network.network.state.off
     said = [line for line in network.log if f"switch {leaf} corrupts" in line or "one of" in line]

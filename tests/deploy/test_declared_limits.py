@@ -12,7 +12,7 @@ from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.strategies import Infeasible
 from controlplane.planner.topology import Topology
 from controlplane.service.core.disabled import Why
-from controlplane.service.next_plan import UpdateError
+from controlplane.service.next_plan import MigrationError
 from controlplane.service.running import JobsError
 from tests.deploy.memory_network import MemoryNetwork
 
@@ -66,7 +66,7 @@ def test_jobs_together_use_no_more_of_a_switch_than_declared(networks, resource,
     for job in JOBS:
         try:
             rig.add(job, together=together)
-        except (DoesNotFit, Infeasible, JobsError, UpdateError):
+        except (DoesNotFit, Infeasible, JobsError, MigrationError):
             refused += 1
         assert held(rig, resource) <= most
     assert refused < len(JOBS)
@@ -82,7 +82,7 @@ def test_job_is_rerouted_a_failure_though_its_switches_are_nearly_full(networks)
     most = held(probe, "label_entries")
     rig = networks(declaring(label_entries=most + 2))
     running = rig.add(job)
-    used = {node for tree in running.updater.plan.trees for flow in tree.flows for node in flow.route}
+    used = {node for tree in running.migrator.plan.trees for flow in tree.flows for node in flow.route}
     (spine,) = used.intersection({"s1", "s2"})
     assert rig.network.failover.lose({spine: "it died"}, Why.SILENT), rig.log
     assert held(rig, "label_entries") <= most + 2

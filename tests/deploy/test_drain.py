@@ -1,4 +1,4 @@
-"""A failure while a change of plan drains: operations in progress end or are started again; nobody waits for a lost
+"""A failure while a migration drains: operations in progress end or are started again; nobody waits for a lost
 agent.
 
 Only the core is tested, in every order of failure and drain: each failure comes before, between and after the agents'
@@ -30,8 +30,8 @@ class Draining:
         self.job = CoreJob(least_workers)
         self.agents = self.job.join_all()
         self.job.change(NEW, "second", until="switched", w1=4, w2=4)
-        assert self.job.state.handover is not None
-        self.epoch = self.job.state.handover.epoch
+        assert self.job.state.migration is not None
+        self.epoch = self.job.state.migration.epoch
         self.words = {node: len(self.job.told[one]) for node, one in self.agents.items()}
 
     def drained(self, node: str) -> None:
@@ -50,7 +50,7 @@ class Draining:
 
     def go_on(self, **operations: int) -> None:
         """Let the agents prepare and migrate once more, as they are told, until everything is retired."""
-        change = self.job.state.handover
+        change = self.job.state.migration
         assert change is not None
         if change.stage == Stage.PREPARING:
             for node in NEW:
@@ -70,7 +70,9 @@ def server_is_started_anew(draining: Draining) -> None:
 
 
 def way_is_gone(draining: Draining) -> None:
-    draining.job.take(ev.DrainBroken(draining.epoch, "tree 1 of the plan before cannot be rerouted around what is gone"))
+    draining.job.take(
+        ev.DrainBroken(draining.epoch, "tree 1 of the plan before cannot be rerouted around what is gone")
+    )
 
 
 FAILURES = [server_dies, server_is_started_anew, way_is_gone]
@@ -83,8 +85,8 @@ def test_operations_that_cannot_end_any_more_are_started_again(order, failure):
     draining = Draining()
     job = draining.job
     draining.play(order, failure)
-    change = job.state.handover
-    assert change is not None, "the change of plan is not given up"
+    change = job.state.migration
+    assert change is not None, "the migration is not given up"
     if order[-1] == "failure":
         assert change.epoch == draining.epoch, "nothing was under way any more"
         draining.go_on()
@@ -96,7 +98,7 @@ def test_operations_that_cannot_end_any_more_are_started_again(order, failure):
         draining.go_on(w1=3, w2=2)
         assert actions.SwitchOver(change.epoch, 2, {}) in draining.told("w1"), "from the first that some worker lacks"
         assert job.state.epoch == change.epoch > draining.epoch
-    assert job.state.handover is None and job.state.phase == Phase.RUNNING
+    assert job.state.migration is None and job.state.phase == Phase.RUNNING
     assert not job.failures
     assert all(not isinstance(word, actions.Abort) for node in NEW for word in draining.told(node)), "nobody stops"
     job.check_journal()
@@ -115,7 +117,7 @@ def test_member_that_is_lost_too_ends_the_change_in_every_order(failure, lost, f
     steps = [lambda: failure(draining), lambda: job.take(ev.Left(draining.agents[lost]))]
     for step in steps if first else reversed(steps):
         step()
-    assert job.state.handover is None
+    assert job.state.migration is None
     there = job.state.state_of("ps2") in (NodeState.STANDBY, NodeState.DRAINING)
     if lost == "ps1" and not there:
         job.take(ev.GivenUp("no parameter server is left"))
@@ -133,7 +135,7 @@ def test_member_that_is_lost_while_all_make_ready_to_start_again(lost):
     way_is_gone(draining)
     job = draining.job
     job.take(ev.Left(draining.agents[lost]))
-    assert job.state.handover is None
+    assert job.state.migration is None
     assert job.state.phase == (Phase.SHORT if lost == "ps1" else Phase.WAITING)
     if lost == "ps1":
         assert any(isinstance(word, actions.Withdraw) for word in draining.told("w1"))
@@ -151,7 +153,7 @@ def test_server_that_waits_and_goes_disturbs_no_change():
     for until in ("ordered", "prepared", "switched"):
         job.change(["w1", "w2", "ps1"], f"third, {until}", until=until)
         job.take(ev.Left(agents["ps2"]))
-        assert job.state.handover is not None and not job.failures
+        assert job.state.migration is not None and not job.failures
         job.take(ev.Left(agents["w2"]))
         job = CoreJob()
         agents = job.join_all()
@@ -164,7 +166,7 @@ def test_server_that_is_to_be_used_again_and_goes_ends_the_change():
     job.change(["w1", "w2", "ps1"], "second")
     job.change(list(ROLES), "third", until="ordered")
     job.take(ev.Left(agents["ps2"]))
-    assert job.failures == ["ps2 is gone"] and job.state.handover is None and job.state.phase == Phase.RUNNING
+    assert job.failures == ["ps2 is gone"] and job.state.migration is None and job.state.phase == Phase.RUNNING
 
 
 @pytest.mark.parametrize("late", [True, False])
@@ -173,12 +175,12 @@ def test_when_an_agent_cannot_repeat_operations_all_stop_at_once_and_begin_a_new
     draining = Draining()
     way_is_gone(draining)
     job = draining.job
-    change = job.state.handover
+    change = job.state.migration
     if late:
-        job.take(ev.ChangeLate(change.epoch, 15.0))
+        job.take(ev.MigrationLate(change.epoch, 15.0))
     else:
         job.take(ev.Prepared(job.state.nodes["w1"].agent, change.epoch, 0, failure="was not kept"))
-    assert job.state.handover is None
+    assert job.state.migration is None
     assert [type(word).__name__ for word in draining.told("w1")][-3:] == ["Withdraw", "Abort", "Configure"]
     assert job.state.phase == Phase.RUNNING and job.state.epoch > change.epoch
 
@@ -188,14 +190,14 @@ def test_repeating_operations_is_retried_after_a_full_disk():
     job = draining.job
     job.disk_full = True
     way_is_gone(draining)
-    change = job.state.handover
+    change = job.state.migration
     assert change is not None and change.stage == Stage.DRAINING and not change.broken, "it may still end by itself"
     job.disk_full = False
     for event in job.timers:
         job.take(event)
-    assert job.state.handover is not None and job.state.handover.instead_of == draining.epoch
+    assert job.state.migration is not None and job.state.migration.instead_of == draining.epoch
     draining.go_on()
-    assert job.state.phase == Phase.RUNNING and job.state.handover is None
+    assert job.state.phase == Phase.RUNNING and job.state.migration is None
 
 
 def test_operations_are_not_repeated_when_a_worker_has_left():
@@ -207,7 +209,7 @@ def test_operations_are_not_repeated_when_a_worker_has_left():
     job.take(ev.LeaveAnnounced(f"agent {draining.agents['w2']}", ""))
     job.take(ev.Left(draining.agents["w2"]))
     way_is_gone(draining)
-    assert job.state.handover is not None and job.state.handover.epoch == draining.epoch
+    assert job.state.migration is not None and job.state.migration.epoch == draining.epoch
     for event in job.timers:
         job.take(event)
     assert job.state.phase == Phase.WAITING
@@ -217,11 +219,11 @@ def test_repeated_operations_are_not_repeated_twice():
     """Nothing runs on the plan before: it was stopped when all prepared."""
     job = CoreJob()
     agents = job.join_all()
-    job.take(ev.ChangeOrdered(places(NEW, "second"), True))
-    epoch = job.state.handover.epoch
+    job.take(ev.MigrationOrdered(places(NEW, "second"), True))
+    epoch = job.state.migration.epoch
     for node in NEW:
         job.take(ev.Prepared(job.state.nodes[node].agent, epoch, 2))
     job.take(ev.SwitchOrdered(epoch))
     job.take(ev.Left(agents["ps2"]))
     job.take(ev.DrainBroken(epoch, "no way"))
-    assert job.state.handover is not None and job.state.handover.epoch == epoch
+    assert job.state.migration is not None and job.state.migration.epoch == epoch

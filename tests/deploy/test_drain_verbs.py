@@ -57,14 +57,14 @@ def test_an_operator_waits_for_no_plan_where_jobs_can_be_rerouted(rig, order, ca
     spine = a_spine_in_use(rig)
     answered, planned = Event(), []
     for job in jobs:
-        update = job.updater.update
+        migrate = job.migrator.migrate
 
-        def late(*given: Any, update: Any = update, name: str = job.name, **more: Any) -> Any:
+        def late(*given: Any, migrate: Any = migrate, name: str = job.name, **more: Any) -> Any:
             assert answered.wait(60)
             planned.append(name)
-            return update(*given, **more)
+            return migrate(*given, **more)
 
-        monkeypatch.setattr(job.updater, "update", late)
+        monkeypatch.setattr(job.migrator, "migrate", late)
     assert order("drain", spine, "--wait") == 0 and order("undrain", spine) == 0
     assert f"{spine} is empty; safe to unplug" in capsys.readouterr().out and not planned
     answered.set()

@@ -20,7 +20,7 @@ class Traffic:
 
     def __init__(self, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
         (self.job,) = network.network.jobs
-        (version,) = self.job.updater.versions
+        (version,) = self.job.migrator.versions
         self.hops = list(hops_of(version.plan, version.deployment, NETWORK))
         self.counts = {entry: 0 for hop in self.hops for entry in (*hop.into, hop.out)}
         self.network, self.clock, self.dead = network, clock, ""

@@ -42,7 +42,7 @@ from controlplane.service.core.state import Refused
 from controlplane.service.epochs import EpochStore
 from controlplane.service.members import Member
 from controlplane.service.network import Network
-from controlplane.service.next_plan import UpdateError
+from controlplane.service.next_plan import MigrationError
 from controlplane.service.room import JOB_IDS, deployment_of, first_label, found, job_of, last_label, split
 from controlplane.service.running import JobsError
 from controlplane.service.state import Keeps, Kept, StateError, StateFolder, Stored
@@ -113,7 +113,7 @@ def test_jobs_come_and_go_without_touching_an_entry_of_another(rig):
     rig.network.remove("across")
     assert rig.entries(across.job_id) == {}
     assert (rig.entries(one.job_id), rig.entries(two.job_id)) == (before, of_two)
-    update = one.updater.update(one.updater.state(changes=["c1.aggregation_mbps=1", "c2.aggregation_mbps=1"]), "atp")
+    update = one.migrator.migrate(one.migrator.state(changes=["c1.aggregation_mbps=1", "c2.aggregation_mbps=1"]), "atp")
     assert update.changed
     assert rig.entries(two.job_id) == of_two
     assert rig.entries(one.job_id) != before
@@ -210,7 +210,7 @@ def test_controller_that_starts_again_finds_its_jobs_as_they_were(rig):
     with StateFolder(rig.folder / "state") as state:
         rig.network.changed = lambda: state.save(rig.network.keeps())
         one, two = rig.add(ONE), rig.add(TWO)
-        one.updater.update(one.updater.state(changes=["c1.aggregation_mbps=1"]), "atp")
+        one.migrator.migrate(one.migrator.state(changes=["c1.aggregation_mbps=1"]), "atp")
         with pytest.raises(StateError, match="another controller of this network runs"):
             StateFolder(rig.folder / "state")
     snapshots = rig.snapshot()
@@ -289,7 +289,9 @@ def test_a_job_that_cannot_be_kept_is_not_added_and_the_others_run_on(rig, until
         with pytest.raises(JobsError, match=r"two was not added: jobs cannot be kept in .*: No space left on"):
             rig.add(TWO)
         assert rig.snapshot() == snapshots
-        one.updater.update(one.updater.state(changes=["c1.aggregation_mbps=1"]), "atp")  # The running plan continues.
+        one.migrator.migrate(
+            one.migrator.state(changes=["c1.aggregation_mbps=1"]), "atp"
+        )  # The running plan continues.
         assert sum("cannot be kept" in line for line in rig.log) == 1
         full.clear()
         until(lambda: any("are kept in" in line for line in rig.log), "it is tried again")
@@ -335,7 +337,7 @@ def test_switches_in_maintenance_stay_so_after_a_restart_of_the_controller(rig):
     assert not rig.entries(added.job_id).get("c1", RuleSet("c1", (), (), ())).labels
     rig.network.replan("both", restored=["c1", "a2-c3", server])
     assert rig.network.state.kept_off == {}
-    assert job.updater.plan.job.parameter_servers == both.parameter_servers
+    assert job.migrator.plan.job.parameter_servers == both.parameter_servers
 
 
 def test_unreadable_state_is_reported(tmp_path):
@@ -411,22 +413,22 @@ def test_jobs_avoid_a_failed_switch_and_use_it_again_when_it_is_back(rig, until,
         rig.switches[switch].die()
         until(lambda: rig.network.state.off == {switch: "lost"}, "it is noticed")
         until(lambda: any("rerouted around it" in line for line in rig.log), "the job is rerouted around it")
-        until(lambda: all(switch not in flow.route for tree in two.updater.plan.trees for flow in tree.flows))
+        until(lambda: all(switch not in flow.route for tree in two.migrator.plan.trees for flow in tree.flows))
         assert set(two.roster.configs) == set(configs)
         rig.switches[switch].down = False
         until(lambda: rig.network.state.off == {}, "it is used again", 30)
         until(lambda: any(f"{switch} can be used again" in line for line in rig.log), "that is said")
     finally:
         watch.close()
-    assert one.updater.plan.job == ONE
+    assert one.migrator.plan.job == ONE
 
 
 def test_operator_keeps_things_off_and_takes_that_back(rig):
     one = rig.add(ONE)
-    before = one.updater.plan
+    before = one.migrator.plan
     update = rig.network.replan(off=["c1", "c2-a1"])
     assert rig.network.state.off == {"c1": "operator", "c2-a1": "operator"}
-    routes = [flow.route for tree in one.updater.plan.trees for flow in tree.flows]
+    routes = [flow.route for tree in one.migrator.plan.trees for flow in tree.flows]
     assert not any("c1" in route for route in routes)
     assert not any({u, v} == {"c2", "a1"} for route in routes for u, v in pairwise(route))
     with pytest.raises(JobsError, match="c3 is not disabled; disabled: c1, c2-a1"):
@@ -435,7 +437,7 @@ def test_operator_keeps_things_off_and_takes_that_back(rig):
         rig.network.replan(off=["c99"])
     rig.network.replan(restored=["c1", "c2-a1"])
     assert rig.network.state.off == {}
-    assert one.updater.plan.rate_mbps == pytest.approx(before.rate_mbps, rel=1e-3)
+    assert one.migrator.plan.rate_mbps == pytest.approx(before.rate_mbps, rel=1e-3)
     assert update.plan.job == ONE
 
 
@@ -446,14 +448,14 @@ def test_parameter_server_that_is_kept_off_gives_its_part_to_the_others(rig, unt
     agents.join()
     epoch = running.roster.epoch
     rig.network.replan(off=[SERVERS[10]])
-    assert running.updater.plan.job.parameter_servers == (SERVERS[6],)
+    assert running.migrator.plan.job.parameter_servers == (SERVERS[6],)
     assert running.roster.epoch > epoch
     assert running.roster.running, "those that are left go on at once, in a new epoch"
     until(lambda: agents.events[SERVERS[6]][-1] == "retire", "the others migrate without a stop")
     assert agents.events[SERVERS[6]][-4:] == ["configuration", "prepare", "switch_over", "retire"]
     until(lambda: agents.events[SERVERS[10]][-1] == "abort", "the one that is taken out stops when nobody needs it")
     rig.network.replan(restored=[SERVERS[10]])
-    assert set(running.updater.plan.job.parameter_servers) == {SERVERS[6], SERVERS[10]}
+    assert set(running.migrator.plan.job.parameter_servers) == {SERVERS[6], SERVERS[10]}
     until(lambda: agents.events[SERVERS[10]][-3:] == ["prepare", "switch_over", "retire"], "and is used again")
     running.roster.close()
     agents.end()
@@ -462,11 +464,11 @@ def test_parameter_server_that_is_kept_off_gives_its_part_to_the_others(rig, unt
 def test_order_that_leaves_a_job_without_servers_is_refused_and_changes_nothing(rig):
     rig.add(ONE)
     two = rig.add(Job("two-roots", SERVERS[:4], (SERVERS[6], SERVERS[5]), 1_000_000))
-    before = two.updater.plan
+    before = two.migrator.plan
     with pytest.raises(JobError, match="job 'one' has no parameter server left"):
         rig.network.replan(off=[SERVERS[5]])
     assert not rig.network.state.off
-    assert two.updater.plan is before
+    assert two.migrator.plan is before
 
 
 def test_worker_that_its_job_waits_for_cannot_be_kept_off(rig):
@@ -474,13 +476,13 @@ def test_worker_that_its_job_waits_for_cannot_be_kept_off(rig):
     with pytest.raises(JobsError, match=f"{SERVERS[0]} is a worker of job one, which waits for each of its workers"):
         rig.network.replan(off=[SERVERS[0]])
     assert not rig.network.state.off
-    assert rig.network.replan(dry_run=True).plan.job == running.updater.plan.job, "later orders are planned as before"
+    assert rig.network.replan(dry_run=True).plan.job == running.migrator.plan.job, "later orders are planned as before"
 
 
 def test_order_that_a_job_cannot_follow_says_that_it_holds_all_the_same(rig):
     rig.add(ONE)
     edge = TREE.access_switch(SERVERS[0])
-    with pytest.raises(UpdateError, match=f"no route .*; {edge} disabled all the same, until --with {edge}"):
+    with pytest.raises(MigrationError, match=f"no route .*; {edge} disabled all the same, until --with {edge}"):
         rig.network.replan(off=[edge])
     assert rig.network.state.off == {edge: "operator"}
 
@@ -521,8 +523,8 @@ def test_job_goes_on_without_a_server_though_others_have_taken_the_links(rig, un
     everything = {link: {"used_bandwidth_mbps": TREE.bandwidth_mbps(*link)} for link in own}
     rig.network.state.left = lambda topology, job_id: left(topology, job_id).replace(links=everything)
     running.roster.leave(agents.members[SERVERS[10]])
-    until(lambda: running.updater.plan.job.parameter_servers == (SERVERS[6],), "the other goes on alone", 60)
-    assert running.updater.plan.rate_mbps == pytest.approx(5.0), "of 100"
+    until(lambda: running.migrator.plan.job.parameter_servers == (SERVERS[6],), "the other goes on alone", 60)
+    assert running.migrator.plan.rate_mbps == pytest.approx(5.0), "of 100"
     assert running.roster.running
     running.roster.close()
     agents.end()
@@ -535,7 +537,7 @@ def test_worker_that_is_lost_for_good_is_back_when_an_operator_says_so(rig, unti
     first = running.roster.epoch
     lost = SERVERS[2]
     running.roster.leave(agents.members[lost])
-    until(lambda: running.updater.plan.job.workers == (SERVERS[0], SERVERS[1], SERVERS[3]), "the others go on")
+    until(lambda: running.migrator.plan.job.workers == (SERVERS[0], SERVERS[1], SERVERS[3]), "the others go on")
     until(lambda: running.roster.epoch > first and agents.events[SERVERS[0]][-1] == "retire", "without a stop")
     assert "abort" not in agents.events[SERVERS[0]]
     assert rig.network.state.kept_off == {lost: "lost, job may-lose"}
@@ -544,7 +546,7 @@ def test_worker_that_is_lost_for_good_is_back_when_an_operator_says_so(rig, unti
     with pytest.raises(JobsError, match="h9 is not disabled; disabled: h3"):
         rig.network.replan(restored=["h9"])
     rig.network.replan(restored=[lost])
-    assert running.updater.plan.job.workers == SERVERS[:4]
+    assert running.migrator.plan.job.workers == SERVERS[:4]
     assert running.roster.running
     until(lambda: agents.events[SERVERS[0]][-2:] == ["abort", "configuration"], "all begin anew")
     assert back.events.qsize() >= 1
@@ -554,13 +556,13 @@ def test_worker_that_is_lost_for_good_is_back_when_an_operator_says_so(rig, unti
 
 def test_jobs_that_share_get_fair_rates_and_keep_their_key_ranges(rig):
     one = rig.add(ONE)
-    before, split = one.updater.plan.rate_mbps, one.updater.plan.split
+    before, split = one.migrator.plan.rate_mbps, one.migrator.plan.split
     rival = Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000)
     admission = rig.network.admissions.shared(rival, "inart", terms=Terms(2.0))
     assert admission.others["one"][0] == before
     two, _ = rig.network.add(admission.plan, terms=Terms(2.0), others=admission.plans)
     assert two.plan.rate_mbps == pytest.approx(2 * one.plan.rate_mbps, rel=1e-3)
-    assert one.updater.plan.split == pytest.approx(split)
+    assert one.migrator.plan.split == pytest.approx(split)
     assert one.plan.rate_mbps < before
     rig.network.remove("rival")
     assert rig.network.replanning.rebalance()["one"][1] == pytest.approx(before, rel=1e-3)
@@ -757,7 +759,7 @@ def test_adding_or_removing_a_job_changes_only_jobs_that_share_with_it(rig):
     assert (rig.entries(one.job_id), rig.entries(two.job_id)) == of_both
 
 
-def test_at_most_so_many_jobs_change_over_in_one_step(rig, until, monkeypatch):
+def test_at_most_so_many_jobs_migrate_in_one_step(rig, until, monkeypatch):
     monkeypatch.setattr(rig.network.admissions, "most", 1)
     jobs = [rig.network.launch(replace(ONE, name=name), "inart", together=True)[1] for name in ("a", "b", "c")]
 

@@ -34,7 +34,7 @@ def agents(running) -> Iterator[Agents]:
 
 
 def used(running: RunningJob) -> tuple[str, ...]:
-    return running.updater.plan.job.parameter_servers
+    return running.migrator.plan.job.parameter_servers
 
 
 def test_server_that_came_back_while_a_worker_was_lost_and_a_switch_was_off_is_used_again(rig, running, agents, until):
@@ -60,20 +60,20 @@ def test_server_that_is_back_is_used_again_though_the_job_is_no_faster_with_it(
 ):
     """The workers' own links are the bottleneck: a second parameter server serves as a reserve for the first."""
     monkeypatch.setattr(trust, "STEADY_SECONDS", 0.0)
-    before = running.updater.plan.rate_mbps
+    before = running.migrator.plan.rate_mbps
     running.roster.leave(agents.members["h2"])
     until(lambda: used(running) == ("h6",), "the job goes on without h2")
-    until(lambda: not running.roster.state.lost() and len(running.updater.versions) == 1, "the change is over")
+    until(lambda: not running.roster.state.lost() and len(running.migrator.versions) == 1, "the change is over")
     agents.join_again("h2")
     rig.watch.look_at_lost_agents()
     until(lambda: set(used(running)) == set(ROOTS), "h2 is used again")
-    assert running.updater.plan.rate_mbps >= before * (1 - 1e-6)
+    assert running.migrator.plan.rate_mbps >= before * (1 - 1e-6)
 
 
 def test_operator_can_take_a_server_back_that_the_plan_does_not_use(rig, running, agents, until):
     running.roster.leave(agents.members["h2"])
     until(lambda: used(running) == ("h6",), "the job goes on without h2")
-    until(lambda: not running.roster.state.lost() and len(running.updater.versions) == 1, "the change is over")
+    until(lambda: not running.roster.state.lost() and len(running.migrator.versions) == 1, "the change is over")
     agents.join_again("h2")
     running.without = {}  # The state may have become this way by any means.
     assert "h2" in rig.network.state.kept_off, "status says that h2 is not used"

@@ -110,7 +110,7 @@ class Rig:
 
     @property
     def plan(self) -> Plan:
-        return self.job.updater.plan
+        return self.job.migrator.plan
 
     def report(self, hosts_ms: float) -> None:
         """Let all workers measure the time of the links, and this much more for two hosts."""

@@ -60,7 +60,7 @@ def running(rig) -> RunningJob:
 
 
 def switches_of(running: RunningJob) -> set[str]:
-    return {node for tree in running.updater.plan.trees for flow in tree.flows for node in flow.route}
+    return {node for tree in running.migrator.plan.trees for flow in tree.flows for node in flow.route}
 
 
 def test_link_that_was_silent_and_is_mended_carries_the_job_when_the_other_spine_dies(rig, running, clock):

@@ -16,11 +16,12 @@ from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job
 from controlplane.planner.strategies import Infeasible
 from controlplane.planner.terms import Terms
-from controlplane.service import network, update
+from controlplane.service import migration, network
 from controlplane.service.admission import AdmissionControl
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.parts import mended
 from controlplane.service.core.state import Phase
+from controlplane.service.next_plan import MigrationError
 from controlplane.service.residual import with_loads
 from controlplane.service.running import JobsError, RunningJob
 from controlplane.targets import fabric
@@ -91,7 +92,7 @@ def test_unchanged_rules_are_not_written(rig):
     rig.add(ONE)
     before = {name: target.writes for name, target in rig.targets.items()}
     two = rig.add(TWO)
-    touched = {v for v, rules in two.updater.deployment.rulesets.items() if rules.labels or rules.groups}
+    touched = {v for v, rules in two.migrator.deployment.rulesets.items() if rules.labels or rules.groups}
     assert {name for name, target in rig.targets.items() if target.writes != before[name]} == touched
 
 
@@ -126,7 +127,7 @@ def test_failure_is_answered_while_an_order_waits_for_a_job(rig):
         thread.start()
         assert done.wait(60), "the failure waits for the order"
         thread.join()
-        assert victim.name not in {node for tree in one.updater.plan.trees for node in tree.points}
+        assert victim.name not in {node for tree in one.migrator.plan.trees for node in tree.points}
 
 
 def test_a_job_without_a_path_is_rerouted_as_soon_as_there_is_one(rig, monkeypatch):
@@ -138,17 +139,17 @@ def test_a_job_without_a_path_is_rerouted_as_soon_as_there_is_one(rig, monkeypat
     spines = dict.fromkeys([victim, *others[1:]], "it died")
     assert not rig.network.failover.lose(spines, Why.SILENT), "no spine is left"
     rig.network.failover.take(mended, tuple(others), "tried again")
-    assert victim not in {node for tree in one.updater.plan.trees for flow in tree.flows for node in flow.route}
+    assert victim not in {node for tree in one.migrator.plan.trees for flow in tree.flows for node in flow.route}
     assert rig.as_wanted()
 
 
 def test_job_is_removed_though_a_change_of_its_plan_waits_for_it(rig):
     one = rig.add(ONE)
     rig.join(one)
-    state = one.updater.state(changes=["c1.aggregation_mbps=1"])
-    change = threading.Thread(target=lambda: _quietly(lambda: one.updater.update(state, "atp")))
+    state = one.migrator.state(changes=["c1.aggregation_mbps=1"])
+    change = threading.Thread(target=lambda: _quietly(lambda: one.migrator.migrate(state, "atp")))
     change.start()
-    until(lambda: one.roster.state.handover is not None, "the change is being prepared")
+    until(lambda: one.roster.state.migration is not None, "the change is being prepared")
     rig.network.remove("one")
     change.join(60)
     assert not change.is_alive()
@@ -195,7 +196,7 @@ def test_jobs_are_shared_anew_while_one_of_them_is_being_removed(rig):
 def _quietly(work: Callable[[], object]) -> None:
     try:
         work()
-    except update.UpdateError:
+    except MigrationError:
         pass
 
 
@@ -225,7 +226,7 @@ def test_job_that_is_cut_off_waits_and_the_others_are_rerouted(rig):
     victim = rig.adding(two)
     rig.network.failover.lose({victim.name: "it died"}, Why.LOST)
     for job in (one, two):
-        for tree in job.updater.plan.trees:
+        for tree in job.migrator.plan.trees:
             assert all(victim.name not in flow.route for flow in tree.flows)
     with pytest.raises(JobsError, match=f"hangs on {access}, which is disabled"):
         rig.add(Job("late", SERVERS[1:2], SERVERS[15:], 1_000_000))
@@ -246,11 +247,11 @@ def test_state_that_changes_while_a_job_is_planned_is_planned_for_again(rig, mon
 
     monkeypatch.setattr(AdmissionControl, "admit", slow)
     one = rig.add(ONE)
-    assert all(first.name not in flow.route for tree in one.updater.plan.trees for flow in tree.flows)
+    assert all(first.name not in flow.route for tree in one.migrator.plan.trees for flow in tree.flows)
 
 
 def test_a_job_with_late_agents_keeps_its_rate_and_delays_no_other_job(rig, monkeypatch):
-    monkeypatch.setattr(update, "PREPARE_SECONDS", 0.3)
+    monkeypatch.setattr(migration, "PREPARE_SECONDS", 0.3)
     rival = Job("rival", ONE.workers, SERVERS[14:15], 1_000_000)
     one, two = rig.add(ONE, together=True), rig.add(TWO, together=True)
     rig.add(rival, together=True)
@@ -261,7 +262,7 @@ def test_a_job_with_late_agents_keeps_its_rate_and_delays_no_other_job(rig, monk
     assert one.plan == before
     assert "one" not in admission.others
     assert any("planned without taking from those that do not migrate: job one" in line for line in rig.log)
-    plans = [job.updater.plan for job in (one, two, third)]
+    plans = [job.migrator.plan for job in (one, two, third)]
     for plan in plans:
         others = [other for other in plans if other is not plan]
         left = evaluate(plan, with_loads(NETWORK, others)).rate_mbps
@@ -270,9 +271,9 @@ def test_a_job_with_late_agents_keeps_its_rate_and_delays_no_other_job(rig, monk
 
 
 @pytest.mark.parametrize("ready_again", [True, False])
-def test_a_job_for_which_nothing_is_left_asks_jobs_again_that_could_not_change_over(rig, monkeypatch, ready_again):
+def test_a_job_for_which_nothing_is_left_asks_jobs_again_that_could_not_migrate(rig, monkeypatch, ready_again):
     """Agents of the job before may only be starting. Where they stay so, the refusal says that they did not."""
-    monkeypatch.setattr(update, "PREPARE_SECONDS", 0.3)
+    monkeypatch.setattr(migration, "PREPARE_SECONDS", 0.3)
     one = rig.add(ONE, together=True)
     agents = Agents(one.roster)
     agents.silent = ONE.workers[0]
@@ -291,9 +292,7 @@ def test_a_job_for_which_nothing_is_left_asks_jobs_again_that_could_not_change_o
             assert two.plan.rate_mbps == pytest.approx(one.plan.rate_mbps, rel=0.01)
             assert pauses == [network.LATE_PAUSE_SECONDS]
         else:
-            with pytest.raises(
-                Infeasible, match=f"as others cannot migrate now .job one: .*{ONE.workers[0]} did not"
-            ):
+            with pytest.raises(Infeasible, match=f"as others cannot migrate now .job one: .*{ONE.workers[0]} did not"):
                 rig.network.launch(rival, "inart", together=True)
         assert rig.as_wanted()
     finally:
@@ -305,11 +304,11 @@ WIDE = Job("wide", (SERVERS[4], SERVERS[6], SERVERS[7], SERVERS[13], SERVERS[14]
 
 
 def rates(jobs: list[RunningJob]) -> dict[str, float]:
-    return {job.name: job.updater.plan.rate_mbps for job in jobs}
+    return {job.name: job.migrator.plan.rate_mbps for job in jobs}
 
 
 def nothing_twice(jobs: list[RunningJob]) -> bool:
-    plans = [job.updater.plan for job in jobs]
+    plans = [job.migrator.plan for job in jobs]
     return all(
         evaluate(plan, with_loads(NETWORK, [other for other in plans if other is not plan])).rate_mbps
         >= plan.rate_mbps * (1 - 1e-6)
@@ -345,6 +344,6 @@ def test_replanning_by_an_operator_gives_a_job_all_free_resources(rig):
     rig.network.replan(changes=["c1.aggregation_mbps=1", "a1.aggregation_mbps=1", "e1.aggregation_mbps=1"])
     less = rates([one])
     rig.add(TWO)
-    assert rates([one]) == {"one": one.updater.home.rate_mbps} == less
+    assert rates([one]) == {"one": one.migrator.home.rate_mbps} == less
     rig.network.replan("one", given=NETWORK)
-    assert one.updater.home.rate_mbps == one.updater.plan.rate_mbps
+    assert one.migrator.home.rate_mbps == one.migrator.plan.rate_mbps

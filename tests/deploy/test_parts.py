@@ -50,7 +50,7 @@ class Life:
         before = self.state
         self.state, done = event(before, self.now, *given, **more)
         if done or self.state != before:
-            parts_journal.keep(self.journal, before, event, self.now, 1e9, given, more)
+            parts_journal.keep(self.journal, before, event, given, more, now=self.now, clock=1e9)
         for name in {*before.off, *self.state.off}:
             move = str(before.off.get(name, "used")), str(self.state.off.get(name, "used"))
             if move[0] != move[1]:

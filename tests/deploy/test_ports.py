@@ -40,7 +40,7 @@ def job(network):
 
 
 def ways(job):
-    plan = job.updater.plan
+    plan = job.migrator.plan
     routes = [pair for tree in plan.trees for flow in tree.flows for pair in pairwise(flow.route)]
     return {frozenset(pair) for pair in (*routes, *(pair for tree in plan.trees for pair in tree.return_edges))}
 

@@ -1,4 +1,4 @@
-"""Two versions of a plan on the switches at once, in a change of plan, that are rerouted around a failure together."""
+"""Two versions of a plan on the switches at once, in a migration, that are rerouted around a failure together."""
 
 from __future__ import annotations
 

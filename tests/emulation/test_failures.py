@@ -91,8 +91,8 @@ def test_operations_are_repeated_when_their_path_fails_during_a_change_of_plan(
         victim = spine(rig)
         less = dict.fromkeys((*rig.job.workers, *rig.job.parameter_servers), RATE / 2)
         switch = rig.topology.access_switch
-        state = job.updater.state(changes=[f"{n}-{switch(n)}.used_bandwidth_mbps={less[n]}" for n in less])
-        plan = job.updater.update(state, dry_run=True).plan
+        state = job.migrator.state(changes=[f"{n}-{switch(n)}.used_bandwidth_mbps={less[n]}" for n in less])
+        plan = job.migrator.migrate(state, dry_run=True).plan
         monkeypatch.setattr(versions, "reroute", full)
         before = rig.verdicts().get("absorbed", 0)
         *early, late = rig.job.workers
@@ -100,8 +100,8 @@ def test_operations_are_repeated_when_their_path_fails_during_a_change_of_plan(
             rig.workers[node].send({"size": 8 * SIZE})
         poll(lambda: rig.verdicts().get("absorbed", 0) > before, "the operation has begun", 60.0)
         with ThreadPoolExecutor(1) as pool:
-            changed = pool.submit(job.updater.update, state, plan=plan)
-            poll(lambda: getattr(job.roster.state.handover, "switched", 0) > 0, "the change of plan drains", 60.0)
+            changed = pool.submit(job.migrator.migrate, state, plan=plan)
+            poll(lambda: getattr(job.roster.state.migration, "switched", 0) > 0, "the migration drains", 60.0)
             dead(rig, victim)
             rig.workers[late].send({"size": 8 * SIZE})
             rig.collect().check()

@@ -52,14 +52,14 @@ def test_late_rank_changes_no_plan() -> None:
             rank.receive(120.0)
         poll(lambda: any("added up moved to" in line for line in rig.log), "the job goes on without it", 60.0)
         (job,) = rig.service.network.jobs
-        usual, before = step(8), job.updater.plan
+        usual, before = step(8), job.migrator.plan
         seen = len(rig.log)
         for _ in range(TIMES):
             step(8, LATE_SECONDS)
         after = step(8)
         said = rig.log[seen:]
         print(f"8 steps took {usual:.2f} s before a rank was late, {after:.2f} s after; said meanwhile: {said}")
-        assert job.updater.plan == before, said
+        assert job.migrator.plan == before, said
         assert not said
         for rank in ranks:
             rank.send(None)

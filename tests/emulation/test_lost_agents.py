@@ -78,7 +78,7 @@ def test_parameter_server_that_came_back_while_other_things_failed_is_used_again
         for process in left.values():
             process.receive(90.0)
         poll(lambda: job.roster.running and lost in job.roster.configs, "it is used again", 60.0)
-        poll(lambda: len(job.updater.versions) == 1, "nothing is left of what was before", 60.0)
+        poll(lambda: len(job.migrator.versions) == 1, "nothing is left of what was before", 60.0)
         rig.roots[other].kill()
         poll(lambda: set(job.roster.configs) == {*rig.job.workers, lost}, "it carries the job alone", 60.0)
         print("\n".join(rig.log[-30:]))

@@ -8,7 +8,7 @@ from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import fattree
 from tests.emulation.rig import Rig
 from tests.emulation.test_lifetime import poll
-from tests.emulation.test_update import change
+from tests.emulation.test_migration import change
 
 pytestmark = pytest.mark.usefixtures("patient")
 MBIT = 4.0

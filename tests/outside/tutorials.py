@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from softswitch.tests.support.waiting import wait_until
@@ -158,6 +159,10 @@ def _solution(exercise: Path) -> None:
                 shutil.copy(file, place / file.name)
 
 
+def _ready(process: subprocess.Popen[str], listens: list[str]) -> bool:
+    return process.poll() is not None or subprocess.run(listens, check=False).returncode == 0
+
+
 def _warm(exercise: Path, environment: dict[str, str], space: list[str]) -> None:
     """Let softswitch compile the program, so that each switch of an exercise starts within Mininet's ten seconds."""
     for program in (exercise / "build").glob("*.json"):
@@ -165,11 +170,7 @@ def _warm(exercise: Path, environment: dict[str, str], space: list[str]) -> None
         process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             listens = [*space, "sh", "-c", "ss -ltn | grep -q :49999"]
-            wait_until(
-                lambda: process.poll() is not None or subprocess.run(listens, check=False).returncode == 0,
-                f"{program.name} is compiled",
-                SECONDS,
-            )
+            wait_until(partial(_ready, process, listens), f"{program.name} is compiled", SECONDS)
         finally:
             process.kill()
             process.communicate()

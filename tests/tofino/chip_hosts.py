@@ -23,8 +23,8 @@ from typing import IO, Any
 
 from controlplane.planner.topology import Topology
 from p4src.tofino_install import GENERATIONS
-from tests.tofino.chip import missing
 from tests.support.waiting import wait_until
+from tests.tofino.chip import missing
 from tests.tofino.standin import add_program, program_of
 from tests.tofino.test_system import sde
 from topologies.tofino_model import Wiring

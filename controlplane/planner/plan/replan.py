@@ -3,7 +3,7 @@ between two plans.
 
 The difference is between plans: a tree whose structure stays (root, points, routes, return tree) needs no new labels,
 only another share and rate. A running job migrates from one version to the next, each of which has labels of its own
-(controlplane/service/update.py).
+(controlplane/service/migration.py).
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ def unbroken(plan: Plan, topology: Topology) -> bool:
 
 
 def reroute(plan: Plan, topology: Topology, take: Callable[[str, int], bool] = lambda switch, tree: True) -> Rerouted:
-    """Return the plan rerouted around all that `topology`, the network's present state, lacks. Raise CannotReroute where
-    a tree has no other route.
+    """Return the plan rerouted around all that `topology`, the network's present state, lacks. Raise CannotReroute
+    where a tree has no other route.
 
     `take` is asked for aggregation memory at a switch for a tree, and returns False where there is none.
     """

@@ -43,7 +43,7 @@ class Dismiss:
 @dataclass(frozen=True)
 class Prepare:
     """The agent is to make ready for its node's configuration of the plan that is offered, in this epoch. `again` and
-    `Handover.again` are the same."""
+    `Migration.again` are the same."""
 
     epoch: int
     again: bool
@@ -51,7 +51,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class SwitchOver:
-    """Operations belong to this epoch from number `first_operation` on. `given` is what `Handover.given` returns."""
+    """Operations belong to this epoch from number `first_operation` on. `given` is what `Migration.given` returns."""
 
     epoch: int
     first_operation: int
@@ -60,7 +60,7 @@ class SwitchOver:
 
 @dataclass(frozen=True)
 class Withdraw:
-    """The change of plan that was to begin this epoch does not take place."""
+    """The migration that was to begin this epoch does not take place."""
 
     epoch: int
     reason: str
@@ -99,15 +99,15 @@ class Refuse:
 
 
 @dataclass(frozen=True)
-class RefuseChange:
-    """Answer that the change of plan that was ordered is not begun, for this reason."""
+class RefuseMigration:
+    """Answer that the migration that was ordered is not begun, for this reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class ChangeFailed:
-    """Answer that the change of plan to this epoch has ended early, for this reason."""
+class MigrationFailed:
+    """Answer that the migration to this epoch has ended early, for this reason."""
 
     epoch: int
     reason: str
@@ -145,4 +145,4 @@ class Say:
     warning: bool = False
 
 
-Action = Tell | Refuse | RefuseChange | ChangeFailed | StoreEpoch | After | PlanWithout | Say
+Action = Tell | Refuse | RefuseMigration | MigrationFailed | StoreEpoch | After | PlanWithout | Say

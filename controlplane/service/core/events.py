@@ -61,7 +61,7 @@ class Silent:
 @dataclass(frozen=True)
 class Prepared:
     """An agent is ready for the plan of this epoch, or, where `failure` is set, cannot use it. `next_operation` and
-    `done` are what `Handover.next_operations` and `Handover.done` keep for each node."""
+    `done` are what `Migration.next_operations` and `Migration.done` keep for each node."""
 
     agent: str
     epoch: int
@@ -98,7 +98,7 @@ class PlanRestarted:
 
 
 @dataclass(frozen=True)
-class ChangeOrdered:
+class MigrationOrdered:
     """The job is to migrate to a new plan while it runs. With `again`, operations under way are started again under
     the new plan."""
 
@@ -107,7 +107,7 @@ class ChangeOrdered:
 
 
 @dataclass(frozen=True)
-class ChangeLate:
+class MigrationLate:
     """Agents were told `seconds` ago to prepare this epoch, and not all of them are ready."""
 
     epoch: int
@@ -192,8 +192,8 @@ Event = (
     | Drained
     | PlanReplaced
     | PlanRestarted
-    | ChangeOrdered
-    | ChangeLate
+    | MigrationOrdered
+    | MigrationLate
     | SwitchOrdered
     | RetireOrdered
     | DrainBroken

@@ -1,5 +1,5 @@
-"""Journal of the events of one job's agents, orders and timers, with who ordered them. It can be replayed. (What differs
-for a network's switches and links is in parts_journal.py.)
+"""Journal of the events of one job's agents, orders and timers, with who ordered them. It can be replayed. What
+differs for a network's switches and links is in parts_journal.py.
 
 A journal is a list of records, each an object of JSON: the whole state at the beginning, then one record for each
 event. After `KEPT` events it begins anew with a state, and only the part before that is kept beside it: the journal
@@ -103,7 +103,7 @@ def who(state: State, event: ev.Event) -> str:
             nodes = [node for node, entry in state.nodes.items() if entry.connection == connection]
         case ev.LeaveAnnounced(agent=agent) | ev.Prepared(agent=agent) | ev.Drained(agent=agent):
             nodes = [node for node, entry in state.nodes.items() if entry.agent == agent]
-        case ev.Silent() | ev.ChangeLate() | ev.GraceOver() | ev.ReturnOver() | ev.EpochRetried():
+        case ev.Silent() | ev.MigrationLate() | ev.GraceOver() | ev.ReturnOver() | ev.EpochRetried():
             return "the clock"
         case ev.EpochStored() | ev.EpochNotStored():
             return "the file of epochs"

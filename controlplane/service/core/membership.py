@@ -3,7 +3,7 @@
     waiting --all have joined--> running (a new epoch) --one is lost--> waiting (the others are told to stop) --...
 
 Where the job may go on without a lost agent, nobody is told to stop: the job is "short" until its plan is changed
-(handover.py), or no plan is found. docs/controller.md has the tables of states.
+(migration.py), or no plan is found. docs/controller.md has the tables of states.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from controlplane.service.core import events as ev
-from controlplane.service.core import handover
+from controlplane.service.core import migration
 from controlplane.service.core.actions import (
     Action,
     After,
@@ -23,7 +23,7 @@ from controlplane.service.core.actions import (
     Refuse,
     StoreEpoch,
 )
-from controlplane.service.core.handover import RETRY_SECONDS
+from controlplane.service.core.migration import RETRY_SECONDS
 from controlplane.service.core.state import (
     MEMBER,
     RESERVE,
@@ -64,7 +64,7 @@ def decide(state: State, event: ev.Event, now: float) -> tuple[State, tuple[Acti
     """Return the state after an event, and the actions to carry out. `now` is in seconds, of a clock that never goes
     back."""
     step = Step(state, now)
-    if state.phase == Phase.CLOSED and not isinstance(event, ev.Joined | ev.ChangeOrdered):
+    if state.phase == Phase.CLOSED and not isinstance(event, ev.Joined | ev.MigrationOrdered):
         return state, ()
     match event:
         case ev.Joined():
@@ -78,17 +78,17 @@ def decide(state: State, event: ev.Event, now: float) -> tuple[State, tuple[Acti
         case ev.Silent(node, seconds) if state.state_of(node) in MEMBER:
             _remove(step, node, f"{node} is gone (no report for {seconds:.0f} s: it hangs)")
         case ev.Prepared() | ev.Drained():
-            _stop_all(step, handover.reported(step, event))
-        case ev.ChangeOrdered():
-            handover.ordered(step, event)
-        case ev.ChangeLate():
-            _stop_all(step, handover.late(step, event))
+            _stop_all(step, migration.reported(step, event))
+        case ev.MigrationOrdered():
+            migration.ordered(step, event)
+        case ev.MigrationLate():
+            _stop_all(step, migration.late(step, event))
         case ev.SwitchOrdered():
-            handover.switch_over(step, event)
+            migration.switch_over(step, event)
         case ev.RetireOrdered():
-            handover.retire(step, event)
-        case ev.DrainBroken(epoch, reason) if state.handover is not None and state.handover.epoch == epoch:
-            handover.start_again(step, reason)
+            migration.retire(step, event)
+        case ev.DrainBroken(epoch, reason) if state.migration is not None and state.migration.epoch == epoch:
+            migration.start_again(step, reason)
         case ev.PlanReplaced(places):
             _replace_plan(step, places)
         case ev.PlanRestarted(places, reason):
@@ -232,11 +232,11 @@ def _leave_reserve(step: Step, node: str, reason: str) -> None:
     """Remove the agent of a node that the plan does not use. The node counts as lost where it was lost before this
     agent came back. A change to a plan that needs the node fails; operations of the previous plan that the agent still
     served are started again without it."""
-    entry, change = step.state.nodes[node], step.state.handover
+    entry, change = step.state.nodes[node], step.state.migration
     step.tell(node, End())
     step.place(node, Node(NodeState.LOST, reason=entry.reason) if entry.state == NodeState.RETURNED else None)
     if entry.state == NodeState.DRAINING:
-        handover.start_again(step, reason)
+        migration.start_again(step, reason)
     if change is not None and change.stage == Stage.PREPARING and any(place.node == node for place in change.places):
         step.fail_change(reason)
 
@@ -246,9 +246,9 @@ def _leave_done(step: Step, node: str) -> None:
     step.tell(node, End())
     step.place(node, Node(NodeState.LEFT))
     step.say(f"{node} has left")
-    change = step.state.handover
+    change = step.state.migration
     if change is not None and change.stage == Stage.DRAINING:
-        step.change(handover=replace(change, drained=change.drained | {node}))  # it leaves when it has all results
+        step.change(migration=replace(change, drained=change.drained | {node}))  # it leaves when it has all results
     else:
         step.fail_change(f"{node} has left the job")
     step.do(After(step.state.grace, ev.GraceOver(step.state.epoch, node)))
@@ -376,10 +376,10 @@ def _start(step: Step, starting: Starting) -> None:
 
 
 def _epoch_stored(step: Step, epoch: int) -> None:
-    """Begin the epoch whose number was to be stored, or prepare the change of plan to it."""
+    """Begin the epoch whose number was to be stored, or prepare the migration to it."""
     starting = step.state.starting
     if starting is None:
-        handover.epoch_stored(step, epoch)
+        migration.epoch_stored(step, epoch)
         return
     step.fail_change("the job begins anew")
     step.change(phase=Phase.SHORT if starting.without else Phase.RUNNING, starting=None, epoch=epoch)
@@ -409,7 +409,7 @@ def _epoch_not_stored(step: Step, reason: str) -> None:
     asks again. Where no agent has joined, but all are there, try again later."""
     starting = step.state.starting
     if starting is None:
-        handover.epoch_not_stored(step, reason)
+        migration.epoch_not_stored(step, reason)
         return
     step.change(phase=starting.before, starting=None)
     if starting.joined:

@@ -7,7 +7,7 @@ replay gives the same state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Any, get_type_hints
 
@@ -33,10 +33,17 @@ EVENTS: Mapping[str, Event] = {
 
 
 def keep(
-    journal: Journal, state: Parts, event: Event, now: float, clock: float, args: tuple[Any, ...], more: Mapping[str, Any]
+    journal: Journal,
+    state: Parts,
+    event: Event,
+    args: Sequence[Any],
+    more: Mapping[str, Any],
+    *,
+    now: float,
+    clock: float,
 ) -> None:
-    """Record an event that is decided in this state. `now` is the time that the event gets, `clock` the seconds since
-    1970, `args` and `more` what else it gets."""
+    """Record an event that is decided in this state with these arguments. `now` is the time that it gets, `clock` the
+    seconds since 1970."""
     given = signature(event).bind(state, now, *args, **more).arguments
     del given["state"], given["now"]
     kind = {"time": round(clock, 3), "now": now, "by": ordered_by.get(), "kind": event.__name__}

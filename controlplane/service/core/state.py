@@ -1,7 +1,7 @@
-"""The state of one job's agents: who has joined, what each is doing, and which change of plan is under way.
+"""The state of one job's agents: who has joined, what each is doing, and which migration is under way.
 
-Everything here is immutable. Methods answer questions about the state and decide nothing; membership.py and handover.py
-decide which state follows.
+Everything here is immutable. Methods answer questions about the state and decide nothing; membership.py and
+migration.py decide which state follows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Phase(StrEnum):
 
 
 class Stage(StrEnum):
-    """Stage of a change of plan."""
+    """Stage of a migration."""
 
     STARTING = "starting"
     """The number of the new epoch is being stored."""
@@ -149,8 +149,8 @@ class Starting:
 
 
 @dataclass(frozen=True)
-class Handover:
-    """A change of plan under a running job, as the agents see it.
+class Migration:
+    """A migration under a running job, as the agents see it.
 
     Attributes:
         again: operations under way are stopped and started again under the new plan, because an agent was lost.
@@ -224,7 +224,7 @@ class State:
         plan: by node that the plan needs, the digest of its configuration.
         nodes: every node that is not simply expected.
         epoch: the last one that began; 0 before the first.
-        repeat: the agents have stopped the operations under way, which the next change of plan is to start again.
+        repeat: the agents have stopped the operations under way, which the next migration is to start again.
         refusal: what agents are told once the job is closed.
     """
 
@@ -238,7 +238,7 @@ class State:
     epoch: int = 0
     repeat: bool = False
     starting: Starting | None = None
-    handover: Handover | None = None
+    migration: Migration | None = None
     refusal: str = ""
 
     @property
@@ -255,6 +255,11 @@ class State:
     def having(self, states: Collection[NodeState]) -> dict[str, Node]:
         """Return the nodes that are in one of these states."""
         return {node: one for node, one in self.nodes.items() if one.state in states}
+
+    def migrating(self, epoch: int, stage: Stage) -> Migration | None:
+        """Return the migration to this epoch where it is under way and in this stage."""
+        found = self.migration
+        return found if found is not None and (found.epoch, found.stage) == (epoch, stage) else None
 
     def missing(self) -> list[str]:
         """Return the nodes that the plan needs and whose agents are not there."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from controlplane.service.core.actions import Abort, Action, ChangeFailed, Say, Tell, Waiting, Withdraw, Word
+from controlplane.service.core.actions import Abort, Action, MigrationFailed, Say, Tell, Waiting, Withdraw, Word
 from controlplane.service.core.state import MEMBER, RESERVE, Node, NodeState, Place, Stage, State, known_with
 
 
@@ -91,16 +91,16 @@ class Step:
                 self.put(node, state=NodeState.JOINED, reason="")
 
     def fail_change(self, reason: str) -> None:
-        """End a change of plan that is under way early. One that agents are only preparing is withdrawn."""
-        handover = self.state.handover
-        if handover is None:
+        """End a migration that is under way early. One that agents are only preparing is withdrawn."""
+        migration = self.state.migration
+        if migration is None:
             return
-        self.change(handover=None)
-        self.do(ChangeFailed(handover.epoch, reason))
-        if handover.stage == Stage.PREPARING:
-            self.say(f"the change of plan does not take place: {reason}", warning=True)
+        self.change(migration=None)
+        self.do(MigrationFailed(migration.epoch, reason))
+        if migration.stage == Stage.PREPARING:
+            self.say(f"the migration does not take place: {reason}", warning=True)
             for node in self.state.having(MEMBER | RESERVE):
-                self.tell(node, Withdraw(handover.epoch, reason))
+                self.tell(node, Withdraw(migration.epoch, reason))
 
 
 def standby_words(node: str) -> str:

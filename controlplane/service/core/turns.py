@@ -36,9 +36,7 @@ class Turns:
     def over(self, failures: Mapping[str, str]) -> tuple[Turns, list[str]]:
         """Return the state after all jobs were planned but those in `failures` (by name, why), and lines for the log,
         with each reason once."""
-        lines = [
-            f"job {name} was not replanned: {why}" for name, why in failures.items() if self.said.get(name) != why
-        ]
+        lines = [f"job {name} was not replanned: {why}" for name, why in failures.items() if self.said.get(name) != why]
         return Turns(self.tries + 1 if failures else 0, dict(failures)), lines
 
 

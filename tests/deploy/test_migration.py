@@ -24,15 +24,15 @@ from controlplane.planner.routing import Unreachable
 from controlplane.planner.rules import Beside, Deployment, Taken, build
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology, TopologyError
-from controlplane.service import update as update_module
-from controlplane.service.controller import update_reply
+from controlplane.service import migration
+from controlplane.service.controller import replan_reply
 from controlplane.service.epochs import EpochStore
-from controlplane.service.next_plan import Frame, UpdateError
+from controlplane.service.migration import Migrator
+from controlplane.service.next_plan import Frame, MigrationError
 from controlplane.service.residual import apply_changes
 from controlplane.service.room import build_beside, first_label, last_label
 from controlplane.service.roster import Roster, Rules
 from controlplane.service.switches import Switches
-from controlplane.service.update import Updater
 from controlplane.service.versions import Version
 from controlplane.targets import fabric
 from controlplane.targets.base import Operation, difference
@@ -67,7 +67,7 @@ class Rig:
         self.keepers = self.kept.keepers
         self.agents = Agents(self.roster)
         self.carries: int | None = None
-        self.updater = Updater(
+        self.migrator = Migrator(
             Version(self.plan, self.deployment),
             self.topology,
             Frame(self.plan.job, SMALL, check=self._check),
@@ -115,7 +115,7 @@ def test_job_changes_over_at_the_first_operation_that_nobody_has_started(rig):
     rig.agents.started = {"W1": 4, "W2": 7, "W3": 6}
     rig.agents.join()
     before = rig.roster.epoch
-    update = rig.updater.update(rig.updater.state(changes=BUSY))
+    update = rig.migrator.migrate(rig.migrator.state(changes=BUSY))
     assert update.changed
     assert update.first_operation == 7
     assert update.epoch == rig.roster.epoch > before
@@ -125,7 +125,7 @@ def test_job_changes_over_at_the_first_operation_that_nobody_has_started(rig):
         ("configuration", "prepare", "switch_over"),
         ("prepare", "switch_over", "retire"),
     }
-    assert rig.hold(rig.updater.deployment), "the old entries are gone, the new ones are there"
+    assert rig.hold(rig.migrator.deployment), "the old entries are gone, the new ones are there"
     # The agents' configuration matches the switches before and after the change.
     installed = {entry.label for target in rig.switches for entry in target.read().labels}
     assert installed and not installed & {e.label for target in rig.targets for e in target.read().labels}
@@ -133,7 +133,7 @@ def test_job_changes_over_at_the_first_operation_that_nobody_has_started(rig):
         assert first.digest != second.digest
         assert labels_of(first) and not labels_of(first) & installed, "the old plan's are gone"
         assert labels_of(second) <= installed, node
-    words = format_replan(update_reply(update, dry_run=False))
+    words = format_replan(replan_reply(update, dry_run=False))
     assert words.startswith(f"job {update.plan.job.name}: the running plan")
     assert "migrated at operation 7" in words
 
@@ -142,8 +142,8 @@ def test_old_entries_stay_until_every_worker_is_done_with_them(rig, until):
     rig.agents.slow = "W4"
     rig.agents.join()
     result: list[object] = []
-    state = rig.updater.state(changes=BUSY)
-    thread = threading.Thread(target=lambda: result.append(rig.updater.update(state)))
+    state = rig.migrator.state(changes=BUSY)
+    thread = threading.Thread(target=lambda: result.append(rig.migrator.migrate(state)))
     thread.start()
     until(lambda: "switch_over" in rig.agents.events["W4"], "the switch-over")
     until(lambda: rig.roster.status().update == "the old plan goes when W4 have all results of it", "W4 is named")
@@ -151,13 +151,13 @@ def test_old_entries_stay_until_every_worker_is_done_with_them(rig, until):
         have = {(entry.ingress_port, entry.label) for entry in target.read().labels}
         assert have >= {(e.ingress_port, e.label) for e in rig.deployment.rulesets[target.name].labels}
     assert not result
-    with pytest.raises(UpdateError, match="another change of plan is under way"):
-        rig.updater.update(state)
+    with pytest.raises(MigrationError, match="another migration is under way"):
+        rig.migrator.migrate(state)
     rig.agents.slow = ""
     rig.agents.report("W4", pb.UpdateReport.DRAINED)
     thread.join(20)
     assert result
-    assert rig.hold(rig.updater.deployment)
+    assert rig.hold(rig.migrator.deployment)
 
 
 def test_switch_that_refuses_an_entry_leaves_plan_and_agents_alone(rig):
@@ -167,13 +167,13 @@ def test_switch_that_refuses_an_entry_leaves_plan_and_agents_alone(rig):
     # us.
     inserts = count(1)
     rig.switches[1].refuses = lambda change: change.operation is Operation.INSERT and next(inserts) > 1
-    with pytest.raises(UpdateError, match=r"the plan stays as it is: .*V2 refused"):
-        rig.updater.update(rig.updater.state(changes=BUSY))
+    with pytest.raises(MigrationError, match=r"the plan stays as it is: .*V2 refused"):
+        rig.migrator.migrate(rig.migrator.state(changes=BUSY))
     rig.switches[1].refuses = lambda change: False
     assert rig.snapshots() == before
     assert all("prepare" not in events for events in rig.agents.events.values())
-    assert rig.updater.plan is rig.plan
-    assert rig.updater.update(rig.updater.state(changes=BUSY)).changed, "and it can be tried again"
+    assert rig.migrator.plan is rig.plan
+    assert rig.migrator.migrate(rig.migrator.state(changes=BUSY)).changed, "and it can be tried again"
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -181,29 +181,29 @@ def test_plan_that_switches_cannot_carry_is_refused_before_anything_changes(rig,
     rig.agents.join()
     before = rig.snapshots()
     rig.carries = 50
-    with pytest.raises(UpdateError, match=r"the new plan does not fit: switch V1: .* 60 Mbit/s of loopback ports"):
-        rig.updater.update(rig.updater.state(changes=BUSY), dry_run=dry_run)
+    with pytest.raises(MigrationError, match=r"the new plan does not fit: switch V1: .* 60 Mbit/s of loopback ports"):
+        rig.migrator.migrate(rig.migrator.state(changes=BUSY), dry_run=dry_run)
     assert rig.snapshots() == before
-    assert rig.updater.plan is rig.plan
+    assert rig.migrator.plan is rig.plan
     rig.carries = None
-    assert rig.updater.update(rig.updater.state(changes=BUSY)).changed
+    assert rig.migrator.migrate(rig.migrator.state(changes=BUSY)).changed
 
 
 @pytest.mark.parametrize("problem", ["unwilling", "silent"])
 def test_agent_that_cannot_follow_keeps_everybody_with_the_old_plan(rig, problem, monkeypatch, until):
-    monkeypatch.setattr(update_module, "PREPARE_SECONDS", 0.5)
+    monkeypatch.setattr(migration, "PREPARE_SECONDS", 0.5)
     rig.agents.join()
     before, epoch = rig.snapshots(), rig.roster.epoch
     setattr(rig.agents, problem, "W2")
     words = {"unwilling": "no memory", "silent": "W2 did not make ready within 0.5 s"}[problem]
-    with pytest.raises(UpdateError, match=words):
-        rig.updater.update(rig.updater.state(changes=BUSY))
+    with pytest.raises(MigrationError, match=words):
+        rig.migrator.migrate(rig.migrator.state(changes=BUSY))
     until(lambda: all(events[-1] == "withdraw" for events in rig.agents.events.values()), "all go on as before")
     assert rig.snapshots() == before
     assert rig.roster.epoch == epoch
     assert rig.roster.running
     setattr(rig.agents, problem, "")
-    assert rig.updater.update(rig.updater.state(changes=BUSY)).changed
+    assert rig.migrator.migrate(rig.migrator.state(changes=BUSY)).changed
 
 
 @pytest.mark.parametrize("stage", ["prepare", "switch_over"])
@@ -214,8 +214,8 @@ def test_agent_lost_in_the_middle_stops_the_job_and_leaves_one_plan_installed(ri
 
     def change() -> None:
         try:
-            outcome.append(rig.updater.update(rig.updater.state(changes=BUSY)))
-        except UpdateError as error:
+            outcome.append(rig.migrator.migrate(rig.migrator.state(changes=BUSY)))
+        except MigrationError as error:
             outcome.append(error)
 
     thread = threading.Thread(target=change)
@@ -224,85 +224,85 @@ def test_agent_lost_in_the_middle_stops_the_job_and_leaves_one_plan_installed(ri
     rig.roster.leave(rig.agents.members["W2"])
     thread.join(20)
     if stage == "prepare":
-        assert isinstance(outcome[0], UpdateError)
+        assert isinstance(outcome[0], MigrationError)
         assert "W2 is gone" in str(outcome[0])
         assert rig.hold(rig.deployment)
     else:
-        assert rig.hold(rig.updater.deployment)
-        assert rig.updater.plan is not rig.plan
+        assert rig.hold(rig.migrator.deployment)
+        assert rig.migrator.plan is not rig.plan
     until(lambda: "abort" in rig.agents.events["W1"], "the others are told")
     # After joining again, every agent gets the configuration that is on the switches.
     rig.agents.members["W2"] = rig.roster.join(
         pb.JoinRequest(node="W2", role="worker", version=ENCODING, agent="agent-W2")
     )
     assert rig.roster.running
-    installed = rig.updater.deployment.agents["W1"]
+    installed = rig.migrator.deployment.agents["W1"]
     assert rig.roster.configs["W1"].worker_trees == installed.worker_trees
     rig.agents.members["W2"].events.put(None)
 
 
 @pytest.mark.parametrize("when", ["drains", "makes ready"])
 def test_operations_are_repeated_where_the_plan_before_cannot_be_rerouted(rig, when, until):
-    """Without this switch no agent reaches another: whenever it fails, the change of plan comes to its end."""
+    """Without this switch no agent reaches another: whenever it fails, the migration comes to its end."""
     rig.agents.slow = "W2"
     if when == "makes ready":
         rig.agents.silent = "W2"
     rig.agents.join()
     done: list[object] = []
-    thread = threading.Thread(target=lambda: done.append(rig.updater.update(rig.updater.state(changes=BUSY))))
+    thread = threading.Thread(target=lambda: done.append(rig.migrator.migrate(rig.migrator.state(changes=BUSY))))
     thread.start()
     until(lambda: ("switch_over" if when == "drains" else "prepare") in rig.agents.events["W2"], "the middle of it")
     if when == "drains":
-        until(lambda: len(rig.updater.versions) == 2 and rig.updater.plan is not rig.plan, "it has migrated")
-    with pytest.raises(UpdateError, match="cannot be rerouted around"):
-        rig.updater.reroute(rig.topology.replace(remove_nodes=["V1"]))
+        until(lambda: len(rig.migrator.versions) == 2 and rig.migrator.plan is not rig.plan, "it has migrated")
+    with pytest.raises(MigrationError, match="cannot be rerouted around"):
+        rig.migrator.reroute(rig.topology.replace(remove_nodes=["V1"]))
     if when == "makes ready":
         rig.agents.silent = ""
         rig.agents.report("W2", pb.UpdateReport.PREPARED)
     thread.join(20)
-    assert not thread.is_alive(), "the change of plan does not wait for what cannot end"
+    assert not thread.is_alive(), "the migration does not wait for what cannot end"
     assert done[0].changed and rig.roster.epoch > done[0].epoch
     assert rig.agents.events["W1"][-4:] == ["switch_over", "prepare", "switch_over", "retire"]
     assert any("is started again with the one that runs" in line for line in rig.log)
-    assert rig.hold(rig.updater.deployment), "the old entries are gone"
-    assert rig.roster.running and rig.roster.state.handover is None
+    assert rig.hold(rig.migrator.deployment), "the old entries are gone"
+    assert rig.roster.running and rig.roster.state.migration is None
 
 
 def test_job_that_does_not_run_yet_starts_with_the_new_plan(rig):
-    update = rig.updater.update(rig.updater.state(changes=BUSY))
+    update = rig.migrator.migrate(rig.migrator.state(changes=BUSY))
     assert update.changed
     assert update.epoch == 0
-    assert rig.hold(rig.updater.deployment)
+    assert rig.hold(rig.migrator.deployment)
     rig.agents.join()
     assert rig.roster.running
-    assert rig.roster.configs["W1"].worker_trees == rig.updater.deployment.agents["W1"].worker_trees
+    assert rig.roster.configs["W1"].worker_trees == rig.migrator.deployment.agents["W1"].worker_trees
 
 
 def test_plan_that_is_right_stays_and_a_dry_run_changes_nothing(rig):
     rig.agents.join()
     before = rig.snapshots()
-    assert not rig.updater.update(rig.updater.state()).changed
-    planned = rig.updater.update(rig.updater.state(changes=BUSY), dry_run=True)
+    assert not rig.migrator.migrate(rig.migrator.state()).changed
+    planned = rig.migrator.migrate(rig.migrator.state(changes=BUSY), dry_run=True)
     assert not planned.changed
     assert planned.trees.added
-    assert "nothing was changed" in format_replan(update_reply(planned, dry_run=True))
+    assert "nothing was changed" in format_replan(replan_reply(planned, dry_run=True))
     assert rig.snapshots() == before
-    assert rig.updater.topology is rig.topology or rig.updater.topology.aggregation_mbps("V1") == 60
+    assert rig.migrator.topology is rig.topology or rig.migrator.topology.aggregation_mbps("V1") == 60
 
 
 def test_switch_that_is_lost_can_be_kept_off_or_the_error_says_so(rig, until):
     rig.agents.join()
     rig.switches[1].hang()
     until(lambda: rig.keepers[1].state == "reconnecting", "the keeper notices")
-    with pytest.raises(UpdateError, match="needs switch V2, which does not answer: plan with --without V2"):
-        rig.updater.update(rig.updater.state(changes=BUSY))
+    with pytest.raises(MigrationError, match="needs switch V2, which does not answer: plan with --without V2"):
+        rig.migrator.migrate(rig.migrator.state(changes=BUSY))
     with pytest.raises(Unreachable, match="no route with bandwidth left from W5"):  # W5 is connected to V2.
-        rig.updater.update(rig.topology.replace(remove_nodes=["V2"]))
-    assert rig.updater.plan is rig.plan
+        rig.migrator.migrate(rig.topology.replace(remove_nodes=["V2"]))
+    assert rig.migrator.plan is rig.plan
 
 
 def test_states_that_are_not_of_this_network_are_refused(rig):
-    state = rig.updater.state
+    state = rig.migrator.state
     assert state(changes=["V1-V2.used_bandwidth_mbps=5"]).used_bandwidth_mbps("V2", "V1") == 5
     for change, message in (
         ("V9.aggregation_mbps=1", "no node and no link 'V9'"),

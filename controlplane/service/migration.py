@@ -1,4 +1,4 @@
-"""Changes the plan of a running job: write the new version's entries beside the old ones, switch over, drain, and
+"""Migrates a running job to a new plan: write the new version's entries beside the old ones, switch over, drain, and
 delete the old ones.
 
 Nothing stops meanwhile: a worker holds operations back only while the controller waits to hear from all workers.
@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from controlplane.common.log_lines import warning
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import DoesNotFit
-from controlplane.planner.plan.reroute import CannotReroute, unbroken
 from controlplane.planner.plan.replan import Difference
+from controlplane.planner.plan.reroute import CannotReroute, unbroken
 from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
 from controlplane.service.entry_changes import EntryChange, between, counts
-from controlplane.service.next_plan import Frame, UpdateError, Wanted, next_plan, same
-from controlplane.service.plan_changes import HandoverError
+from controlplane.service.next_plan import Frame, MigrationError, Wanted, next_plan, same
+from controlplane.service.plan_changes import CannotMigrate
 from controlplane.service.residual import present_state
 from controlplane.service.room import build_beside, part
 from controlplane.service.roster import Roster
@@ -44,8 +44,8 @@ switches would count these packets as unknown, which is otherwise a sign of a mi
 
 
 @dataclass(frozen=True)
-class Update:
-    """Result of a change of plan. Rates are in Mbit/s per worker.
+class Migrated:
+    """Result of a migration. Rates are in Mbit/s per worker.
 
     Attributes:
         rate_before: the rate that the old plan would have in the new state.
@@ -74,8 +74,8 @@ class Update:
     later: bool = False
 
 
-class Updater:
-    """Changes the plan of one deployed job, one change at a time.
+class Migrator:
+    """Migrates one job from plan to plan, one migration at a time, and reroutes what is installed.
 
     Args:
         running, topology: what is installed now, and for which state of the network.
@@ -108,8 +108,8 @@ class Updater:
         self._log = log
         self._changed = changed
         self._ended = False
-        self._lock = threading.Lock()  # one change of plan at a time
-        self._placing = switches.placing  # one change of entries at a time; a reroute waits for no change of plan
+        self._lock = threading.Lock()  # one migration at a time
+        self._placing = switches.placing  # one change of entries at a time; a reroute waits for no migration
 
     @property
     def running(self) -> Version:
@@ -128,7 +128,7 @@ class Updater:
 
     @property
     def versions(self) -> tuple[Version, ...]:
-        """The installed versions: that of the running plan, and during a change of plan the one before or after it."""
+        """The installed versions: that of the running plan, and during a migration the one before or after it."""
         with self._placing:
             return tuple(v for v in (self._draining, self._current, self._next) if v is not None)
 
@@ -137,7 +137,7 @@ class Updater:
         TopologyError."""
         return present_state(self._whole, topology or self.topology, changes)
 
-    def update(
+    def migrate(
         self,
         topology: Topology,
         strategy: str | None = None,
@@ -148,30 +148,30 @@ class Updater:
         moved: Callable[[], None] = lambda: None,
         most: float | None = None,
         crowded: bool = False,
-    ) -> Update:
+    ) -> Migrated:
         """Plan for `topology`, with every parameter server's share kept, and migrate the job to that plan.
 
         `strategy`, `plan`, `most` and `crowded` are those of `Wanted`. A change that is under way is waited for `wait`
         seconds (where negative, without limit). `moved` is called as soon as the job has switched over. Return when
-        nothing of the old version is left. Raise UpdateError, or an error of planning (Infeasible, PlanError,
+        nothing of the old version is left. Raise MigrationError, or an error of planning (Infeasible, PlanError,
         JobError), where the job runs on as before.
         """
         if not self._lock.acquire(timeout=wait if wait >= 0 else -1):
-            raise UpdateError("another change of plan is under way")
+            raise MigrationError("another migration is under way")
         try:
             if self._ended:
-                raise UpdateError("the job has ended")
+                raise MigrationError("the job has ended")
             began = time.monotonic()
             wanted = Wanted(strategy, plan, most, crowded)
             new, before, trees = next_plan(self._frame, self.plan, self.home, topology, wanted)
-            result = Update(new, before, trees)
+            result = Migrated(new, before, trees)
             alike = same(self.plan, new, trees)
             if dry_run:
                 return result if alike else self._foreseen(result, topology)
             if alike:
                 self.topology = topology
                 return result
-            done = replace(self._change(result, topology, moved), changed=True, seconds=time.monotonic() - began)
+            done = replace(self._migrate(result, topology, moved), changed=True, seconds=time.monotonic() - began)
             if most is None:
                 self.home = done.plan
             return done
@@ -180,14 +180,14 @@ class Updater:
 
     def reroute(self, topology: Topology) -> tuple[int, tuple[tuple[int, str, str], ...]]:
         """Reroute the installed plans around what `topology`, the network's present state, lacks: in place, without
-        telling agents, also during a change of plan. Return how many trees were rerouted, and (tree, switch that added,
+        telling agents, also during a migration. Return how many trees were rerouted, and (tree, switch that added,
         switch that took over). Where the plan before a change cannot be rerouted, its operations are started again with
         the new one.
 
-        Raise UpdateError where a plan cannot be rerouted; nothing is changed then.
+        Raise MigrationError where a plan cannot be rerouted; nothing is changed then.
         """
         found, hopeless = NOT_AROUND, ""
-        problem: UpdateError | None = None
+        problem: MigrationError | None = None
         with self._placing:
             self._present = topology
             if self._ended:
@@ -196,12 +196,12 @@ class Updater:
             try:
                 try:
                     found = self._reroute(topology)
-                except UpdateError:
+                except MigrationError:
                     hopeless = drains_in_vain(self._draining, topology)
                     if not hopeless:
                         raise
                     found = self._reroute(topology, drained=True)
-            except UpdateError as error:
+            except MigrationError as error:
                 problem = error
         if hopeless:
             self._roster.plan.start_again(epoch, hopeless)
@@ -225,15 +225,15 @@ class Updater:
                 self._draining = self._draining if drained else draining
                 self._current = current or self._current
                 self._install()
-        except (CannotReroute, DoesNotFit, UpdateError) as error:
+        except (CannotReroute, DoesNotFit, MigrationError) as error:
             self._draining, self._current, self._next = before
             self._spent = spent
-            raise UpdateError(f"cannot be rerouted around what is gone: {error}") from None
+            raise MigrationError(f"cannot be rerouted around what is gone: {error}") from None
         return found
 
     @contextmanager
     def still(self, seconds: float) -> Iterator[bool]:
-        """Let no change of plan begin in the `with` block. Yield False where one is under way, and does not end within
+        """Let no migration begin in the `with` block. Yield False where one is under way, and does not end within
         so many seconds."""
         got = self._lock.acquire(timeout=seconds)
         try:
@@ -256,16 +256,16 @@ class Updater:
 
     # -- with the lock held -----------------------------------------------------------------------------------------
 
-    def _change(self, result: Update, topology: Topology, moved: Callable[[], None]) -> Update:
+    def _migrate(self, result: Migrated, topology: Topology, moved: Callable[[], None]) -> Migrated:
         """Install the new plan beside the old one, switch the agents over, and delete the old one's entries."""
         old, new, added = self._put_beside(result.plan, topology)
         try:
             epoch, first, held = self._switch_agents(old, new, topology)
-        except HandoverError as error:
+        except CannotMigrate as error:
             with self._placing:
                 self._next = None
                 self._install()
-            raise UpdateError(f"the plan stays as it is: {error}") from None
+            raise MigrationError(f"the plan stays as it is: {error}") from None
         with self._placing:
             assert self._next is not None
             self._draining, self._current, self._next = self._current, self._next, None
@@ -280,8 +280,8 @@ class Updater:
             try:
                 repeated = self._roster.plan.retire(epoch, PREPARE_SECONDS)
                 time.sleep(RETIRE_SECONDS)
-            except HandoverError as error:
-                words = f"the job stopped during the change of plan; it begins anew with the new one: {error}"
+            except CannotMigrate as error:
+                words = f"the job stopped during the migration; it begins anew with the new one: {error}"
                 self._log(warning(words))
         removed = self._take_old_off()
         return replace(
@@ -295,17 +295,17 @@ class Updater:
         )
 
     def _beside(self, plan: Plan, topology: Topology) -> Deployment:
-        """Place a plan beside the running one, with _placing held. Raise UpdateError where there is no room."""
+        """Place a plan beside the running one, with _placing held. Raise MigrationError where there is no room."""
         frame = self._frame
         paced = replace(plan, rate_mbps=plan.rate_mbps * frame.pace)
         taken = self._switches.taken()
         try:
             return build_beside(paced, topology, frame.limits, self.deployment, job_id=frame.job_id, taken=taken)
         except DoesNotFit as error:
-            raise UpdateError(f"there is no room for the new version beside the running one: {error}") from None
+            raise MigrationError(f"there is no room for the new version beside the running one: {error}") from None
 
-    def _foreseen(self, result: Update, topology: Topology) -> Update:
-        """Return what a change of plan would write: the new plan's entries, and then the deletion of the old one's."""
+    def _foreseen(self, result: Migrated, topology: Topology) -> Migrated:
+        """Return what a migration would write: the new plan's entries, and then the deletion of the old one's."""
         with self._placing:
             old = {name: part(rules) for name, rules in self.deployment.rulesets.items()}
             new = self._beside(result.plan, topology)
@@ -315,25 +315,25 @@ class Updater:
 
     def _put_beside(self, plan: Plan, topology: Topology) -> tuple[Deployment, Deployment, int]:
         """Write the new version's entries beside the running one's. Return the old and the new deployment, and how many
-        entries were added. Raise UpdateError where that fails; nothing is changed then."""
+        entries were added. Raise MigrationError where that fails; nothing is changed then."""
         with self._placing:
             old, new = self.deployment, self._beside(plan, topology)
             for name in self._switches.off():
                 if name in new.rulesets and new.rulesets[name].labels:
-                    raise UpdateError(
+                    raise MigrationError(
                         f"the new plan needs switch {name}, which does not answer: plan with --without {name}"
                     )
             self._next = Version(plan, new)
             try:
                 return old, new, self._install()
-            except UpdateError:
+            except MigrationError:
                 self._next = None
                 raise
 
     def _switch_agents(self, old: Deployment, new: Deployment, topology: Topology) -> tuple[int, int, float]:
         """Switch the agents over. Return the epoch and the operation from which they work with the new plan (0 where
         the job was not running, or begins anew), and for how many seconds workers may have held operations back. Raise
-        HandoverError."""
+        CannotMigrate."""
         # Operations on trees that could not be rerouted never end, and are started again.
         broken = not all(unbroken(self.plan, state) for state in (topology, self._present or topology))
         back = [node for node, config in new.agents.items() if config.role == "worker" and node not in old.agents]
@@ -352,7 +352,7 @@ class Updater:
             self._draining, self._spent = None, {}
             try:
                 return self._install()
-            except UpdateError as error:
+            except MigrationError as error:
                 self._log(warning(f"the new plan runs; entries of the old one are left until the next change: {error}"))
                 self._switches.keep(self._frame.job_id, rulesets(self.versions))
                 return 0
@@ -363,4 +363,4 @@ class Updater:
         try:
             return self._switches.install(self._frame.job_id, rulesets(self.versions))
         except fabric.FabricError as error:
-            raise UpdateError(f"the plan stays as it is: {error}") from None
+            raise MigrationError(f"the plan stays as it is: {error}") from None

@@ -1,4 +1,4 @@
-"""A change of plan under a running job: what is decided when it is ordered, and when agents report how far they are.
+"""A migration under a running job: what is decided when it is ordered, and when agents report how far they are.
 
     ordered --the epoch's number is stored--> preparing --all ready, and it is ordered--> draining --all done--> over
 
@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from controlplane.service.core import events as ev
-from controlplane.service.core.actions import After, Prepare, RefuseChange, Retire, StoreEpoch, SwitchOver
+from controlplane.service.core.actions import After, Prepare, RefuseMigration, Retire, StoreEpoch, SwitchOver
 from controlplane.service.core.state import (
     GONE,
     MEMBER,
     RESERVE,
-    Handover,
+    Migration,
     NodeState,
     Phase,
     Place,
@@ -31,17 +31,17 @@ RETRY_SECONDS = 5.0
 """Seconds between two attempts to store the number of an epoch that is to begin."""
 
 
-def ordered(step: Step, event: ev.ChangeOrdered) -> None:
-    """Begin a change of plan, or refuse it with the reason."""
+def ordered(step: Step, event: ev.MigrationOrdered) -> None:
+    """Begin a migration, or refuse it with the reason."""
     state = step.state
     refusal = _refusal(state, event.places)
     if refusal:
-        step.do(RefuseChange(refusal))
+        step.do(RefuseMigration(refusal))
         return
     nodes = {place.node for place in event.places}
     fewer = any(node not in nodes for node in state.plan if state.known[node].role == "worker")
     again = event.again or state.phase == Phase.SHORT or state.repeat
-    step.change(handover=Handover(Stage.STARTING, event.places, again, fewer))
+    step.change(migration=Migration(Stage.STARTING, event.places, again, fewer))
     step.do(StoreEpoch())
 
 
@@ -49,8 +49,8 @@ def _refusal(state: State, places: tuple[Place, ...]) -> str:
     """Return why the running job cannot migrate to this plan now, or "" if it can."""
     if state.phase == Phase.CLOSED:
         return state.refusal or "the controller is shutting down"
-    if state.handover is not None:
-        return "another change of plan is under way"
+    if state.migration is not None:
+        return "another migration is under way"
     absent = [place.node for place in places if state.state_of(place.node) not in MEMBER | RESERVE - GONE]
     if not state.running or absent:
         return f"the job does not run: waiting for {names(absent)}"
@@ -60,12 +60,12 @@ def _refusal(state: State, places: tuple[Place, ...]) -> str:
     return ""
 
 
-def prepare(step: Step, handover: Handover, epoch: int) -> None:
+def prepare(step: Step, migration: Migration, epoch: int) -> None:
     """Tell all agents of the new plan to make ready, since the epoch's number is stored."""
-    step.change(handover=replace(handover, stage=Stage.PREPARING, epoch=epoch), repeat=handover.again)
-    for place in handover.places:
-        step.tell(place.node, Prepare(epoch, handover.again))
-    step.say(f"change of plan: epoch {epoch} is being prepared")
+    step.change(migration=replace(migration, stage=Stage.PREPARING, epoch=epoch), repeat=migration.again)
+    for place in migration.places:
+        step.tell(place.node, Prepare(epoch, migration.again))
+    step.say(f"migration: epoch {epoch} is being prepared")
 
 
 def start_again(step: Step, reason: str) -> None:
@@ -75,80 +75,78 @@ def start_again(step: Step, reason: str) -> None:
     Do nothing where no such operation is under way (all have ended, or were stopped before), nor where a worker is done
     and has left, since what the others lack cannot be started again without it.
     """
-    handover = step.state.handover
-    if handover is None or handover.stage != Stage.DRAINING or handover.broken:
+    migration = step.state.migration
+    if migration is None or migration.stage != Stage.DRAINING or migration.broken:
         return
-    if handover.again or not handover.undrained():
+    if migration.again or not migration.undrained():
         return
     if step.state.having({NodeState.LEFT}):
         return
-    step.change(handover=replace(handover, broken=reason))
+    step.change(migration=replace(migration, broken=reason))
     step.say(f"{reason}: what still runs of the plan before is started again with the one that runs", warning=True)
     step.do(StoreEpoch())
 
 
 def epoch_stored(step: Step, epoch: int) -> None:
-    """Go on with the change of plan for whose epoch a number was stored."""
-    handover = step.state.handover
-    if handover is None:
+    """Go on with the migration for whose epoch a number was stored."""
+    migration = step.state.migration
+    if migration is None:
         return
-    if handover.stage == Stage.DRAINING and handover.broken:
-        again = Handover(Stage.STARTING, handover.places, True, handover.fewer, instead_of=handover.epoch)
+    if migration.stage == Stage.DRAINING and migration.broken:
+        again = Migration(Stage.STARTING, migration.places, True, migration.fewer, instead_of=migration.epoch)
         prepare(step, again, epoch)
-    elif handover.stage == Stage.STARTING:
-        prepare(step, handover, epoch)
+    elif migration.stage == Stage.STARTING:
+        prepare(step, migration, epoch)
 
 
 def epoch_not_stored(step: Step, reason: str) -> None:
-    """Handle a failure to store the epoch's number. A change of plan that was ordered does not take place; operations
+    """Handle a failure to store the epoch's number. A migration that was ordered does not take place; operations
     of an old plan that were to be started again are tried later."""
-    handover = step.state.handover
-    if handover is None:
+    migration = step.state.migration
+    if migration is None:
         return
-    if handover.stage == Stage.DRAINING and handover.broken:
-        step.change(handover=replace(handover, broken=""))
+    if migration.stage == Stage.DRAINING and migration.broken:
+        step.change(migration=replace(migration, broken=""))
         step.say(f"no epoch can begin ({reason}); tried again after {RETRY_SECONDS:g} s", warning=True)
-        step.do(After(RETRY_SECONDS, ev.DrainBroken(handover.epoch, handover.broken)))
-    elif handover.stage == Stage.STARTING:
-        step.change(handover=None)
+        step.do(After(RETRY_SECONDS, ev.DrainBroken(migration.epoch, migration.broken)))
+    elif migration.stage == Stage.STARTING:
+        step.change(migration=None)
 
 
 def reported(step: Step, event: ev.Prepared | ev.Drained) -> str:
-    """Take note of how far an agent is; a report about another change of plan is ignored.
+    """Take note of how far an agent is; a report about another migration is ignored.
 
     Return why all agents have to stop, which they do when operations under way can neither end nor be started again; ""
     if they need not.
     """
-    handover = step.state.handover
-    if handover is None or handover.stage == Stage.STARTING or event.epoch != handover.epoch:
+    migration = step.state.migration
+    if migration is None or migration.stage == Stage.STARTING or event.epoch != migration.epoch:
         return ""
     for node, entry in step.state.having(MEMBER | RESERVE).items():
         if entry.agent == event.agent:
             if event.failure:
-                return _failed(step, handover, event.failure)
+                return _failed(step, migration, event.failure)
             if isinstance(event, ev.Drained):
-                repeated = max(handover.repeated, (event.operations, event.nbytes))
-                handover = replace(handover, drained=handover.drained | {node}, repeated=repeated)
+                repeated = max(migration.repeated, (event.operations, event.nbytes))
+                migration = replace(migration, drained=migration.drained | {node}, repeated=repeated)
             else:
-                operations = {**handover.next_operations, node: event.next_operation}
-                handover = replace(handover, next_operations=operations, done={**handover.done, node: event.done})
-            step.change(handover=handover)
+                operations = {**migration.next_operations, node: event.next_operation}
+                migration = replace(migration, next_operations=operations, done={**migration.done, node: event.done})
+            step.change(migration=migration)
     return ""
 
 
-def late(step: Step, event: ev.ChangeLate) -> str:
+def late(step: Step, event: ev.MigrationLate) -> str:
     """End the wait for agents that have not made ready in time. Return the same as `reported`."""
-    handover = step.state.handover
-    if handover is None or handover.epoch != event.epoch or handover.stage != Stage.PREPARING:
+    migration = step.state.migrating(event.epoch, Stage.PREPARING)
+    if migration is None or not migration.unprepared():
         return ""
-    if not handover.unprepared():
-        return ""
-    reason = f"{names(handover.unprepared())} did not make ready within {event.seconds:g} s"
-    return _failed(step, handover, reason)
+    reason = f"{names(migration.unprepared())} did not make ready within {event.seconds:g} s"
+    return _failed(step, migration, reason)
 
 
-def _failed(step: Step, handover: Handover, reason: str) -> str:
-    if handover.instead_of and handover.stage == Stage.PREPARING:
+def _failed(step: Step, migration: Migration, reason: str) -> str:
+    if migration.instead_of and migration.stage == Stage.PREPARING:
         return reason
     step.fail_change(reason)
     return ""
@@ -157,32 +155,32 @@ def _failed(step: Step, handover: Handover, reason: str) -> str:
 def switch_over(step: Step, event: ev.SwitchOrdered) -> None:
     """Tell all agents at which operation the new plan takes over: the first one that no worker has started, since all
     hold new ones back. Where operations are started again, it is the first one of which some worker has no result."""
-    handover = step.state.handover
-    if handover is None or handover.epoch != event.epoch or handover.stage != Stage.PREPARING or handover.unprepared():
+    migration = step.state.migrating(event.epoch, Stage.PREPARING)
+    if migration is None or migration.unprepared():
         return
-    choose = min if handover.again else max
-    first = choose(handover.next_operations[node] for node in handover.workers)
-    handover = replace(handover, stage=Stage.DRAINING, first_operation=first, switched=step.now)
-    step.change(handover=handover, epoch=handover.epoch, repeat=False, phase=Phase.RUNNING)
-    step.rearrange(handover.places, drain=True)
+    choose = min if migration.again else max
+    first = choose(migration.next_operations[node] for node in migration.workers)
+    migration = replace(migration, stage=Stage.DRAINING, first_operation=first, switched=step.now)
+    step.change(migration=migration, epoch=migration.epoch, repeat=False, phase=Phase.RUNNING)
+    step.rearrange(migration.places, drain=True)
     for node in step.state.having(GONE):
         returned = step.state.nodes[node].state == NodeState.RETURNED
         step.place(node, replace(step.state.nodes[node], state=NodeState.STANDBY, reason="") if returned else None)
     for node in step.state.having(MEMBER):
-        step.put(node, state=NodeState.RUNNING, running=(handover.epoch, step.state.plan[node]))
-    step.tell_members(SwitchOver(handover.epoch, first, handover.given()))
-    step.say(f"epoch {handover.epoch} begins at operation {first}, without a stop")
+        step.put(node, state=NodeState.RUNNING, running=(migration.epoch, step.state.plan[node]))
+    step.tell_members(SwitchOver(migration.epoch, first, migration.given()))
+    step.say(f"epoch {migration.epoch} begins at operation {first}, without a stop")
 
 
 def retire(step: Step, event: ev.RetireOrdered) -> None:
     """Drop the configurations of the old plan: nobody asks for results of its epoch any more."""
-    handover = step.state.handover
-    if handover is None or handover.epoch != event.epoch or handover.stage != Stage.DRAINING or handover.undrained():
+    migration = step.state.migrating(event.epoch, Stage.DRAINING)
+    if migration is None or migration.undrained():
         return
-    step.change(handover=None)
-    step.tell_members(Retire(handover.epoch))
+    step.change(migration=None)
+    step.tell_members(Retire(migration.epoch))
     for node, entry in step.state.having(RESERVE).items():
         step.stop(node, standby_words(node))
         if entry.state == NodeState.DRAINING:
             step.put(node, state=NodeState.STANDBY)
-    step.say(f"nothing is left of the plan before epoch {handover.epoch}")
+    step.say(f"nothing is left of the plan before epoch {migration.epoch}")
