@@ -15,10 +15,8 @@ from pathlib import Path
 from p4src.protocol import DIRECTORY, PROTOCOL
 
 ARTIFACTS = DIRECTORY / "artifacts"
-SOURCES = {"v1model": "bmv2", "tna": "tofino", "t2na": "tofino"}
-"""Folder of the P4 sources of each target."""
-PROGRAMS = {"v1model": "inart.json", "tna": "bf-rt.json", "t2na": "bf-rt.json"}
-"""By target, the file of the program that the control plane reads: bmv2 JSON, or the tables of the Barefoot Runtime."""
+PROGRAMS = {name: target.program for name, target in PROTOCOL.targets.items()}
+"""By target, the file of the program that the control plane reads."""
 MANIFEST = "manifest.json"
 PROGRAM = PROGRAMS["v1model"]
 P4INFO = "inart.p4info.txtpb"
@@ -81,11 +79,15 @@ class Artifact:
 
 def source_files(target: str) -> list[Path]:
     """Return every file from which a target's program is compiled, in a fixed order. Raise ArtifactError where there is
-    no such target."""
-    if target not in SOURCES:
-        raise ArtifactError(f"there is no target {target!r}; there are: {', '.join(SOURCES)}")
-    files = [*(DIRECTORY / SOURCES[target]).rglob("*.p4"), *(DIRECTORY / "include").glob("*.p4")]
-    return [*sorted(files), DIRECTORY / "protocol.json"]
+    no such target.
+
+    What these files need of ``protocol.json`` is in include/constants.p4, which is generated from it. The build options
+    there are the manifest's own fields; so a new target does not make the other targets' programs outdated.
+    """
+    if target not in PROTOCOL.targets:
+        raise ArtifactError(f"there is no target {target!r}; there are: {', '.join(PROTOCOL.targets)}")
+    own = DIRECTORY / PROTOCOL.targets[target].sources
+    return sorted([*own.rglob("*.p4"), *(DIRECTORY / "include").glob("*.p4")])
 
 
 def without_comments(source: str) -> str:

@@ -40,10 +40,6 @@ from p4src.tofino_toolchain import BuildError, CompilerMissing, Toolchain
 
 TARGET = "v1model"
 COMPILER = "p4c-bm2-ss"
-KEPT = (256, 64, 4)
-"""Values per packet of the artifacts in the repository; 4 is for recorded test sequences."""
-KEPT_OF = {"v1model": KEPT, "tna": (64, 128), "t2na": (64, 128)}
-"""Values per packet of the artifacts that are compiled without --values."""
 POSSIBLE = (4, 8, 16, 32, 64, 128, 256)
 
 
@@ -121,7 +117,7 @@ def differences(built: Path, kept: Path, target: str = TARGET) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m p4src.build", description="compile the P4 program")
-    parser.add_argument("--target", choices=sorted(KEPT_OF), default=TARGET, help="default: %(default)s")
+    parser.add_argument("--target", choices=sorted(PROTOCOL.targets), default=TARGET, help="default: %(default)s")
     parser.add_argument("--values", type=int, action="append", help="values per packet (default: all that are kept)")
     parser.add_argument("--slots", type=int, help="slots for sums (default: the target's)")
     parser.add_argument("--output", type=Path, help="folder for the artifacts (default: p4src/artifacts)")
@@ -132,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
     parent = options.output or ARTIFACTS
     status = 0
     try:
-        for values in options.values or KEPT_OF[options.target]:
+        for values in options.values or PROTOCOL.targets[options.target].built:
             name = f"{options.target}-{values}"
             usual = tofino_toolchain.default_slots(options.target, values)
             slots = usual if options.slots is None else options.slots

@@ -53,8 +53,18 @@ class Field:
 @dataclass(frozen=True)
 class TargetDefaults:
     """Build options of one target: values per packet, the most flows that its program adds to one sum, slots, table
-    sizes (entries) and multicast groups."""
+    sizes (entries) and multicast groups.
 
+    Attributes:
+        sources: the folder of the P4 sources, in p4src/.
+        program: the file of the compiled program that the control plane reads: bmv2 JSON, or the tables of the Barefoot
+            Runtime.
+        built: values per packet of the programs that are kept in the repository.
+    """
+
+    sources: str
+    program: str
+    built: tuple[int, ...]
     values_per_packet: int
     flows: int
     slots: int
@@ -164,7 +174,10 @@ def parse(data: dict[str, Any]) -> Protocol:
             max_workers=data["max_workers"],
             value_bits=data["value_bits"],
             verdicts=tuple(data["verdicts"]),
-            targets={name: TargetDefaults(**options) for name, options in data["targets"].items()},
+            targets={
+                name: TargetDefaults(**{**options, "built": tuple(options["built"])})
+                for name, options in data["targets"].items()
+            },
         )
     except (KeyError, TypeError) as error:
         raise ProtocolError(f"protocol.json: {error}") from error

@@ -363,25 +363,6 @@ class RenewRequest(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
 
-class Rerouted(_message.Message):
-    __slots__ = ["trees"]
-    class Tree(_message.Message):
-        __slots__ = ["contributions", "label", "link", "rate_mbps", "results"]
-        CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
-        LABEL_FIELD_NUMBER: _ClassVar[int]
-        LINK_FIELD_NUMBER: _ClassVar[int]
-        RATE_MBPS_FIELD_NUMBER: _ClassVar[int]
-        RESULTS_FIELD_NUMBER: _ClassVar[int]
-        contributions: bool
-        label: int
-        link: int
-        rate_mbps: float
-        results: bool
-        def __init__(self, label: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., contributions: bool = ..., results: bool = ..., link: _Optional[int] = ...) -> None: ...
-    TREES_FIELD_NUMBER: _ClassVar[int]
-    trees: _containers.RepeatedCompositeFieldContainer[Rerouted.Tree]
-    def __init__(self, trees: _Optional[_Iterable[_Union[Rerouted.Tree, _Mapping]]] = ...) -> None: ...
-
 class ReplanReply(_message.Message):
     __slots__ = ["changes", "entries_added", "entries_removed", "epoch", "first_operation", "held_seconds", "outcome", "plan", "rate_before_mbps", "rate_mbps", "seconds", "trees_added", "trees_kept", "trees_removed", "version"]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
@@ -458,6 +439,25 @@ class ReportRequest(_message.Message):
     statistics: _containers.ScalarMap[str, float]
     trees: _containers.RepeatedCompositeFieldContainer[TreeReport]
     def __init__(self, node: _Optional[str] = ..., epoch: _Optional[int] = ..., statistics: _Optional[_Mapping[str, float]] = ..., trees: _Optional[_Iterable[_Union[TreeReport, _Mapping]]] = ...) -> None: ...
+
+class Rerouted(_message.Message):
+    __slots__ = ["trees"]
+    class Tree(_message.Message):
+        __slots__ = ["contributions", "label", "link", "rate_mbps", "results"]
+        CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+        LABEL_FIELD_NUMBER: _ClassVar[int]
+        LINK_FIELD_NUMBER: _ClassVar[int]
+        RATE_MBPS_FIELD_NUMBER: _ClassVar[int]
+        RESULTS_FIELD_NUMBER: _ClassVar[int]
+        contributions: bool
+        label: int
+        link: int
+        rate_mbps: float
+        results: bool
+        def __init__(self, label: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., contributions: bool = ..., results: bool = ..., link: _Optional[int] = ...) -> None: ...
+    TREES_FIELD_NUMBER: _ClassVar[int]
+    trees: _containers.RepeatedCompositeFieldContainer[Rerouted.Tree]
+    def __init__(self, trees: _Optional[_Iterable[_Union[Rerouted.Tree, _Mapping]]] = ...) -> None: ...
 
 class ReservationStatus(_message.Message):
     __slots__ = ["name", "problem", "running", "start", "terms", "until"]
