@@ -76,7 +76,7 @@ def test_a_thin_rack_is_named_and_reached(divisor, rate):
 def test_pods_are_looked_at():
     topology = fattree(4)
     racks, pods = divisions(topology)
-    assert len(racks) == 8
+    assert len(racks.part) == 8
     found = parts(topology, place_job(topology, 12, 2, seed=0), pods).values()
     assert len(found) == 4
     assert all(pod.workers + pod.roots <= 4 and pod.out == pod.into == 80 for pod in found)

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from controlplane.planner.job import Job
@@ -42,8 +42,14 @@ from controlplane.planner.topology import Topology
 MOST_PAIRS = 4000  # different parts x parts with roots up to which the program is cheap
 FEW_PAIRS = 400  # the same with the rows of m, which have many entries
 
-Division = Mapping[str, str]
-"""A division of a network's switches, by switch the part that it is in, which has the name of one of its switches."""
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """A division of a network's switches. `part` has, by switch, the part that it is in, which has the name of one of
+    its switches.
+    """
+
+    part: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,11 @@ class Part:
     out: float
     into: float
 
+    def scaled(self, scale: float) -> Part:
+        """Return the part with its capacities in units of `scale`, in Mbit/s."""
+        names = ("aggregation", "adds", "ingress", "intake", "shared", "out", "into")
+        return replace(self, **{name: round(getattr(self, name) / scale, 12) for name in names})
+
 
 @lru_cache(maxsize=4)  # several bounds ask for the same network
 def divisions(topology: Topology) -> tuple[Division, ...]:
@@ -95,7 +106,7 @@ def divisions(topology: Topology) -> tuple[Division, ...]:
             if topology.kind(other) == "switch" and other not in distance:
                 distance[other] = distance[node] + 1
                 queue.append(other)
-    found: list[Division] = [{v: v for v, level in distance.items() if level == 1}]
+    found = [{v: v for v, level in distance.items() if level == 1}]
     for level in range(1, max(distance.values(), default=0)):
         part: dict[str, str] = {}
         for first, far in distance.items():
@@ -110,7 +121,7 @@ def divisions(topology: Topology) -> tuple[Division, ...]:
                         queue.append(other)
         if len(set(part.values())) > 1 and part not in found:
             found.append(part)
-    return tuple(found)
+    return tuple(map(Division, found))
 
 
 def parts_bound(
@@ -121,7 +132,7 @@ def parts_bound(
     `scale` is a known bound in Mbit/s above 0. `ingress_mbps` is the ingress of all roots together, where it is less
     than their sum.
     """
-    found = parts(topology, job, division, scale)
+    found = {name: part.scaled(scale) for name, part in parts(topology, job, division).items()}
     rooted = Counter(part for part in found.values() if part.roots)
     plain = Counter(part for part in found.values() if not part.roots)
     if (len(rooted) + len(plain)) * len(rooted) > MOST_PAIRS:
@@ -133,18 +144,20 @@ def parts_bound(
         program.row(program.ends, upper=ingress_mbps / scale)
     mbps, fullest = program.solve()
     name = next((name for name, part in found.items() if part == fullest), "")
-    kind = "rack" if all(v == first for v, first in division.items()) else "part around"
+    kind = "rack" if all(v == first for v, first in division.part.items()) else "part around"
     return Bound(mbps * scale, f"links of {kind} {name}, and switches" if name else "switches of all parts")
 
 
 def _home(topology: Topology, node: str, division: Division) -> str:
     """Return the part in which a node is: that of its switch, or of all its links, else the node itself."""
-    homes = {division.get(v, "") for v in ((node,) if topology.kind(node) == "switch" else topology.neighbours(node))}
+    near = (node,) if topology.kind(node) == "switch" else topology.neighbours(node)
+    homes = {division.part.get(v, "") for v in near}
     return homes.pop() or node if len(homes) == 1 else node
 
 
-def parts(topology: Topology, job: Job, division: Division, scale: float = 1.0) -> dict[str, Part]:
-    """Return the parts with servers of the job by name, in units of scale."""
+@lru_cache(maxsize=8)  # two bounds of each division look at the same parts
+def parts(topology: Topology, job: Job, division: Division) -> Mapping[str, Part]:
+    """Return the parts with servers of the job by name."""
     used = dict.fromkeys((*job.workers, *job.parameter_servers, *sorted(topology.adding_servers)))
     home = {node: _home(topology, node, division) for node in (*used, *topology.switches)}
     names = dict.fromkeys(home[node] for node in (*job.workers, *job.parameter_servers))
@@ -170,8 +183,7 @@ def parts(topology: Topology, job: Job, division: Division, scale: float = 1.0) 
     capacities = (aggregation, adds, ingress, intake, shared, out, into)
     return {
         name: Part(
-            *(count[name] for count in (workers, roots, both, receivers)),
-            *(round(of[name] / scale, 12) for of in capacities),
+            *(count[name] for count in (workers, roots, both, receivers)), *(round(of[name], 12) for of in capacities)
         )
         for name in names
     }
