@@ -1,7 +1,7 @@
 """Synchronous training over a changing WAN, on the overlay's simulator (NetStorm paper, IV to VI, IX).
 
-The policy and the agents are those of the real system. Two things are the paper's and not the agents': links may tell
-their rates at once (`full`), and a chunk holds its place on an auxiliary path until it has come to the path's end.
+The policy and the agents are those of the real system. One thing is the paper's and not the agents': links may tell
+their rates at once (`full`).
 """
 
 from __future__ import annotations
@@ -101,7 +101,6 @@ class Training:
             probe_chunks=setup.probe_chunks,
             finished=lambda task, seconds: self.ends.append(self.run_of.sim.now),
         )
-        self.run_of.held_detours = True
         self._told(graph)
 
     def _told(self, graph: nx.DiGraph) -> None:

@@ -23,7 +23,7 @@ from overlay.core.errors import MessageError
 
 Values = NDArray[np.float32]
 MAGIC = b"INOV"
-VERSION = 6
+VERSION = 7
 MOST_VALUES = 1 << 24
 _PATH = MOST_VIA + 2
 _FORMAT = struct.Struct(f"<4sBBHQIIIQdBB{_PATH}H")
@@ -43,6 +43,7 @@ class Kind(IntEnum):
     PROBE = 8  # values without a meaning, to measure a rate; `task` is the measurement, `chunk` 1 on the last one
     FETCH = 9  # no values: the receiver is to send its state, in pieces; `task` is the sender's number for that
     REVERSED = 11  # first message on a connection over which others send to path[0], which opened it: it is hidden
+    THROUGH = 12  # no values: a chunk of this task and tree has come to the end of its detour, which has room again
     PIECE = 10  # a part of a state, as bytes; `chunk` is its position, `contributors` the number of pieces
 
 

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from controlplane.planner.plan.task import Task
 
-Held = TypeVar("Held")
+Chunk = TypeVar("Chunk")
 EAGER_PRIORITY = 1
 """The priority of eager chunks in a connection's queue: they leave after the chunks of tasks, whose priority is 0."""
 
@@ -34,17 +34,17 @@ def place(task: Task, tree: int, chunk: int) -> int:
     return task.trees[tree].first // task.chunk_values + chunk
 
 
-class Scatter(Generic[Held]):
+class Scatter(Generic[Chunk]):
     """The eager scatter of one agent, as a sender and as a receiver, without sockets.
 
-    A turn is the sender's own number of a submission. The type `Held` is whatever stands for a chunk's values.
+    A turn is the sender's own number of a submission. The type `Chunk` is whatever stands for a chunk's values.
     """
 
     def __init__(self, node: str) -> None:
         self._node = node
         self._turn: int | None = None  # the submission that is being sent eagerly
         self._with: dict[int, tuple[str, object]] = {}  # chunk -> (the agent that has it, the connections that took it)
-        self._held: dict[str, dict[int, dict[int, Held]]] = {}  # sender -> turn -> chunk -> its values
+        self._held: dict[str, dict[int, dict[int, Chunk]]] = {}  # sender -> turn -> chunk -> its values
         self._over: dict[str, deque[int]] = {}
 
     # --- as a sender ---
@@ -105,7 +105,7 @@ class Scatter(Generic[Held]):
         return dict(zip(task.participants, task.turns, strict=True)) if task.turns else {}
 
     def came(
-        self, sender: str, turn: int, chunk: int, values: Held, tasks: Iterable[Task]
+        self, sender: str, turn: int, chunk: int, values: Chunk, tasks: Iterable[Task]
     ) -> tuple[Task, int, int] | None:
         """Return the (task, tree, chunk) among `tasks` to which an eager chunk that has arrived belongs. Return None
         where it belongs to none: the chunk is kept until its task begins, or dropped because its task does not want it
@@ -125,7 +125,7 @@ class Scatter(Generic[Held]):
                 del turns[next(iter(turns))]
         return None
 
-    def collect(self, task: Task) -> list[tuple[int, int, int, Held]]:
+    def collect(self, task: Task) -> list[tuple[int, int, int, Chunk]]:
         """Return (tree, chunk, bit of the contributor, values) of each chunk of a task that arrived before the task
         began.
         """

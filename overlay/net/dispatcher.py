@@ -12,8 +12,12 @@ from overlay.core.execution import Execution
 from overlay.core.measurement import ThroughputEstimator
 from overlay.core.message import Header, Kind, Values
 from overlay.net.multicast import Packet
+from overlay.net.reliable_multicast import NOTHING
 from overlay.net.site_services import SiteServices
 from overlay.net.tasks import AgentParts, Tasks
+
+THROUGH_PRIORITY = -1
+"""Priority of messages that a chunk is at its detour's end: chunks of tasks, whose priority is 0, go after them."""
 
 
 class Dispatcher:
@@ -86,6 +90,13 @@ class Dispatcher:
             if current and sender is not None:
                 self._site.received(sender, header, values)
             return
+        if header.kind == Kind.THROUGH:
+            sender = self._neighbours.name(header.path[0])
+            if current and sender is not None:
+                self._tasks.detours.ended(header.task, header.tree, header.chunk, sender)
+            return
+        if current and header.last and len(header.path) > 2:
+            self._say_through(header)
         if current and self.probe_values is not None and header.values:
             self._measure(header, values.nbytes * 8e-6, self.probe_values)
         if header.kind == Kind.EAGER:
@@ -122,6 +133,13 @@ class Dispatcher:
         else:
             self._multicast.arrived_over_tcp(header.task, header.tree, header.chunk)
             execution.result(header.tree, header.chunk, values)
+
+    def _say_through(self, header: Header) -> None:
+        """Tell the agent that has sent a chunk over a detour that the chunk is at the detour's end."""
+        if self._neighbours.name(header.path[0]) in self._neighbours.members:
+            path, number, tree = (header.path[-1], header.path[0]), header.task, header.tree
+            through = Header(Kind.THROUGH, header.epoch, number, path, 1, tree, header.chunk)
+            self._neighbours.send(THROUGH_PRIORITY, through, NOTHING)
 
     def _measure(self, header: Header, megabits: float, probe_values: int) -> None:
         """Report the throughput of the last hop of this message, from the agent before this one on its path."""

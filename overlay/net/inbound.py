@@ -171,7 +171,7 @@ class Inbound(asyncio.BufferedProtocol):
             self._secure = False
         elif self._secure:
             raise MessageError("its first message does not say which agent opened it")
-        elif header.kind in (Kind.DISCARD, Kind.SENT, Kind.FETCH):
+        elif header.kind in (Kind.DISCARD, Kind.SENT, Kind.FETCH, Kind.THROUGH):
             self._receiver.received(header, np.empty(0, np.float32))
         elif header.values:
             self._header, self._values = header, self._receiver.buffer_for(header)

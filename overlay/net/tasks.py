@@ -18,6 +18,7 @@ from overlay.core.errors import OverlayError, PeerLost
 from overlay.core.execution import Environment, Execution, SendRequest
 from overlay.core.message import Header, Kind, Values
 from overlay.core.path_selector import PathSelector
+from overlay.net.detours import Detours
 from overlay.net.eager_scatter import EagerScatter
 from overlay.net.membership import Membership
 from overlay.net.neighbours import Neighbours
@@ -55,6 +56,7 @@ class Tasks:
         log: gets each line of log.
 
     Attributes:
+        detours: the chunks that are on detours.
         running: the executions, by the task's number; a complete one stays until the coordinator has heard of all
             agents that theirs are complete, too.
         idle: set while no task runs.
@@ -73,6 +75,7 @@ class Tasks:
         self._node, self._loop = node, loop
         self._membership, self._tell = parts.membership, parts.membership.tell
         self._neighbours, self._multicast, self.paths = parts.neighbours, parts.multicast, PathSelector(node)
+        self.detours = Detours()
         self._submissions, self._eager_scatter = parts.submissions, parts.eager_scatter
         self._pending_messages, self._buffers = parts.pending_messages, parts.buffers
         self._counters, self._copied, self._log = counters, copied, log
@@ -171,6 +174,7 @@ class Tasks:
         self._neighbours.divert(number, execution.tensor)
         self._counters["mended"] += 1
         execution.mend(task)
+        self.detours.forget(number)
         return execution
 
     def let_go(self, number: int, reason: str) -> None:
@@ -280,7 +284,10 @@ class Tasks:
 
         def send_over(path: Edge, left: Callable[[], None]) -> None:
             def taken() -> None:
-                left()
+                if path.via and execution.sends_to(path.receiver):
+                    self.detours.add(execution.task.number, request.tree, request.chunk, path.receiver, left)
+                else:
+                    left()
                 execution.sent(request)
 
             if execution.closed:
@@ -337,5 +344,6 @@ class Tasks:
             self._neighbours.adapt(execution.task)
             self._multicast.forget(execution.task)
             execution.close()
+        self.detours.forget(number)  # a chunk that waits for a path finds its execution closed, and goes nowhere
         if not self.running:
             self.idle.set()

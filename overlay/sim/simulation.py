@@ -84,8 +84,6 @@ class Simulation:
     Attributes:
         sim: the simulator.
         rounds: number of tasks that are done.
-        held_detours: whether a chunk has left a detour when it is at the detour's end, as the NetStorm paper has it,
-            and not when it is past the first hop, which is all that an agent sees.
     """
 
     def __init__(
@@ -101,7 +99,7 @@ class Simulation:
         finished: Callable[[Task, float], None] = lambda task, seconds: None,
     ) -> None:
         self.policy, self.values, self._compute = policy, values, compute
-        self._probe_values, self._probe_chunks, self.held_detours = probe_values, probe_chunks, False
+        self._probe_values, self._probe_chunks = probe_values, probe_chunks
         self._on_finished = finished
         self.network = SimulatedNetwork(topology, len(policy.nodes), tcp)
         self.sim = self.network.sim
@@ -293,8 +291,8 @@ class Simulation:
         self._paths[node].send(task, request.edge, send_over)
 
     def _hop(self, chunk: _Chunk, path: Sequence[str], taken: Callable[[], None]) -> None:
-        """Send a chunk along the rest of its path. `taken` is called when it is past the first hop (`held_detours`: the
-        last one), or not wanted any more.
+        """Send a chunk along the rest of its path. `taken` is called when it is at the path's end, or not wanted any
+        more.
         """
         if len(path) == 1:
             self._arrive(chunk.task, chunk.request)
@@ -305,17 +303,15 @@ class Simulation:
         def began() -> None:
             began_at[0] = self.sim.now
 
-        held = self.held_detours and len(path) > 2
-
         def arrived() -> None:
-            if not held:
+            if len(path) == 2:
                 taken()
             throughput = self._throughputs.setdefault(pair, ThroughputEstimator(self._probe_chunks))
             counts = self._probe_values is not None and chunk.size >= 4 * self._probe_values
             mbps = throughput.arrived(began_at[0], self.sim.now, chunk.size * BITS, counts=counts)
             if mbps is not None:
                 self.tell(Measured(*pair, mbps))
-            self._hop(chunk, path[1:], taken if held else lambda: None)
+            self._hop(chunk, path[1:], taken)
 
         message = Message(chunk.size, began, arrived, chunk.wanted, skipped=taken)
         self.network.send(pair, chunk.task.priority, message)
