@@ -33,7 +33,7 @@ from controlplane.planner.job import Job, JobError, parse_bytes, parse_next_job
 from controlplane.planner.plan.limits import DoesNotFit, Limits, limited
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.topology import Topology, TopologyError
-from controlplane.service.record import EventLog, LogEvent
+from controlplane.service.event_log import EventLog, LogEvent
 from controlplane.service.running import JobsError
 from controlplane.targets.base import TargetError
 from topologies.agents import MODULES, JobAgents, Outcome

@@ -49,9 +49,9 @@ from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.topology import Topology
 from controlplane.service.admission import MOST, STEADY
 from controlplane.service.epochs import EpochStore, default_file
+from controlplane.service.event_log import EventLog
 from controlplane.service.listening import add_listen_arguments
 from controlplane.service.network import Network
-from controlplane.service.record import EventLog
 from controlplane.service.room import JOB_IDS, deployment_of, found
 from controlplane.service.switches import Switches
 from controlplane.targets import fabric

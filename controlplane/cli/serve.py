@@ -43,11 +43,12 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.admission import MOST, STEADY
 from controlplane.service.epochs import EpochStore, default_file
+from controlplane.service.event_log import EventLog
 from controlplane.service.listening import Listening, add_listen_arguments, open_listening
 from controlplane.service.network import Network, Settings
 from controlplane.service.pair.leadership import Leadership
 from controlplane.service.pair.shared_state import SharedEpochs, SharedState
-from controlplane.service.record import EventLog, Recorder
+from controlplane.service.record import Recorder
 from controlplane.service.room import found
 from controlplane.service.running import JobsError
 from controlplane.service.serving import LEAVING_SECONDS, EndSignal, Serving

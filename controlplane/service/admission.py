@@ -30,26 +30,6 @@ STEADY = 0.05
 plan."""
 MOST = 8
 """Most jobs that migrate in one step; the rest follows in later steps."""
-
-
-def unsettled(
-    rates: Mapping[str, float], fair: Mapping[str, float], broken: Collection[str], steady: float = STEADY
-) -> list[str]:
-    """Return the jobs whose plans are to change.
-
-    Those in `broken` come first, in any case. Then come those that have more than their fair share, and last those that
-    have less and need room, each time the farthest from it first. `rates` and `fair` are Mbit/s, of the same jobs.
-    """
-
-    def distance(name: str) -> float:
-        larger, less = max(rates[name], fair[name]), min(rates[name], fair[name])
-        return (larger - less) / larger if larger > 0 else 0.0
-
-    far = [name for name in rates if name not in broken and distance(name) > steady]
-    far.sort(key=lambda name: (rates[name] > fair[name], distance(name)), reverse=True)
-    return [*(name for name in rates if name in broken), *far]
-
-
 NEAR = 0.9
 LEAST_AT_FIRST = 0.25
 """Lowest fraction of its fair share with which a new job may begin beside jobs that keep their plans until the next
@@ -283,6 +263,24 @@ class AdmissionControl:
         if not unbroken(plan, state):
             plan = replan(plan, limited(state, self.state.kind.limits))
         return _demand(plan.job, (plan,), job.terms, plan.split)
+
+
+def unsettled(
+    rates: Mapping[str, float], fair: Mapping[str, float], broken: Collection[str], steady: float = STEADY
+) -> list[str]:
+    """Return the jobs whose plans are to change.
+
+    Those in `broken` come first, in any case. Then come those that have more than their fair share, and last those that
+    have less and need room, each time the farthest from it first. `rates` and `fair` are Mbit/s, of the same jobs.
+    """
+
+    def distance(name: str) -> float:
+        larger, less = max(rates[name], fair[name]), min(rates[name], fair[name])
+        return (larger - less) / larger if larger > 0 else 0.0
+
+    far = [name for name in rates if name not in broken and distance(name) > steady]
+    far.sort(key=lambda name: (rates[name] > fair[name], distance(name)), reverse=True)
+    return [*(name for name in rates if name in broken), *far]
 
 
 def _faster_way(plan: Plan, state: Topology) -> str:

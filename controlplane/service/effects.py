@@ -18,7 +18,8 @@ from controlplane.service.core.journal import Journal
 from controlplane.service.core.membership import decide
 from controlplane.service.core.state import Place, State
 from controlplane.service.epochs import EpochStore
-from controlplane.service.members import Member, Rounds
+from controlplane.service.hanging import Rounds
+from controlplane.service.members import Member
 from controlplane.service.words import message
 from controlplane.targets.secret_labels import SecretLabels
 

@@ -13,9 +13,9 @@ from controlplane.common.rpc.channels import check_listen
 from controlplane.common.rpc.client import ControllerError
 from controlplane.common.rpc.tls import Tls, add_tls_arguments, is_local, tls_from
 from controlplane.service.controller import Bound, listen
+from controlplane.service.event_log import EventLog
 from controlplane.service.measure import Measurements
 from controlplane.service.network import Network
-from controlplane.service.record import EventLog
 from controlplane.service.snapshot import Snapshots
 from controlplane.service.web.sites import Sites
 

@@ -27,6 +27,13 @@ from controlplane.service.threads import Periodic
 from controlplane.targets.base import Counters, Traffic
 
 READERS = 8
+FRESH_SECONDS = 1.0
+LOOK_SECONDS = 1.0
+HISTORY = 600
+"""Seconds for which each job's rate is kept."""
+PATIENCE_SECONDS = 2.0
+SMOOTH_SECONDS = 2.5
+"""Seconds over which a worker's reports, which come every second, are averaged."""
 
 
 @dataclass
@@ -82,15 +89,6 @@ def traffic(keepers: Iterable[Keeper]) -> dict[str, tuple[float, Traffic]]:
     """Return what has passed the ports of each switch that answers and counts it, and when that was read."""
     read, _ = read_each(keepers, lambda target: target.read_traffic(), READERS)
     return {name: (when, passed) for name, (when, passed) in read.items() if passed is not None}
-
-
-FRESH_SECONDS = 1.0
-LOOK_SECONDS = 1.0
-HISTORY = 600
-"""Seconds for which each job's rate is kept."""
-PATIENCE_SECONDS = 2.0
-SMOOTH_SECONDS = 2.5
-"""Seconds over which a worker's reports, which come every second, are averaged."""
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,6 @@ FRESH_SECONDS = 3.0
 """Reports older than this are stale."""
 BUSY_SECONDS = 0.2
 """Least seconds between two reports from which a tree's rate is computed; over less time, the rate says little."""
-SILENT_SECONDS = 10.0
-"""Seconds without a report after which a parameter server that has reported before counts as hanging: its connection
-may look alive for hours."""
-SILENT_SPARED_SECONDS = 5.0
-"""SILENT_SECONDS where the job goes on without the agent, so that a wrong guess costs little."""
-SILENT_AT_FIRST_SECONDS = 20.0
-"""SILENT_SECONDS for a parameter server that has never reported in this epoch: it may still be making ready."""
-SILENT_ROUNDS = 5
-"""Rounds of reports that must have passed since an agent's last one: after a pause of the controller itself, all
-reports are late."""
 
 
 @dataclass
@@ -153,45 +143,6 @@ def lacking(
     return root, tuple(report.missing) if report is not None else ()
 
 
-class Rounds:
-    """Counts rounds of reports. A new round begins when an agent reports for the second time in one. So rounds pass as
-    agents report, and not while the controller itself is held up and no report of any agent arrives."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._reported: set[str] = set()
-
-    def count(self, node: str) -> bool:
-        """Count a report of this node's agent. Return whether a new round has begun with it."""
-        new = node in self._reported
-        if new:
-            self.number += 1
-            self._reported.clear()
-        self._reported.add(node)
-        return new
-
-
-def silent(state: State, members: Mapping[str, Member], rounds: int, now: float) -> list[tuple[str, float]]:
-    """Return the members that hang, and for how many seconds each has not reported. `rounds` is the number of rounds so
-    far.
-
-    A parameter server that hangs is removed, so that the workers need not wait for it. A worker that hangs is its own
-    trainer, which nobody can replace: the others wait for it, unless the job may go on without it.
-    """
-    found = []
-    for node, member in members.items():
-        known = member.reported is not None
-        seconds = now - (member.reported if member.reported is not None else member.began)
-        if seconds <= (SILENT_SPARED_SECONDS if known else SILENT_AT_FIRST_SECONDS):
-            continue  # nearly always
-        if rounds - member.heard < SILENT_ROUNDS:
-            continue
-        server = state.known[node].role == "parameter_server"
-        if (server and (not known or seconds > SILENT_SECONDS)) or state.goes_on_without(node):
-            found.append((node, seconds))
-    return found
-
-
 def status(
     state: State, configs: Mapping[str, AgentConfig], members: Mapping[str, Member], now: float
 ) -> pb.StatusReply:
@@ -226,57 +177,3 @@ def _rates(before: Mapping[int, pb.TreeReport], trees: Iterable[pb.TreeReport]) 
             busy, nbytes = tree.busy_seconds - last.busy_seconds, tree.answered_bytes - last.answered_bytes
             if busy >= BUSY_SECONDS and nbytes >= 0:
                 yield tree.tree, 8e-6 * nbytes / busy
-
-
-HUNG_SECONDS = 1.4
-"""Seconds since its last report after which a server may hang: a report is due every 1.0 to 1.2 s."""
-FIRST_SECONDS = 2.0
-"""Seconds after an epoch's beginning at which a server that has not reported yet counts as having reported: it may be
-making ready."""
-WAITED_SECONDS = 0.8
-"""Seconds that must have passed since the controller has heard that a worker waits for the server."""
-STANDS_SECONDS = 0.3
-"""Seconds without progress of a tree after which a worker counts as waiting for the tree's root."""
-PAUSED_SECONDS = 0.5
-"""Seconds between two looks, which come ten times a second, above which the controller itself has stood still, so that
-reports wait to be read."""
-
-
-@dataclass
-class Waits:
-    """Waits for the parameter servers of one job, by which one that hangs is found within some 1.5 s, where the job can
-    do without it. Times are in seconds, of a clock that never goes back.
-
-    A parameter server that runs reports once a second, and at once when its trees make no progress; workers report at
-    once when a tree of theirs makes none. So a server for which workers wait, and which does not report, hangs; unless
-    the whole machine, or the controller, is so slow that others do not report either. In that case no server is taken
-    for hanging here, and `silent` decides after several seconds.
-
-    `since` has, by parameter server, when the controller first heard, after the server's last report, that a worker
-    waits for it.
-    """
-
-    since: dict[str, float] = field(default_factory=dict)
-    looked: float = 0.0
-
-    def heard(self, report: pb.ReportRequest, roots: Mapping[int, str], now: float) -> None:
-        """Take a report of an agent. `roots` has, by tree, its parameter server."""
-        self.since.pop(report.node, None)
-        for tree in report.trees:
-            root = roots.get(tree.tree, report.node)
-            if root != report.node and tree.HasField("oldest_chunk") and tree.waiting_seconds >= STANDS_SECONDS:
-                self.since.setdefault(root, now)
-
-    def hanging(self, reported: Mapping[str, float], now: float) -> dict[str, float]:
-        """Return a parameter server that hangs, with the seconds for which it has not reported; at most one, since the
-        next one's fate depends on it. `reported` says, by agent of the job, when it reported last in this epoch
-        (FIRST_SECONDS)."""
-        paused = now - self.looked >= PAUSED_SECONDS
-        self.looked = now
-        if paused:
-            self.since.clear()
-            return {}
-        late = [node for node, when in reported.items() if now - when >= HUNG_SECONDS]
-        if len(late) != 1 or late[0] not in self.since or now - self.since[late[0]] < WAITED_SECONDS:
-            return {}
-        return {late[0]: now - reported[late[0]]}

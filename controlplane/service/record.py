@@ -23,48 +23,9 @@ import grpc
 from google.protobuf.message import Message
 
 from controlplane.common.access import Access
-from controlplane.common.log_lines import Level, failure, job_of, level_of, with_job
+from controlplane.common.log_lines import Level, failure, job_of, level_of
 from controlplane.common.whole_file import append_line
 from controlplane.service.core.journal import Journal, Record, ordered_by, orders_of
-
-KEPT = 1000
-
-
-@dataclass(frozen=True)
-class LogEvent:
-    """A line of the log, and its time in seconds since 1970."""
-
-    time: float
-    text: str
-
-
-class EventLog:
-    """The last events. It is called with a line, like any `log`, and hands it on. Thread-safe."""
-
-    def __init__(self, log: Callable[[str], None] = lambda line: None) -> None:
-        self._log = log
-        self._kept: deque[LogEvent] = deque(maxlen=KEPT)
-        self._lock = threading.Lock()
-        self._record: Callable[[str], None] = lambda line: None
-        self.count = 0
-        """Number of all events so far."""
-
-    def __call__(self, line: str) -> None:
-        with self._lock:
-            self.count += 1
-            self._kept.append(LogEvent(time.time(), with_job(line)))
-        self._log(line)
-        self._record(line)
-
-    def record_in(self, record: Callable[[str], None]) -> None:
-        """Pass lines to `record`, too, from now on."""
-        self._record = record
-
-    def last(self, count: int = KEPT) -> list[LogEvent]:
-        """Return the latest events, in order."""
-        with self._lock:
-            return list(self._kept)[-count:]
-
 
 PART_BYTES = 8_000_000
 PARTS = 5
@@ -79,6 +40,8 @@ MOST_DATA = 4000
 UNRECORDED = ("Prepared", "Drained")
 """Events of a job's agents that are in its journal only, since each agent brings one with every migration."""
 NUMBER = re.compile(r'\{"number": (\d+),')
+MOST_OF_A_FIELD = 200
+"""Most characters of each field of an order in the record, since the plan or topology of one is long."""
 
 
 @dataclass(frozen=True)
@@ -235,10 +198,6 @@ def _entries(lines: Iterable[str], after: int) -> Iterator[Entry]:
             yield Entry(**json.loads(line))
         except (ValueError, TypeError):  # The machine stopped while this line was written.
             continue
-
-
-MOST_OF_A_FIELD = 200
-"""Most characters of each field of an order in the record, since the plan or topology of one is long."""
 
 
 @dataclass

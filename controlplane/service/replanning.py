@@ -30,6 +30,10 @@ LATE_SECONDS = PREPARE_SECONDS + 15.0
 DRAIN_SECONDS = 5.0
 """Longest wait, in seconds, until nothing of the old versions is left. What is left then takes up room on switches and
 does no other harm."""
+TURN_SECONDS = 2.0
+"""Seconds for which a change of a job's plan waits for the previous one."""
+CLOSE_SECONDS = 20.0
+"""Seconds for which `wait` waits for a plan that is being made."""
 
 Work = Callable[[Callable[[], None]], Migrated]
 """A function that changes a job's plan. It calls its argument as soon as the job has migrated."""
@@ -41,55 +45,6 @@ class Late(MigrationError):
     def __init__(self, why: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"job {name}: {words}" for name, words in why.items()))
         self.why = dict(why)
-
-
-class _Migrating(threading.Thread):
-    def __init__(self, name: str, work: Work) -> None:
-        super().__init__(name=f"change-{name}", daemon=True)
-        self.moved, self.ended = threading.Event(), threading.Event()
-        self.error: Exception | None = None
-        self.result: Migrated | None = None
-        self._work = work
-        self._context = copy_context()  # with the name of whoever has ordered it
-
-    def run(self) -> None:
-        try:
-            self.result = self._context.run(self._work, self.moved.set)
-        except (MigrationError, TargetError, ValueError) as error:
-            self.error = error
-        finally:
-            self.ended.set()
-            self.moved.set()
-
-
-def migrate_together(
-    works: Mapping[str, Work], drain: float = DRAIN_SECONDS
-) -> tuple[dict[str, Migrated | None], dict[str, str]]:
-    """Do all of these at once. Return, by name, what the jobs that have migrated got (None where something of the
-    old version is left after `drain` seconds), and why the others have not."""
-    changes = {name: _Migrating(name, work) for name, work in works.items()}
-    for change in changes.values():
-        change.start()
-    late = time.monotonic() + LATE_SECONDS
-    done: dict[str, Migrated | None] = {}
-    failures = {}
-    for name, change in changes.items():
-        if not change.moved.wait(max(0.0, late - time.monotonic())):
-            failures[name] = f"it has not migrated within {LATE_SECONDS:g} s"
-        elif change.error is not None:
-            failures[name] = str(change.error)
-    drained = time.monotonic() + drain
-    for name, change in changes.items():
-        if name not in failures:
-            change.ended.wait(max(0.0, drained - time.monotonic()))
-            done[name] = change.result
-    return done, failures
-
-
-TURN_SECONDS = 2.0
-"""Seconds for which a change of a job's plan waits for the previous one."""
-CLOSE_SECONDS = 20.0
-"""Seconds for which `wait` waits for a plan that is being made."""
 
 
 class Replanning:
@@ -269,6 +224,49 @@ class Replanning:
         migrator = job.migrator
         most = self.most_of(job) if plan is None else None
         return lambda moved: migrator.migrate(self.state.of(job), plan=plan, wait=TURN_SECONDS, moved=moved, most=most)
+
+
+class _Migrating(threading.Thread):
+    def __init__(self, name: str, work: Work) -> None:
+        super().__init__(name=f"change-{name}", daemon=True)
+        self.moved, self.ended = threading.Event(), threading.Event()
+        self.error: Exception | None = None
+        self.result: Migrated | None = None
+        self._work = work
+        self._context = copy_context()  # with the name of whoever has ordered it
+
+    def run(self) -> None:
+        try:
+            self.result = self._context.run(self._work, self.moved.set)
+        except (MigrationError, TargetError, ValueError) as error:
+            self.error = error
+        finally:
+            self.ended.set()
+            self.moved.set()
+
+
+def migrate_together(
+    works: Mapping[str, Work], drain: float = DRAIN_SECONDS
+) -> tuple[dict[str, Migrated | None], dict[str, str]]:
+    """Do all of these at once. Return, by name, what the jobs that have migrated got (None where something of the
+    old version is left after `drain` seconds), and why the others have not."""
+    changes = {name: _Migrating(name, work) for name, work in works.items()}
+    for change in changes.values():
+        change.start()
+    late = time.monotonic() + LATE_SECONDS
+    done: dict[str, Migrated | None] = {}
+    failures = {}
+    for name, change in changes.items():
+        if not change.moved.wait(max(0.0, late - time.monotonic())):
+            failures[name] = f"it has not migrated within {LATE_SECONDS:g} s"
+        elif change.error is not None:
+            failures[name] = str(change.error)
+    drained = time.monotonic() + drain
+    for name, change in changes.items():
+        if name not in failures:
+            change.ended.wait(max(0.0, drained - time.monotonic()))
+            done[name] = change.result
+    return done, failures
 
 
 def rate(job: RunningJob) -> Rate:

@@ -21,17 +21,8 @@ from controlplane.service.core.journal import Journal
 from controlplane.service.core.state import MEMBER, RESERVE, Known, Phase, Refused, Stage, State
 from controlplane.service.effects import Effects
 from controlplane.service.epochs import EpochStore
-from controlplane.service.members import (
-    FIRST_SECONDS,
-    Member,
-    Waits,
-    round_trips_ms,
-    silent,
-    standing,
-    status,
-    tree_rates,
-    workers,
-)
+from controlplane.service.hanging import FIRST_SECONDS, Waits, silent
+from controlplane.service.members import Member, round_trips_ms, standing, status, tree_rates, workers
 from controlplane.service.plan_changes import PlanChanges
 from controlplane.service.words import progress, wants_to_join
 from controlplane.targets.secret_labels import SecretLabels
@@ -147,10 +138,6 @@ class Roster:
         waited."""
         now = time.monotonic()
         return {node: now - one.since for node, one in self.state.having(RESERVE).items()}
-
-    def told(self, node: str) -> AgentConfig:
-        """Return a node's configuration as its agent gets it, with the labels that are on the wire."""
-        return self._effects.as_told(self.configs[node])
 
     def label_number(self, label: int) -> int:
         """Return the number that a label, which an agent reports, has in the configurations."""

@@ -11,9 +11,9 @@ from typing import Any
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.layout import positions
 from controlplane.planner.rules import NOTHING, Taken
+from controlplane.service.event_log import EventLog
 from controlplane.service.measure import Measurements, Reading
 from controlplane.service.network import Network
-from controlplane.service.record import EventLog
 from controlplane.service.running import RunningJob, job_state
 from controlplane.service.shares import Loads, Used
 

@@ -24,7 +24,7 @@ from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, parse_bytes, parse_next_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology
-from controlplane.service.record import EventLog
+from controlplane.service.event_log import EventLog
 from evaluation import commands
 from topologies import Emulation, EmulationError
 from topologies.agents import MODULES, JobAgents

@@ -26,8 +26,8 @@ from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.controller import Controller
+from controlplane.service.event_log import EventLog
 from controlplane.service.measure import Measurements
-from controlplane.service.record import EventLog
 from controlplane.service.snapshot import Snapshots
 from controlplane.service.state import StateError, StateFolder
 from controlplane.service.web.server import Site, Web

@@ -35,7 +35,6 @@ from controlplane.planner.terms import Terms
 from controlplane.planner.topology import TopologyError
 from controlplane.service import failures
 from controlplane.service.admission import unsettled
-from controlplane.service.controller import job_statuses
 from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.state import Refused
@@ -43,6 +42,7 @@ from controlplane.service.epochs import EpochStore
 from controlplane.service.members import Member
 from controlplane.service.network import Network
 from controlplane.service.next_plan import MigrationError
+from controlplane.service.replies import job_statuses
 from controlplane.service.room import JOB_IDS, deployment_of, first_label, found, job_of, last_label, split
 from controlplane.service.running import JobsError
 from controlplane.service.state import Keeps, Kept, StateError, StateFolder, Stored

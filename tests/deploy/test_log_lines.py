@@ -15,7 +15,8 @@ import pytest
 
 from controlplane.common import command_line
 from controlplane.common.log_lines import Level, Line, failure, is_journal, of_job, printed, to_stderr, warning
-from controlplane.service.record import EventLog, Recorder
+from controlplane.service.event_log import EventLog
+from controlplane.service.record import Recorder
 from inart.command import VERBS
 from inart.command import main as inart
 

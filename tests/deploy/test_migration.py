@@ -25,10 +25,10 @@ from controlplane.planner.rules import Beside, Deployment, Taken, build
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service import migration
-from controlplane.service.controller import replan_reply
 from controlplane.service.epochs import EpochStore
 from controlplane.service.migration import Migrator
 from controlplane.service.next_plan import Frame, MigrationError
+from controlplane.service.replies import replan_reply
 from controlplane.service.residual import apply_changes
 from controlplane.service.room import build_beside, first_label, last_label
 from controlplane.service.roster import Roster, Rules

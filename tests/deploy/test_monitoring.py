@@ -23,8 +23,8 @@ pytest.importorskip("bokeh", reason="the page's packages are not installed: pip 
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.planner.job import Job
+from controlplane.service.event_log import EventLog
 from controlplane.service.measure import Measurements
-from controlplane.service.record import EventLog
 from controlplane.service.snapshot import Snapshots
 from controlplane.service.web.metrics import Metrics
 from tests.deploy.memory_network import RACKS, MemoryNetwork

@@ -17,10 +17,10 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.evaluate import unit_loads
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
-from controlplane.service.controller import other_traffic
 from controlplane.service.core.others import HOLD_SECONDS, SMOOTH_SECONDS, STEP, Others, decide
 from controlplane.service.measure import Measurements, OtherFlows, traffic
 from controlplane.service.others import OtherTraffic
+from controlplane.service.replies import other_traffic
 from controlplane.service.running import RunningJob
 from controlplane.targets.base import Traffic
 from tests.deploy.memory_network import MemoryNetwork

@@ -11,7 +11,8 @@ from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.service.core.state import Refused
 from controlplane.service.epochs import LAST_EPOCH, EpochStore
-from controlplane.service.members import SILENT_AT_FIRST_SECONDS, SILENT_ROUNDS, SILENT_SECONDS, Member
+from controlplane.service.hanging import SILENT_AT_FIRST_SECONDS, SILENT_ROUNDS, SILENT_SECONDS
+from controlplane.service.members import Member
 from controlplane.service.roster import Roster, Rules
 from p4src.protocol import ENCODING
 from tests.deploy.job import configs
@@ -313,8 +314,8 @@ def test_parameter_server_that_workers_wait_for_and_that_says_nothing_is_out_at_
     if what == "last":
         roster.leave(members["ps2"])
         lost.clear()
-    monkeypatch.setattr("controlplane.service.members.PAUSED_SECONDS", 0.0 if what == "paused" else 60.0)
-    monkeypatch.setattr("controlplane.service.members.WAITED_SECONDS", 60.0 if what.startswith("has just") else 0.0)
+    monkeypatch.setattr("controlplane.service.hanging.PAUSED_SECONDS", 0.0 if what == "paused" else 60.0)
+    monkeypatch.setattr("controlplane.service.hanging.WAITED_SECONDS", 60.0 if what.startswith("has just") else 0.0)
     roster.look_for_hanging()
     for node in members:
         if node in roster.members():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controlplane.service import members
+from controlplane.service import hanging
 from topologies.emulation import NEEDED_COMMANDS
 
 
@@ -40,6 +40,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No agent counts as hanging because this machine is so busy that it has not run for a second or two: for tests of
     other failures.
     """
-    monkeypatch.setattr(members, "HUNG_SECONDS", 60.0)
+    monkeypatch.setattr(hanging, "HUNG_SECONDS", 60.0)
     for name in ("SILENT_SECONDS", "SILENT_SPARED_SECONDS", "SILENT_AT_FIRST_SECONDS"):
-        monkeypatch.setattr(members, name, 60.0)
+        monkeypatch.setattr(hanging, name, 60.0)

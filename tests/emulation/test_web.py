@@ -26,8 +26,8 @@ from controlplane.common.access import Access, load_tokens
 from controlplane.common.rpc.channels import open_channel
 from controlplane.common.rpc.stubs import SERVICE
 from controlplane.common.rpc.tls import credentials
+from controlplane.service.event_log import EventLog
 from controlplane.service.measure import Measurements
-from controlplane.service.record import EventLog
 from controlplane.service.snapshot import Snapshots
 from controlplane.service.web.server import Site, Web
 from tests.emulation.rig import Rig, paper_testbed
