@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping
 
 from controlplane.planner.job import Job
@@ -12,6 +13,7 @@ from controlplane.planner.topology import Topology
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.others import Link
 from controlplane.service.core.parts import Parts
+from controlplane.service.core.trust import used_again
 from controlplane.service.core.ways import Layout, avoidable
 from controlplane.service.residual import with_loads, with_others, with_taken, without
 from controlplane.service.running import Jobs, JobsError, RunningJob
@@ -105,15 +107,17 @@ class NetworkState:
         return any(switch in self.off for node in job.servers for switch in self.parts.layout.only_switch(node))
 
     def check_reach(self, job: Job) -> None:
-        """Check that each server of the job, and its only switch, can be used; raise JobError or JobsError
-        otherwise."""
+        """Check that each server of the job, and its only switch, can be used; raise JobError or JobsError otherwise,
+        which says when it can be."""
         job.check(self.topology)
         with self.lock:
             for node in (*job.workers, *job.parameter_servers):
                 for name in (node, *self.parts.layout.only_switch(node)):
-                    if name in self.off:
+                    if (why := self.off.get(name)) is not None:
                         hangs = f"{node} hangs on {name}, which" if name != node else node
-                        raise JobsError(f"job {job.name!r}: {hangs} is disabled ({self.off[name]})")
+                        when = used_again(self.parts.trust, name, why, time.monotonic())
+                        now = f"inart undrain {name} enables it now"
+                        raise JobsError(f"job {job.name!r}: {hangs} is disabled ({why}): {when}; {now}")
 
 
 def layout_of(topology: Topology) -> Layout:

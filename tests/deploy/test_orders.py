@@ -19,7 +19,7 @@ from controlplane.planner.terms import Terms
 from controlplane.service import migration, network
 from controlplane.service.admission import AdmissionControl
 from controlplane.service.core.disabled import Why
-from controlplane.service.core.parts import mended
+from controlplane.service.core.parts import mended, switches_seen
 from controlplane.service.core.state import Phase
 from controlplane.service.next_plan import MigrationError
 from controlplane.service.residual import with_loads
@@ -228,10 +228,24 @@ def test_job_that_is_cut_off_waits_and_the_others_are_rerouted(rig):
     for job in (one, two):
         for tree in job.migrator.plan.trees:
             assert all(victim.name not in flow.route for flow in tree.flows)
-    with pytest.raises(JobsError, match=f"hangs on {access}, which is disabled"):
+    with pytest.raises(JobsError, match=f"hangs on {access}, which is disabled .* has answered for 30 s"):
         rig.add(Job("late", SERVERS[1:2], SERVERS[15:], 1_000_000))
     rig.network.replanning.rebalance()
     assert rig.as_wanted()
+
+
+def test_job_whose_switch_was_off_is_told_when_it_can_be_added_and_how_to_have_it_at_once(rig):
+    """The switch answers again, and is used when it has done so for a while: hosts that have no other one wait."""
+    access = NETWORK.access_switch(ONE.workers[0])
+    rig.network.failover.lose({access: "it was off"}, Why.LOST)
+    rig.network.failover.take(switches_seen, dict.fromkeys(NETWORK.switches, True))
+    words = rf"answers again, and is used in \d+ s; inart undrain {access} enables it now"
+    for add in (rig.network.launch, rig.network.admissions.admit, rig.network.admissions.shared):
+        with pytest.raises(JobsError, match=words):
+            add(ONE, "inart")
+    with pytest.raises(JobsError, match=r"there is no job; .* can be used again all the same"):
+        rig.network.replan(restored=[access])
+    rig.add(ONE)
 
 
 def test_state_that_changes_while_a_job_is_planned_is_planned_for_again(rig, monkeypatch):

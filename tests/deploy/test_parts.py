@@ -96,6 +96,23 @@ def test_switch_that_dies_is_out_and_back_when_it_has_answered_for_half_a_minute
     assert not life.off and life.planned == 2, "replanned both times"
 
 
+@pytest.mark.parametrize("why", [Why.LOST, Why.SILENT])
+def test_what_is_disabled_is_used_again_when_it_was_said(life, why):
+    if why == Why.LOST:
+        life.ready["s1"] = False
+        life.second()
+        assert "it has answered for" in trust.used_again(life.state.trust, "s1", why, life.now)
+        life.ready["s1"] = True
+    else:
+        life.take(parts.found_silent, ("s1",))
+    life.second(3)
+    seconds = int(re.search(r"again.* in (\d+) s", trust.used_again(life.state.trust, "s1", why, life.now))[1])
+    life.second(seconds - 1)
+    assert life.off == {"s1": why}
+    life.second(1)
+    assert not life.off
+
+
 def test_a_mended_link_is_used_as_soon_as_it_is_the_only_path(life):
     """Item 8 of the issue: the job stood for 50 s."""
     life.take(parts.found_silent, ("e1-s1",))
@@ -139,6 +156,7 @@ def test_maintenance_outlives_observations_of_the_switch(life):
 
 def test_a_corrupting_link_stays_disabled_though_a_job_has_no_other_path(life):
     life.take(parts.failed, {"s1": "switch s1 corrupts"}, Why.CORRUPTS)
+    assert "until an operator" in trust.used_again(life.state.trust, "s1", life.off["s1"], life.now)
     life.ready["s2"] = False
     life.second(100)
     assert life.off == {"s1": Why.CORRUPTS, "s2": Why.LOST}

@@ -133,6 +133,22 @@ def end_probation(trust: Trust, off: Mapping[str, Why], now: float) -> tuple[Tru
     return replace(trust, probation=kept), over
 
 
+def used_again(trust: Trust, name: str, why: Why, now: float) -> str:
+    """Return, in words, when a switch or link that is disabled for this reason is used again."""
+    if why == Why.LOST and name in trust.back:
+        return f"it answers again, and is used in {_left(trust.back[name] + STEADY_SECONDS, now)} s"
+    if why == Why.LOST:
+        return f"it is used again when it has answered for {STEADY_SECONDS:g} s"
+    if why == Why.SILENT and name in trust.probation:
+        one = trust.probation[name]
+        return f"it is tried again in {_left(one.since + one.pause, now)} s"
+    return "it stays disabled until an operator enables it"
+
+
+def _left(end: float, now: float) -> int:
+    return max(1, math.ceil(end - now))
+
+
 def servers_to_take_back(
     lost: Mapping[str, int], waiting: Mapping[str, float], job_runs: bool
 ) -> tuple[list[str], float]:
