@@ -31,12 +31,12 @@ EVERY = 30.0  # seconds between progress lines
 
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.crew fig3",
-        description="Real training: accuracy over rounds of partial reduces, and rounds to an accuracy over how long "
-        "they take. Results are files in a folder; what is there already is not run again.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    parser = commands.parser(
+        "crew fig3",
+        """Real training: accuracy over rounds of partial reduces, and rounds to an accuracy over how long
+they take. Results are files in a folder; what is there already is not run again.""",
     )
+    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     parser.add_argument(
         "--folder", type=Path, default=Path("results/crew-fig3"), help="folder of the results, one JSON file per run"
     )

@@ -24,12 +24,13 @@ INGRESS = 1.0
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.recovery",
-        description="The agents' engines on a network in virtual time: disturbances, and how long until "
-        f"{SHARE:.0%} of the planned rate is carried again (over {WINDOW:g} s). Virtual seconds are the network's: how "
-        "quick or busy this machine is makes no difference to them. Exit status 0: all within "
-        f"{GOAL_SECONDS:g} s and every sum right, else 1.",
+    parser = commands.parser(
+        "recovery",
+        f"""The agents' engines on a network in virtual time: disturbances, and how long until {SHARE:.0%}
+of the planned rate is carried again (over {WINDOW:g} s). Virtual seconds are the network's: how
+quick or busy this machine is makes no difference to them.
+
+Exit status 0: all within {GOAL_SECONDS:g} s and every sum right, else 1.""",
     )
     parser.add_argument("--k", type=int, default=0, help="a fat-tree; 0: racks of 32 below one switch (%(default)s)")
     parser.add_argument("--workers", type=int, default=100, help="(%(default)s)")

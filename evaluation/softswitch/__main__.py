@@ -12,10 +12,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from evaluation import commands
 from evaluation.softswitch import scale
 from evaluation.softswitch.bench import Bench
 from evaluation.softswitch.figures import Row
 from evaluation.softswitch.growth import growth
+from evaluation.softswitch.plots import plot
 from evaluation.softswitch.report import number, page, ratio
 from evaluation.softswitch.switches import Bmv2, Softswitch, Switch, is_root
 from evaluation.softswitch.tcp import tcp
@@ -38,12 +40,9 @@ RESULTS = Path("results/softswitch")
 
 def parse() -> argparse.Namespace:
     listed = "\n".join(f"  {name:9} {what}" for name, what in SECTIONS.items())
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.softswitch", description=__doc__, epilog=f"sections:\n{listed}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = commands.parser("softswitch", f"{__doc__}\nsections:\n{listed}")
     parser.add_argument("what", nargs="*", default=["all"], metavar="WHAT",
-                        help=f"all (default), sections (below), or workloads, which are printed only: "
+                        help=f"all (default), sections (above), or workloads, which are printed only: "
                              f"{', '.join(ALL)}")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one trial [2]")
     parser.add_argument("--no-bmv2", action="store_true", help="measure softswitch only")
@@ -116,8 +115,6 @@ def show(row: Row, rows: Sequence[Row]) -> None:
 
 def save(rows: Sequence[Row], machine: str, output: Path) -> None:
     """Write the figures, including those of sections that were not measured again."""
-    from evaluation.softswitch.plots import plot  # slow to import
-
     path = output / "figures.json"
     new = {row.section for row in rows}
     kept: list[Row] = []

@@ -43,9 +43,9 @@ ADAPTIVE = ("netstorm-pro",)
 
 ROUND_SECONDS = 300.0
 PROBE_VALUES = 256
+"""Chunks of at least so many values tell a rate."""
 WINDOW_CHUNKS = 64
 """Number of chunks of a tree that agents send ahead of their results."""
-"""Chunks of at least so many values tell a rate."""
 
 DRAWS = 5
 """Number of simulations where packets are lost; each draws other losses."""

@@ -4,7 +4,6 @@ numbers.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -142,19 +141,16 @@ def main(
     `others` are words that the caller handles, with their descriptions, for --help.
     """
     lines = [f"  python -m evaluation.{name} {word:<10}{about}" for word, about in (others or {}).items()]
-    parser = argparse.ArgumentParser(
-        prog=f"python -m evaluation.{name}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="\n".join(["others, each with --help:", *lines]) if lines else None,
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser = commands.parser(name, None)
+    parser.epilog = "\n".join(["others, each with --help:", *lines]) if lines else None
+    subcommands = parser.add_subparsers(dest="command", required=True)
     for key, figure in figures.items():
-        sub = commands.add_parser(key, help=figure.about.replace("%", "%%"), description=figure.about)
+        sub = subcommands.add_parser(key, help=figure.about.replace("%", "%%"), description=figure.about)
         sub.add_argument("--trials", type=int, default=figure.trials, help="seeds per setting (default: %(default)s)")
         sub.add_argument("--json", action="store_true", help="rows as JSON")
         sub.add_argument("--plot", metavar="FILE", help="also draw (png, pdf or svg, by the name)")
     text = "the paper's main claims beside ours"
-    sub = commands.add_parser("headline", help=text, description=text)
+    sub = subcommands.add_parser("headline", help=text, description=text)
     sub.add_argument("--trials", type=int, default=30, help="seeds (default: %(default)s)")
     sub.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args(argv)

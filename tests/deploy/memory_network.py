@@ -16,6 +16,7 @@ from controlplane.service.core.journal import Journal
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failures import Watch
 from controlplane.service.network import Network, Settings
+from controlplane.service.record import Recorder
 from controlplane.service.room import split
 from controlplane.service.running import RunningJob
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
@@ -49,6 +50,8 @@ class MemoryNetwork:
         journal: Callable[[str], Journal] = lambda name: Journal(),
         beside: float | None = None,
         values: int = 4,
+        *,
+        recorder: Recorder | None = None,
     ) -> None:
         self.topology = topology
         self.controllers: list[Controller] = []
@@ -57,7 +60,7 @@ class MemoryNetwork:
         kind = P4RuntimeKind(find("v1model", values))
         self.network = Network(
             topology, kind, list(self.targets.values()), epochs=EpochStore(folder / "epoch"), log=self.log.append,
-            settings=Settings(journal=journal, beside=beside),
+            settings=Settings(journal=journal, beside=beside, recorder=recorder),
         )  # fmt: skip
         self.network.switches.fill()
         self.network.switches.watch()

@@ -17,15 +17,10 @@ from controlplane.common.rpc.client import ControllerError, ask
 from controlplane.common.rpc.tls import Tls
 from controlplane.planner.generators import leaf_spine
 from controlplane.service import record
-from controlplane.service.controller import Controller
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.journal import orders_of
-from controlplane.service.epochs import EpochStore
-from controlplane.service.network import Network, Settings
-from controlplane.service.record import EventLog, Recorder
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
-from tests.support.memory import MemoryTarget
+from controlplane.service.record import Recorder
+from tests.deploy.memory_network import MemoryNetwork
 
 NETWORK = leaf_spine(2, 2, 3, 300.0)
 A = {"name": "A", "workers": ["h1", "h4"], "parameter_servers": ["h2"], "model_bytes": "any"}
@@ -33,34 +28,19 @@ ALICE, GRAFANA = "alice" * 4, "grafana" * 4
 Order = Callable[..., list[dict]]
 
 
-class Rig:
+class Rig(MemoryNetwork):
     """A network in memory, its controller, which knows alice and a viewer by their tokens, and its record."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.recorder = Recorder(folder / "log")
-        log = EventLog()
-        log.record_in(self.recorder.line)
-        targets = [MemoryTarget(name) for name in NETWORK.switches]
-        kind = P4RuntimeKind(find("v1model", 4))
-        settings = Settings(recorder=self.recorder)
-        self.network = Network(
-            NETWORK, kind, targets, epochs=EpochStore(folder / "epoch"), log=log, settings=settings
-        )  # fmt: skip
-        self.network.switches.fill()
-        self.network.switches.watch()
+        self.folder, self.recorder = folder, Recorder(folder / "log")
+        super().__init__(folder, NETWORK, recorder=self.recorder)
         tokens = {ALICE: Caller("operator", "alice"), GRAFANA: Caller("viewer", "grafana")}
-        self.controller = Controller(self.network, log=log, access=Access(tokens))
-        self.address = f"127.0.0.1:{self.controller.start('127.0.0.1:0')}"
+        self.address = self.serve(access=Access(tokens))
         for name, token in (("alice", ALICE), ("grafana", GRAFANA)):
             (folder / name).write_text(token)
 
     def order(self, *words: str, who: str = "alice") -> int:
         return operate([*words, "--controller", self.address, "--token", str(self.folder / who)])
-
-    def close(self) -> None:
-        self.controller.stop()
-        self.network.close()
 
 
 @pytest.fixture
