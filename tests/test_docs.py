@@ -1,4 +1,4 @@
-"""Links in the documentation lead to files that exist."""
+"""Links in the documentation lead to files that exist, and its sources can be read in a terminal."""
 
 import os
 import re
@@ -23,6 +23,14 @@ def test_links_lead_to_files(page: str) -> None:
         if file and "://" not in file and not ((ROOT / page).parent / file).exists():
             broken.append(target)
     assert not broken, f"{page} links to {', '.join(broken)}"
+
+
+def test_lines_have_at_most_120_characters_but_rows_of_tables() -> None:
+    pages = [page for page in PAGES if page.startswith("docs/") or page in ("README.md", "CONTRIBUTING.md")]
+    lines = [(page, k, line) for page in pages for k, line in enumerate((ROOT / page).read_text().splitlines(), 1)]
+    assert lines
+    long = [f"{page}:{k}" for page, k, line in lines if len(line) > 120 and not line.lstrip().startswith("|")]
+    assert not long, f"longer than 120: {', '.join(long)}"
 
 
 def test_tests_that_are_named_exist() -> None:
