@@ -60,14 +60,12 @@ class Lane:
         with self._count:
             return time.monotonic() - self._since if self._under_way else 0.0
 
-    def close(self, *, wait: bool = False) -> None:
-        """End the lane's thread after its last operation; with `wait`, return only when the agent has that one."""
+    def close(self) -> None:
+        """End the lane's thread after its last operation."""
         with self._queue.lock:
             thread, self._thread = self._thread, None
             if thread is not None:
                 self._later.put(None)
-        if wait and thread is not None:
-            thread.join()
 
     def _begin(self, tensor: Any, op: Collective) -> Work:
         work = self._allreduce_async(tensor, op)

@@ -13,7 +13,15 @@ from itertools import count
 from controlplane.common.agentconfig import LANE_MBPS, AgentConfig, Role, RootFlow, RootTree, WorkerTree
 from controlplane.planner.entries import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
 from controlplane.planner.frontpanel import FrontPanelPort
-from controlplane.planner.plan.limits import DoesNotFit, Limits, Resource, check_fits, fan_in, held, undeployable
+from controlplane.planner.plan.limits import (
+    DoesNotFit,
+    Limits,
+    Resource,
+    check_fits,
+    fan_in,
+    switch_limits,
+    undeployable,
+)
 from controlplane.planner.plan.model import Multicast, Plan, PlanError, Tree
 from controlplane.planner.plan.slots import place_slots, under_way
 from controlplane.planner.routing import next_hops
@@ -212,7 +220,7 @@ class _Entries:
 
     def __init__(self, topology: Topology, limits: Limits, first_label: int, taken: Mapping[str, Taken]) -> None:
         self.topology, self.limits, self.taken = topology, limits, taken
-        self.declared = held(topology)
+        self.declared = switch_limits(topology)
         self.first_label = self.next_label = first_label
         self.entries: dict[str, list[LabelEntry]] = {v: [] for v in topology.devices}
         self.groups: dict[str, dict[tuple[int, ...], int]] = {v: {} for v in topology.devices}

@@ -17,7 +17,7 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import NotPrimary, SwitchTarget, TargetError, timed_out
 from controlplane.targets.fabric import AT_ONCE, everywhere
-from controlplane.targets.held import Held
+from controlplane.targets.switch_entries import SwitchEntries
 
 Answer = TypeVar("Answer")
 HEARTBEAT_SECONDS = 2.0
@@ -37,8 +37,8 @@ class Keeper:
     or calls `wake`.
     """
 
-    def __init__(self, held: Held, rules: RuleSet, log: Callable[[str], None]) -> None:
-        self.held, self.target = held, held.target
+    def __init__(self, entries: SwitchEntries, rules: RuleSet, log: Callable[[str], None]) -> None:
+        self.entries, self.target = entries, entries.target
         self.rules = rules
         self.refills = 0
         self.ordered = False  # true while the order that sets `rules` also writes them
@@ -50,7 +50,7 @@ class Keeper:
         self._wake = threading.Event()
         self._closed = threading.Event()
         self.target.on_lost = self._lost
-        self._thread = threading.Thread(target=self._run, name=f"keeper-{held.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"keeper-{entries.name}", daemon=True)
         self._thread.start()
 
     def _lost(self, reason: str) -> None:
@@ -104,7 +104,7 @@ class Keeper:
     @property
     def as_it_shall_be(self) -> bool:
         """Whether the switch is known to hold `rules`, because exactly these were written last."""
-        return self.held.holds is self.rules
+        return self.entries.holds is self.rules
 
     def wake(self) -> None:
         """Look at the switch at once, since `rules` may differ from what it holds."""
@@ -112,31 +112,31 @@ class Keeper:
 
     def read_again(self) -> None:
         """Forget what the switch is known to hold, so that it is read and gets what it lacks."""
-        if self.held.lock.acquire(blocking=False):  # Otherwise another thread is writing to the switch.
+        if self.entries.lock.acquire(blocking=False):  # Otherwise another thread is writing to the switch.
             try:
-                self.held.holds = None
+                self.entries.holds = None
             finally:
-                self.held.lock.release()
+                self.entries.lock.release()
         self.wake()
 
     def catch_up(self) -> None:
         """Write the rules that could not be written while the switch was not ready."""
         # In this order: rules that an order has set are seen together with it.
-        if self.as_it_shall_be or self.ordered or not self.held.lock.acquire(blocking=False):
+        if self.as_it_shall_be or self.ordered or not self.entries.lock.acquire(blocking=False):
             return
         try:
-            changes = self.held.write(self.rules)
+            changes = self.entries.write(self.rules)
             if changes:
                 self._log(f"switch {self.target.name}: {changes} entries written that it lacked")
         finally:
-            self.held.lock.release()
+            self.entries.lock.release()
 
     def _refill(self) -> None:
         if not self.target.alive:
             self.target.connect(RECONNECT_SECONDS)
-        with self.held.lock:
-            self.held.holds = None
-            changes = self.held.write(self.rules)
+        with self.entries.lock:
+            self.entries.holds = None
+            changes = self.entries.write(self.rules)
             self.refills += 1
             self.problem = ""
             self._log(f"switch {self.target.name} is back: {changes} entries written")
@@ -176,11 +176,11 @@ class Keeper:
 
     def cut(self) -> None:
         """Stop waiting for a switch that does not answer. One that is being written to gets its time."""
-        if self.held.lock.acquire(blocking=False):
+        if self.entries.lock.acquire(blocking=False):
             try:
                 self.target.close()
             finally:
-                self.held.lock.release()
+                self.entries.lock.release()
 
     @property
     def ended(self) -> bool:

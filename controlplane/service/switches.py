@@ -15,7 +15,7 @@ from controlplane.service.keeper import Keeper
 from controlplane.service.room import part, union
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget, empty
-from controlplane.targets.held import Held
+from controlplane.targets.switch_entries import SwitchEntries
 
 
 class Switches:
@@ -42,7 +42,7 @@ class Switches:
         """Held by whoever looks for room and then takes it, so that what is free stays free meanwhile."""
         self.wrote: Callable[[Mapping[str, int]], None] = lambda changes: None
         """Called with how many entries were changed, by switch."""
-        self._held = tuple(Held(target, log) for target in targets)
+        self._held = tuple(SwitchEntries(target, log) for target in targets)
         self.targets = tuple(targets)
         self.keepers: tuple[Keeper, ...] = ()
 
@@ -55,7 +55,7 @@ class Switches:
     def _wanted(self, switch: str) -> RuleSet:
         return union(self._base[switch], [parts[switch] for parts in self._jobs.values() if switch in parts])
 
-    def _rules_of(self, one: Held) -> RuleSet:
+    def _rules_of(self, one: SwitchEntries) -> RuleSet:
         """Return the entries of `_wanted`; where they equal what the switch holds, return that same object, since
         keepers compare objects."""
         rules = self._wanted(one.name)
@@ -100,7 +100,9 @@ class Switches:
         hold. Raise FabricError where it fails: all is as before then."""
         with self.placing, self._lock:
             before = self._base
-            fresh = {Held(target, self._log): _own(base.get(target.name, empty(target.name))) for target in arriving}
+            fresh = {
+                SwitchEntries(target, self._log): _own(base.get(target.name, empty(target.name))) for target in arriving
+            }
             written = fabric.bring(fresh, self._log)
             self._base = {name: _own(base.get(name, empty(name))) for name in before}
             self._base |= {one.name: rules for one, rules in fresh.items()}
@@ -200,11 +202,11 @@ class Switches:
         changes by switch. Raise FabricError where one fails."""
         for keeper in self.keepers:
             keeper.ordered = True
-        before = {keeper: keeper.held.holds for keeper in self.keepers}
+        before = {keeper: keeper.entries.holds for keeper in self.keepers}
         try:
             for keeper in self.keepers:
                 self._want(keeper)
-            wanted = {k.held: k.rules for k in self.keepers if k.ready and not k.as_it_shall_be}
+            wanted = {k.entries: k.rules for k in self.keepers if k.ready and not k.as_it_shall_be}
             return fabric.bring_those_that_answer(wanted)
         except fabric.FabricError:
             for keeper, held in before.items():

@@ -10,7 +10,7 @@ from controlplane.planner.entries import RuleSet
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.job import JobError
 from controlplane.planner.plan import Plan, PlanError, Tree
-from controlplane.planner.plan.limits import held
+from controlplane.planner.plan.limits import switch_limits
 from controlplane.planner.plan.reroute import Rerouted, intact, reroute, unbroken
 from controlplane.planner.plan.slots import aligned
 from controlplane.planner.rules import Beside, Deployment, Places, Taken, build
@@ -81,7 +81,7 @@ def reroute_versions(
     rerouted.
     """
     gaps: dict[str, list[tuple[int, int]]] = {}
-    declared = held(topology).slots
+    declared = switch_limits(topology).slots
     for switch, by in taken.items():
         used = Taken(slots=tuple(sorted((*by.slots, *spent.get(switch, ())))))
         gaps[switch] = used.gaps(frame.limits.slots, declared.get(switch))

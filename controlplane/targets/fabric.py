@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from controlplane.common.log_lines import warning
 from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import InstallError, SwitchTarget, TargetError, empty
-from controlplane.targets.held import Held, Progress
+from controlplane.targets.switch_entries import Progress, SwitchEntries
 
 Switch = TypeVar("Switch")
 Result = TypeVar("Result")
@@ -51,15 +51,15 @@ def install(
             f"the plan needs switches that are not in the switches file: {', '.join(sorted(unknown))}; "
             'add them as "NAME": {"address": "HOST:PORT", "device_id": N}'
         )
-    return bring({Held(target): rulesets.get(target.name, empty(target.name)) for target in targets}, progress)
+    return bring({SwitchEntries(target): rulesets.get(target.name, empty(target.name)) for target in targets}, progress)
 
 
-def bring(wanted: Mapping[Held, RuleSet], progress: Progress = lambda line: None) -> dict[str, int]:
+def bring(wanted: Mapping[SwitchEntries, RuleSet], progress: Progress = lambda line: None) -> dict[str, int]:
     """Bring every switch to its rule set, like `install`, without assuming what the switches hold. Raise the errors of
     `install`."""
     if not wanted:
         return {}
-    loaded = _on_all(wanted, Held.read)
+    loaded = _on_all(wanted, SwitchEntries.read)
     _raise_failures(loaded, "cannot be read, or does not take the program")
     fresh = sum(bool(result) for result in loaded.values())
     if fresh:
@@ -67,7 +67,7 @@ def bring(wanted: Mapping[Held, RuleSet], progress: Progress = lambda line: None
     before = {one: one.holds for one in wanted}
     interrupted = threading.Event()
 
-    def write(one: Held) -> int:
+    def write(one: SwitchEntries) -> int:
         with one.lock:
             return 0 if interrupted.is_set() else one.write(wanted[one])
 
@@ -87,14 +87,14 @@ def bring(wanted: Mapping[Held, RuleSet], progress: Progress = lambda line: None
     return {one.name: _count(result) for one, result in applied.items()}
 
 
-def bring_those_that_answer(wanted: Mapping[Held, RuleSet]) -> dict[str, int]:
+def bring_those_that_answer(wanted: Mapping[SwitchEntries, RuleSet]) -> dict[str, int]:
     """Bring the switches that answer at present to these rules. Return the number of changes by switch.
 
     What most of them hold is known. A switch that does not answer, or that is being written to, is left out: the thread
     that watches it fills it later. If one refuses a change, all get back what they held before. Raise FabricError then.
     """
 
-    def write(one: Held, rules: RuleSet) -> int:
+    def write(one: SwitchEntries, rules: RuleSet) -> int:
         if not one.target.alive or not one.lock.acquire(blocking=False):
             return 0
         try:
@@ -125,7 +125,7 @@ def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: No
     Every switch is tried, also when some fail. Raise FabricError, which names those.
     """
 
-    def clear(one: Held) -> int:
+    def clear(one: SwitchEntries) -> int:
         if not one.target.runs_program():
             progress(
                 f"switch {one.name} does not run this program: nothing is taken off it (where it runs another build "
@@ -134,7 +134,7 @@ def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: No
             return 0
         return one.write(empty(one.name))
 
-    cleared = _on_all([Held(target) for target in targets], clear)
+    cleared = _on_all([SwitchEntries(target) for target in targets], clear)
     _raise_failures(cleared, "not emptied")
     return {one.name: _count(result) for one, result in cleared.items()}
 
@@ -181,11 +181,11 @@ def _count(result: int | TargetError) -> int:
     return result
 
 
-def _restored(before: Mapping[Held, RuleSet | None]) -> str:
+def _restored(before: Mapping[SwitchEntries, RuleSet | None]) -> str:
     """Restore `before` from whatever is installed now, since a failed batch may have been applied in part. Return in
     words whether that worked."""
 
-    def restore(one: Held) -> None:
+    def restore(one: SwitchEntries) -> None:
         rules = before[one]
         assert rules is not None
         for attempt in range(RESTORE_ATTEMPTS):

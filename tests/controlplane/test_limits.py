@@ -27,9 +27,9 @@ from controlplane.planner.plan.limits import (
     check_fits,
     copies,
     fan_in,
-    held,
     label_entries,
     limited,
+    switch_limits,
     unfit_for,
 )
 from controlplane.planner.routing import Unreachable
@@ -129,7 +129,7 @@ def test_every_plan_keeps_the_limits_or_is_refused(data, instance, frozen):
         rates[name] = plan.rate_mbps
         cost = cost_of(plan, topology, plan.rate_mbps)
         seconds[name] = 0.0 if cost is None else cost.job_seconds()
-    counted = held(topology).values_per_packet is not None
+    counted = switch_limits(topology).values_per_packet is not None
     for name in rates.keys() & {"lbmm", "atp", "atp-strict", "equal"}:
         if counted:
             assert seconds["inart"] <= seconds[name] * 1.011
@@ -298,16 +298,16 @@ def test_a_wrong_limit_is_named(attributes, message):
 def test_limits_that_contradict_themselves():
     mixed = testbed().replace(nodes={"V1": {"values_per_packet": 64}, "V2": {"values_per_packet": 256}})
     with pytest.raises(TopologyError, match="the same on all switches, got 64 and 256"):
-        held(mixed)
+        switch_limits(mixed)
     with pytest.raises(TopologyError, match="slots does not belong on a server"):
-        held(testbed().replace(nodes={"W1": {"slots": 3}}))
+        switch_limits(testbed().replace(nodes={"W1": {"slots": 3}}))
     with pytest.raises(JobError, match="max_trees must be a whole number above 0, got 0"):
         Job("j", ("W1",), ("S1",), 1, 0)
 
 
 def test_a_target_gives_its_limits_and_a_switch_keeps_smaller_ones():
     topology = limited(testbed().replace(nodes={"V1": {"slots": 100}}), Limits.of_target())
-    found = held(topology)
+    found = switch_limits(topology)
     assert found.slots == {"V1": 100, "V2": 2048}
     assert found.values_per_packet == 256 and found.max_workers == {"V1": 1023, "V2": 1023}
     assert found.fan_in == {"V1": 64, "V2": 64}

@@ -45,7 +45,7 @@ class Agents:
     def carry_on(self, epoch: int, nodes: Iterable[str]) -> None:
         """Join after a restart of the controller: these agents join with the plan that they run."""
         for node in nodes:
-            self._join(node, running_epoch=epoch, running_digest=self.roster.told(node).digest)
+            self._join(node, running_epoch=epoch, running_digest=self.roster.configs[node].digest)
             self.threads.append(threading.Thread(target=self._live, args=(node,)))
             self.threads[-1].start()
 

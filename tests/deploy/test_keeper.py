@@ -12,8 +12,8 @@ from controlplane.service import keeper as keeper_module
 from controlplane.service.keeper import Keeper
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchAddress, difference
-from controlplane.targets.held import Held
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from controlplane.targets.switch_entries import SwitchEntries
 from tests.deploy.fake_switch import FakeSwitch
 from tests.deploy.rules import small
 
@@ -28,7 +28,7 @@ def kept(program, monkeypatch, until):
     fabric.connect([target], 5.0)
     fabric.install([target], {"s1": small("s1")})
     log: list[str] = []
-    keeper = Keeper(Held(target), small("s1"), log.append)
+    keeper = Keeper(SwitchEntries(target), small("s1"), log.append)
     until(lambda: keeper.as_it_shall_be, "the keeper has looked at the switch once")
     state = {"switch": switch}
     yield keeper, state, log

@@ -13,10 +13,10 @@ from controlplane.planner.entries import Forward, LabelEntry, Route, RuleSet
 from controlplane.service.keeper import Keeper
 from controlplane.targets import fabric
 from controlplane.targets.base import NotPrimary, SwitchAddress, TargetError, difference
-from controlplane.targets.held import Held
 from controlplane.targets.p4runtime import session
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from controlplane.targets.switch_entries import SwitchEntries
 from controlplane.targets.switches_file import connect_targets, load_switches
 from p4src.artifacts import find
 from p4src.protocol import VERDICTS
@@ -147,7 +147,7 @@ def test_the_election_id_is_above_those_that_the_switch_has_seen():
 def test_killed_switch_is_filled_again(switch, target, until: Callable):
     rules = RuleSet("s1", (LabelEntry(1, 1, Forward(2)),), (), ())
     fabric.install([target], {"s1": rules})
-    keeper = Keeper(Held(target), rules, lambda line: None)
+    keeper = Keeper(SwitchEntries(target), rules, lambda line: None)
     try:
         switch.kill()
         switch.start()

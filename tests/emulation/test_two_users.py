@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ask
 from controlplane.planner.generators import leaf_spine
@@ -44,6 +45,7 @@ class Shared:
         self.emulation = stack.enter_context(Emulation(self.topology, "softswitch", seed=SEED))
         zygote = stack.enter_context(Zygote(self.emulation, (*MODULES, "tests.emulation.functions")))
         fabric = stack.enter_context(Fabric(self.emulation, self.log.append))
+        self.labels = fabric.labels
         service: Service = stack.enter_context(fabric.control())
         server, *workers = self.topology.servers[:3]
         self.server, self.hosts = server, workers
@@ -115,34 +117,32 @@ def test_both_have_their_sums(shared: Shared) -> None:
     }
 
 
-def of_worker(roster: Roster, node: str) -> list[dict[str, int]]:
+def of_worker(config: AgentConfig) -> list[dict[str, int]]:
     """Contributions in the place of a worker: all that a packet of its trees has, but the key."""
-    told = roster.told(node)
     return [
         {"port": tree.port, "label": tree.up_label, "flags": flags}
-        for tree in told.worker_trees
+        for tree in config.worker_trees
         for flags in (0, int(Flag.RESEND))
     ]
 
 
-def of_server(roster: Roster, node: str) -> list[dict[str, int]]:
+def of_server(config: AgentConfig) -> list[dict[str, int]]:
     """Results in the place of the parameter server."""
-    told = roster.told(node)
-    return [{"port": tree.port, "label": tree.return_label, "flags": int(Flag.RESULT)} for tree in told.root_trees]
+    return [{"port": tree.port, "label": tree.return_label, "flags": int(Flag.RESULT)} for tree in config.root_trees]
 
 
 @pytest.mark.parametrize("place", [of_worker, of_server])
 @pytest.mark.parametrize(("by", "victim"), [("one", "two"), ("two", "one")])
 def test_neither_forges_the_others(
-    shared: Shared, by: str, victim: str, place: Callable[[Roster, str], list[dict[str, int]]]
+    shared: Shared, by: str, victim: str, place: Callable[[AgentConfig], list[dict[str, int]]]
 ) -> None:
     """Though it is told the labels, the port, the epoch and the number of the other's job, which it cannot read."""
     roster = shared.rosters[victim]
-    config = roster.told(shared.hosts[0])
-    common = {"job": config.job_id, "epoch": roster.epoch, "bitmap": len(shared.hosts), "count": FORGED}
     node = shared.server if place is of_server else shared.hosts[0]
+    config = shared.labels.configuration(roster.configs[node])  # as its agent is told
+    common = {"job": config.job_id, "epoch": roster.epoch, "bitmap": len(shared.hosts), "count": FORGED}
     chunks = SIZE // 4 // 255  # of each sum so far: what is older nobody takes, whoever sends it
-    packets = [{**common, **one, "sequence": shared.begun * chunks} for one in place(roster, node)]
+    packets = [{**common, **one, "sequence": shared.begun * chunks} for one in place(config)]
     before = len([line for line in shared.log if "refused" in line])
     said = shared.forge(by, packets)
     assert said["uid"] == USERS[by] and said["sent"] == FORGED * len(packets)

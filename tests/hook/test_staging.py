@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.support.waiting import wait_until
 from worker_agent import AbortedError, InArtState, Work, inart_hook
 from worker_agent.errors import AllReduceError
 from worker_agent.lane import Lane
@@ -144,7 +145,8 @@ def test_cuda_bucket_goes_through_pinned_memory(dtype):
     for _ in range(20):
         buffer.mul_(2).div_(2)
     future = staging.start(buffer)
-    lane.close(wait=True)
+    lane.close()
+    wait_until(lambda: reducer.under_way)
     host, _ = reducer.under_way[0]
     assert host.is_pinned()
     assert host.device.type == "cpu"
@@ -167,7 +169,7 @@ def test_cuda_buffers_are_used_again():
         assert torch.equal(future.wait(), torch.full((1000,), 2.0 * number, device="cuda"))
         torch.cuda.synchronize()
         addresses.add(reducer.under_way[number][0].data_ptr())
-    lane.close(wait=True)
+    lane.close()
     assert len(addresses) == 1
 
 
@@ -177,7 +179,8 @@ def test_cuda_failure_is_an_error():
     lane = Lane(reducer.allreduce_async)
     staging = CudaStaging(lane)
     future = staging.start(torch.ones(10, device="cuda"))
-    lane.close(wait=True)
+    lane.close()
+    wait_until(lambda: reducer.under_way)
     reducer.complete(0, AbortedError("w2 is gone"))
     with pytest.raises(RuntimeError, match="w2 is gone"):
         future.wait()

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.waiting import wait_until
 from worker_agent.collectives import SUM, Collective
 from worker_agent.errors import AbortedError, AllReduceError
 from worker_agent.lane import Lane
@@ -247,13 +248,12 @@ def test_tensors_that_are_ready_later_keep_their_place(late: list[bool]) -> None
         works.append(lane.submit_later(ready, SUM, 1, 4) if later else lane.submit(tensor, SUM))
     assert list(starts.works) == list(range(late.index(True) if True in late else len(late)))
     release.set()
-    lane.close(wait=True)
+    lane.close()
+    wait_until(lambda: len(starts.works) == len(late) and lane.stuck_seconds() > 0)
     assert list(starts.works) == list(range(len(late)))
-    assert (lane.stuck_seconds() > 0) == bool(starts.works)
     for work in starts.works.values():
         work.finish(None)
-    assert all(work.done() for work in works)
-    assert lane.stuck_seconds() == 0
+    wait_until(lambda: all(work.done() for work in works) and lane.stuck_seconds() == 0)
 
 
 def test_a_tensor_that_never_gets_ready_ends_what_waits_for_it_and_what_comes() -> None:
@@ -266,7 +266,8 @@ def test_a_tensor_that_never_gets_ready_ends_what_waits_for_it_and_what_comes() 
 
     works = [lane.submit_later(never, SUM, 1, 4), lane.submit(torch.ones(1), SUM)]
     release.set()
-    lane.close(wait=True)
+    lane.close()
+    wait_until(lambda: all(work.done() for work in works))
     for work in works:
         assert isinstance(work.exception(), AllReduceError)
         assert "illegal memory access" in str(work.exception())

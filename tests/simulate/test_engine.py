@@ -97,13 +97,6 @@ def test_preemption_of_a_flow_in_service() -> None:
         assert ends == [("high", pytest.approx(1.0)), ("low", pytest.approx(1.5))]
 
 
-def test_changed_priority() -> None:
-    simulator = Simulator([10.0], "fcfs")
-    first, second = simulator.send(10, [0]), simulator.send(10, [0])
-    simulator.set_priority(first, 1)
-    assert (simulator.rate(first), simulator.rate(second)) == (0, 10)
-
-
 def test_multicast_on_layer_3_waits_for_the_slowest_receiver_and_on_layer_7_shares_the_upload() -> None:
     switch = BigSwitch([10.0, 10.0, 10.0], [10.0, 10.0, 2.0])
     simulator = Simulator(switch.capacities)
@@ -261,7 +254,6 @@ def test_promised_flows_can_be_cancelled_changed_and_chained() -> None:
     simulator.send_many([0, 1], [0, 0], [c, c], after=[b, b])
     simulator.set_remaining_many([gone], [0])
     simulator.set_path(moved, [1])
-    simulator.set_priority(moved, 3)
     simulator.send_many([1], [0], [a])
     simulator.run()
     assert ends == [1 + 4 / 2 + 1]

@@ -17,7 +17,7 @@ from controlplane.targets import fabric
 from controlplane.targets.base import difference
 from controlplane.targets.bri import kind as bri_kind
 from controlplane.targets.bri import sde, session
-from controlplane.targets.held import Held
+from controlplane.targets.switch_entries import SwitchEntries
 from tests.tofino.conftest import BFRT, TESTBED
 from tests.tofino.plans import deployment
 from tests.tofino.switch import TofinoSwitch
@@ -178,7 +178,7 @@ def kept(make_target, switches, topology, monkeypatch):
     fabric.connect([target], 5.0)
     fabric.install([target], {"V1": rules})
     log: list[str] = []
-    keeper = Keeper(Held(target), rules, log.append)
+    keeper = Keeper(SwitchEntries(target), rules, log.append)
     yield keeper, log
     keeper.close()
 

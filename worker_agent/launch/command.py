@@ -157,7 +157,7 @@ def wait_for_job(where: Where, name: str, seconds: float) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-class Held:
+class AddedJob:
     """A job that this node has added, and that is removed when this process ends (holder.py)."""
 
     def __init__(self, controller: str, request: pb.AddJobRequest, folder: Path | None) -> None:
@@ -193,7 +193,7 @@ class Held:
             say("the job is still being removed")
 
 
-def add_job(arguments: argparse.Namespace, where: Where, machines: Machines) -> Held | None:
+def add_job(arguments: argparse.Namespace, where: Where, machines: Machines) -> AddedJob | None:
     """Add the job, from its first node; return None if it exists already. Raise NoJob where it is refused,
     ControllerError where no controller answers.
     """
@@ -206,13 +206,13 @@ def add_job(arguments: argparse.Namespace, where: Where, machines: Machines) -> 
     for position, one in enumerate(machines.names):
         mine = position == machines.position
         request.hosts.add(name=where.node if mine else one, addresses=[] if mine else resolve(one))
-    held = Held(arguments.controller, request, arguments.operator or arguments.credentials)
-    reply = held.reply
+    added = AddedJob(arguments.controller, request, arguments.operator or arguments.credentials)
+    reply = added.reply
     say(
         f"job {reply.name}: {gets(reply)}; workers {', '.join(reply.workers)}; parameter servers "
         f"{', '.join(reply.parameter_servers)}"
     )
-    return held
+    return added
 
 
 def wait_for_others(where: Where, name: str) -> None:
@@ -235,7 +235,7 @@ def run(arguments: argparse.Namespace, command: Sequence[str], start: Callable[.
     environment = dict(os.environ) | {"INART_CONTROLLER": arguments.controller}
     if arguments.credentials is not None:
         environment["INART_CREDENTIALS"] = str(arguments.credentials)
-    held: Held | None = None
+    added: AddedJob | None = None
     try:
         where = locate(arguments)
         machines = find_machines(arguments.nodes, os.environ, where.node, addresses())
@@ -243,7 +243,7 @@ def run(arguments: argparse.Namespace, command: Sequence[str], start: Callable[.
         if len(machines.names) == 1:
             raise NoJob("one node has nothing to send through the network")
         if machines.first:
-            held = add_job(arguments, where, machines)
+            added = add_job(arguments, where, machines)
         else:
             wait_for_job(where, name, arguments.wait)
     except (NoJob, ControllerError) as error:
@@ -252,12 +252,12 @@ def run(arguments: argparse.Namespace, command: Sequence[str], start: Callable[.
         say(f"{error}; the command runs without the network")
     try:
         status = start(command, environment)
-        if held is not None and status == 0:
+        if added is not None and status == 0:
             wait_for_others(where, name)
         return status
     finally:
-        if held is not None:
-            held.remove()
+        if added is not None:
+            added.remove()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from controlplane.cli.plan.report import Planned, communication_seconds, packet_
 from controlplane.planner.adding_hosts import workers_add
 from controlplane.planner.job import Job
 from controlplane.planner.plan.host_collectives import MORE_SERVERS, NOTABLY, host_rows, row_json
-from controlplane.planner.plan.limits import held
+from controlplane.planner.plan.limits import switch_limits
 from controlplane.planner.plan.losses import Kept, kept, on_whole_links, with_headroom
 from controlplane.planner.plan.planning import ERRORS, solve, timed
 from controlplane.planner.strategies import STRATEGIES
@@ -52,7 +52,7 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     if arguments.prove:
         with timed(arguments.time_limit):
             bound = proven_bound(topology, job)
-    counted = held(topology).values_per_packet is not None
+    counted = switch_limits(topology).values_per_packet is not None
     if not arguments.json:
         print(_head(counted), flush=True)
     rows = []
@@ -106,7 +106,7 @@ def _among_hosts(
     """Return the rows of these collectives among the hosts alone; `any_kind` is the bound of every all-reduce."""
     with timed(arguments.time_limit or LIMIT_EACH_S):
         made = [row for row in host_rows(topology, job) if row.strategy in names]
-    whole = held(topology).values_per_packet is not None
+    whole = switch_limits(topology).values_per_packet is not None
     return [row_json(row, job, any_kind, whole=whole) for row in made]
 
 

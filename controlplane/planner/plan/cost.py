@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any
 from controlplane.common.dealing import dealt
 from controlplane.planner.job import Job
 from controlplane.planner.plan.follow import Credit, Links, Stream, exponent_words, follow, hops, round_trips
-from controlplane.planner.plan.limits import DoesNotFit, held
+from controlplane.planner.plan.limits import DoesNotFit, switch_limits
 from controlplane.planner.plan.model import Plan, Tree
 from controlplane.planner.plan.pacing import bucket_packets, wanted
 from controlplane.planner.plan.separated import shares_hosts
@@ -149,7 +149,7 @@ def windows(plan: Plan, topology: Topology, rate_mbps: float, assumed_ms: float 
     """Return the windows of a plan at this rate; None where the packets' size is not known, or the slots do not fit.
     `assumed_ms` is the time of a host whose own is not known (slots are given out for HOST_MS in any case).
     """
-    limits = held(topology)
+    limits = switch_limits(topology)
     values = limits.values_per_packet
     if values is None or not plan.trees or not rate_mbps > 0:
         return None
@@ -372,7 +372,7 @@ def cost_of(plan: Plan, topology: Topology, rate_mbps: float, pace: float = 1.0)
     """Return the cost of a plan at the evaluator's rate; None where the packets' size is not known, or the plan has no
     trees.
     """
-    values = held(topology).values_per_packet
+    values = switch_limits(topology).values_per_packet
     if values is None or not plan.trees or not rate_mbps > 0:
         return None
     return Cost(plan, topology, values, rate_mbps, windows(plan, topology, rate_mbps * pace), pace)

@@ -130,7 +130,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Held:
+class SwitchLimits:
     """Limits of a topology's switches, by switch; a switch that is in none of the dictionaries is unlimited there."""
 
     slots: dict[str, int]
@@ -153,7 +153,7 @@ class Held:
 
 
 @lru_cache(maxsize=16)
-def held(topology: Topology) -> Held:
+def switch_limits(topology: Topology) -> SwitchLimits:
     """Return the limits that the topology's switches have. Raise TopologyError, naming switch and attribute, where one
     is wrong.
     """
@@ -172,7 +172,7 @@ def held(topology: Topology) -> Held:
     packets = sorted(set(found["values_per_packet"].values()))
     if len(packets) > 1:
         raise TopologyError(f"values_per_packet must be the same on all switches, got {packets[0]} and {packets[-1]}")
-    return Held(**{name: found[name] for name in RESOURCES}, values_per_packet=packets[0] if packets else None)
+    return SwitchLimits(**{name: found[name] for name in RESOURCES}, values_per_packet=packets[0] if packets else None)
 
 
 def _attributes(limits: Limits) -> dict[str, int]:
@@ -192,7 +192,7 @@ def _attributes(limits: Limits) -> dict[str, int]:
 def limited(topology: Topology, limits: Limits) -> Topology:
     """Return the topology in which every switch has the target's limits, or its own ones where these are lower."""
     own = _attributes(limits)
-    held(topology)
+    switch_limits(topology)
     nodes = {
         v: {name: min(value, topology.graph.nodes[v].get(name, value)) for name, value in own.items()}
         for v in topology.switches
@@ -242,7 +242,7 @@ def copies(tree: Tree) -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True)
 class Needs:
-    """Needs of a plan on each switch, by resource as in `Held`; for slots the least that is possible."""
+    """Needs of a plan on each switch, by resource as in `SwitchLimits`; for slots the least that is possible."""
 
     fan_in: dict[str, int]
     slots: dict[str, int]
@@ -274,12 +274,12 @@ def check_fits(plan: Plan, topology: Topology) -> None:
     """Check that the plan is within the limits of the topology's switches; raise DoesNotFit for the first one that is
     exceeded.
     """
-    limits = held(topology)
+    limits = switch_limits(topology)
     if limits.anything:
         _check_within(plan, limits, lambda: Needs.of(plan, bool(limits.label_entries)))
 
 
-def _check_within(plan: Plan, limits: Held, counted: Callable[[], Needs]) -> None:
+def _check_within(plan: Plan, limits: SwitchLimits, counted: Callable[[], Needs]) -> None:
     """Check that a plan is within these limits; raise DoesNotFit for the first one that is exceeded. `counted` counts
     the plan's needs; it is called only where the job has few enough workers, as it takes long.
     """
@@ -308,7 +308,7 @@ def unfit_for(plan: Plan, topology: Topology) -> dict[str, str]:
     if why := undeployable(plan, topology):
         return dict.fromkeys(PROTOCOL.targets, why)
     found = {}
-    needs, own = cache(lambda: Needs.of(plan)), held(topology)
+    needs, own = cache(lambda: Needs.of(plan)), switch_limits(topology)
     for target in PROTOCOL.targets:
         holds = _attributes(Limits.of_target(target))
         least: dict[str, Any] = {

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from controlplane.planner.plan.limits import MINIMUM_SLOTS, DoesNotFit, Resource, held
+from controlplane.planner.plan.limits import MINIMUM_SLOTS, DoesNotFit, Resource, switch_limits
 from controlplane.planner.plan.model import Plan, Tree
 from controlplane.planner.topology import Topology
 from controlplane.planner.topology_checks import HOST_TIMES
@@ -188,7 +188,7 @@ def place_slots(
     for index, tree in enumerate(plan.trees):
         for point in tree.points:
             at.setdefault(point, []).append(index)
-    own = held(topology).slots
+    own = switch_limits(topology).slots
     for point, indices in at.items():
         total = sum(end - first for first, end in free[point])
         available = min(total, own.get(point, total))

@@ -252,9 +252,6 @@ class Simulator:
         if self._lib.fs_set_path(self._sim, existing("flow", flow, self._n_flows), len(ids), address(ids)) < 0:
             raise MemoryError("no memory for flows")
 
-    def set_priority(self, flow: int, priority: int) -> None:
-        self._lib.fs_set_priority(self._sim, existing("flow", flow, self._n_flows), priority)
-
     # --- running ---
 
     def stop(self) -> None:

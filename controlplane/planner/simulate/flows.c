@@ -594,19 +594,6 @@ int fs_set_path(Sim *s, int flow, int count, const int *resources) {
     return s->failed ? -1 : 0;
 }
 
-void fs_set_priority(Sim *s, int flow, int priority) {
-    Flow *f = &s->flows[flow];
-    if (!f->state || f->priority == priority) return;
-    if (f->state == PROMISED) {
-        f->priority = priority;
-        return;
-    }
-    set_rate(s, flow, 0);
-    unlink_flow(s, flow);
-    f->priority = priority;
-    link_flow(s, flow);
-}
-
 /* Runs until a group is done or `until`. Returns how many groups are done, at fs_now(); fs_done() has them. */
 int fs_step(Sim *s, double until) {
     while (s->n_done == 0) {

@@ -43,7 +43,6 @@ def library() -> ctypes.CDLL:
         "fs_rate": (real, [handle, number]),
         "fs_set_remaining_many": (None, [handle, number, numbers, reals]),
         "fs_set_path": (number, [handle, number, number, numbers]),
-        "fs_set_priority": (None, [handle, number, number]),
         "fs_step": (number, [handle, real]),
         "fs_take_done": (None, [handle, numbers]),
     }

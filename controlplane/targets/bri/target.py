@@ -64,7 +64,7 @@ def ask(client: Any, program: Program, switch: SwitchAddress, timeout: float) ->
 
 
 @dataclass(frozen=True)
-class Held:
+class SwitchState:
     """State that was read from a switch: our entries, and ports that others made.
 
     Attributes:
@@ -140,28 +140,28 @@ class BriTarget(SessionTarget[Session]):
     # -- reading -------------------------------------------------------------------------------------------------
 
     def read(self) -> RuleSet:
-        return self._rules(self._held())
+        return self._rules(self._state())
 
-    def _rules(self, held: Held) -> RuleSet:
-        rules = rule_set(self.program, self.name, held.entries, held.ports)
-        return replace(rules, ports=tuple(sorted((*rules.ports, *held.used.values()))))
+    def _rules(self, state: SwitchState) -> RuleSet:
+        rules = rule_set(self.program, self.name, state.entries, state.ports)
+        return replace(rules, ports=tuple(sorted((*rules.ports, *state.used.values()))))
 
-    def _held(self) -> Held:
+    def _state(self) -> SwitchState:
         ports = PortMap(self.panel, self._devices())
         made, used = self.ledger.made(), self.ledger.used()
         wanted = {port.name: port for port in self.panel.ports}
-        held = Held([], {}, {}, ports)
+        state = SwitchState([], {}, {}, ports)
         for table in self.program.tables():
             for entry in self.session.read(self.program.schema.tables[table]):
                 name = self._port_name(ports, number_of(entry)) if table == PORTS else ""
                 if name in made or (table != PORTS and self.program.is_ours(entry)):
-                    held.entries.append(self.program.only_ours(entry))
+                    state.entries.append(self.program.only_ours(entry))
                 elif name in used or name in wanted:
                     port = read_port(name, entry)
                     if name in wanted and _suits(wanted[name], port):
                         port = wanted[name]
-                    (held.used if name in used else held.others)[name] = port
-        return held
+                    (state.used if name in used else state.others)[name] = port
+        return state
 
     def _devices(self) -> dict[str, int]:
         """Return the device ports of the front-panel ports that we use or have made, as the switch answers."""
@@ -195,21 +195,21 @@ class BriTarget(SessionTarget[Session]):
         switch."""
         if not changes:
             return
-        held = self._held()
-        rules = _changed(self._rules(held), changes)
-        own = tuple(port for port in rules.ports if not self._is_used(port, held))
-        wanted = self.program.entries(replace(rules, ports=own), held.ports)
+        state = self._state()
+        rules = _changed(self._rules(state), changes)
+        own = tuple(port for port in rules.ports if not self._is_used(port, state))
+        wanted = self.program.entries(replace(rules, ports=own), state.ports)
         check(self.program.schema, wanted, f"switch {self.name}")
-        todo = steps(self.program, held.entries, wanted)
+        todo = steps(self.program, state.entries, wanted)
         for batch in batches(todo, BATCH):
-            self._write(batch, len(todo), held.ports)
-        for name in set(held.used) - {port.name for port in rules.ports}:
+            self._write(batch, len(todo), state.ports)
+        for name in set(state.used) - {port.name for port in rules.ports}:
             self.ledger.forget(name)
 
-    def _is_used(self, port: FrontPanelPort, held: Held) -> bool:
+    def _is_used(self, port: FrontPanelPort, state: SwitchState) -> bool:
         """Return whether somebody else made the port, and record that we use it. Raise TargetError where its settings
         differ."""
-        there = held.used.get(port.name, held.others.get(port.name))
+        there = state.used.get(port.name, state.others.get(port.name))
         if there is None:
             return False
         if there != port:
@@ -217,7 +217,7 @@ class BriTarget(SessionTarget[Session]):
                 f"{self.session.where}: {there} was configured by somebody else; the topology wants {port}: "
                 "change the topology file, or remove the port on the switch"
             )
-        if port.name in held.others:
+        if port.name in state.others:
             self.ledger.note(port.name, made=False)
         return True
 

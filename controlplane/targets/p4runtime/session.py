@@ -41,7 +41,7 @@ ElectionId = tuple[int, int]
 """The upper and the lower 64 bits of an election id: the controller with the highest one may write to the switch."""
 
 
-class Held(NotPrimary):
+class HeldByAnother(NotPrimary):
     """Another controller, with a higher election id (`highest`), holds the switch."""
 
     def __init__(self, words: str, highest: ElectionId) -> None:
@@ -49,7 +49,7 @@ class Held(NotPrimary):
         self.highest = highest
 
 
-class Outranked(Held):
+class Outranked(HeldByAnother):
     """No controller holds the switch, but one with a higher election id did, so only a higher id may still take it."""
 
 
@@ -121,8 +121,8 @@ class Session:
         self.on_lost(reason)
 
     def _become_primary(self) -> None:
-        """Run the arbitration. Raise TargetError where the switch does not answer, and Held where another controller
-        has a higher id."""
+        """Run the arbitration. Raise TargetError where the switch does not answer, and HeldByAnother where another
+        controller has a higher id."""
         request = p4runtime_pb2.StreamMessageRequest()
         request.arbitration.device_id = self.device_id
         request.arbitration.election_id.high, request.arbitration.election_id.low = self.election_id
@@ -143,7 +143,7 @@ class Session:
         if code == code_pb2.NOT_FOUND:
             raise Outranked(f"{self.where} is free, and had a controller with election id {highest}", highest)
         if code != code_pb2.OK:
-            raise Held(
+            raise HeldByAnother(
                 f"{self.where} is held by another controller (election id {held.high}, {held.low}): "
                 "end that one first, or take over with --take-over",
                 highest,

@@ -13,7 +13,7 @@ from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import RPC_SECONDS, Change, Counters, NotPrimary, SwitchAddress, TargetError, Traffic
 from controlplane.targets.connecting import SessionTarget
 from controlplane.targets.p4runtime.program import LABEL_TABLE, OTHER_RECEIVED, OTHER_SENT, VERDICT_COUNTER, Program
-from controlplane.targets.p4runtime.session import ElectionId, Held, Outranked, Session, new_election_id
+from controlplane.targets.p4runtime.session import ElectionId, HeldByAnother, Outranked, Session, new_election_id
 from controlplane.targets.p4runtime.stubs import p4runtime_pb2
 from p4src.protocol import VERDICTS
 
@@ -55,7 +55,7 @@ class P4RuntimeTarget(SessionTarget[Session]):
             self._ask_whether_free()
         try:
             return self._session_with(new_election_id())
-        except Held as error:
+        except HeldByAnother as error:
             # A reconnecting controller takes the switch from nobody: two controllers would take it from each other for
             # ever.
             if not isinstance(error, Outranked) and (self.polite or self._connected):

@@ -18,7 +18,7 @@ import numpy as np
 from controlplane.planner.evaluate import bound
 from controlplane.planner.gathers import planned
 from controlplane.planner.job import Job
-from controlplane.planner.plan.limits import DoesNotFit, Held, Resource, held
+from controlplane.planner.plan.limits import DoesNotFit, Resource, SwitchLimits, switch_limits
 from controlplane.planner.plan.model import Plan, Tree
 from controlplane.planner.routing import Network, Unreachable
 from controlplane.planner.strategies.common import (
@@ -102,7 +102,7 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
 
 def _by_size(topology: Topology, job: Job) -> bool:
     """Return whether plans are compared by the seconds of the job's tensors, and not by rates alone."""
-    return bool(job.sizes) and held(topology).values_per_packet is not None
+    return bool(job.sizes) and switch_limits(topology).values_per_packet is not None
 
 
 def _of_fewer_roots(topology: Topology, job: Job, seed: int, least_mbps: float) -> list[Plan]:
@@ -171,7 +171,7 @@ def _within_limits(topology: Topology, job: Job, seed: int, frozen_split: Split 
     network = prepare(topology, job)
     if frozen_split is not None:
         frozen_split = split_or_equal(job, frozen_split)
-    limits = held(topology)
+    limits = switch_limits(topology)
     if not limits.anything and limits.values_per_packet is None and job.max_trees is None:
         return _in_time(network, job, seed, frozen_split)
     for v, available in limits.max_workers.items():
@@ -215,7 +215,7 @@ def _within_limits(topology: Topology, job: Job, seed: int, frozen_split: Split 
     return best_of(plans, topology)
 
 
-def _at_hosts(topology: Topology, job: Job, seed: int, frozen_split: Split | None, limits: Held) -> list[Plan]:
+def _at_hosts(topology: Topology, job: Job, seed: int, frozen_split: Split | None, limits: SwitchLimits) -> list[Plan]:
     """Return the plan in which nothing is added where memory is short, if other places (hosts that add) can add: such
     trees need no slots, and there may be as many as the rate needs. Return none where that is not so.
     """

@@ -18,12 +18,12 @@ from controlplane.planner.plan.cost import cost_of, least_seconds, packet_second
 from controlplane.planner.plan.limits import (
     ATTRIBUTES,
     DoesNotFit,
-    Held,
     Resource,
+    SwitchLimits,
     check_fits,
     fan_in,
-    held,
     label_entries,
+    switch_limits,
 )
 from controlplane.planner.plan.model import Plan, Tree
 from controlplane.planner.routing import Network
@@ -55,7 +55,7 @@ def unlimited(topology: Topology) -> Topology:
     """Return the topology with no limits of switches but their rates. A switch that cannot hold a sum of two flows adds
     nothing.
     """
-    limits = held(topology)
+    limits = switch_limits(topology)
     nodes: dict[str, dict[str, float | None]] = {v: dict.fromkeys(ATTRIBUTES) for v in topology.switches}
     for v in topology.switches:
         if limits.trees_at(v) < 1 or limits.fan_in.get(v, 2) < 2:
@@ -68,7 +68,7 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
     Infeasible where there is none.
     """
     topology = network.topology
-    limits = held(topology)
+    limits = switch_limits(topology)
     plans: list[Plan] = []
     refusals: list[ValueError] = []
 
@@ -127,7 +127,7 @@ def _followed(plan: Plan, topology: Topology) -> bool:
     return found is not None and any(found.follows(size) for size in plan.job.sizes)
 
 
-def _padded(plan: Plan, most: float, limits: Held) -> bool:
+def _padded(plan: Plan, most: float, limits: SwitchLimits) -> bool:
     """Return whether fewer trees might take less time: much of the plan's time is padding, or its rate is far below
     `most`.
     """
@@ -230,7 +230,7 @@ def _packed(network: Network, job: Job, trees: int, seed: int, frozen_split: Spl
 def _trimmed(network: Network, job: Job, plan: Plan, frozen_split: Split | None) -> Plan:
     """Return the plan with its smallest trees dropped until the rest fits, with the best shares for the rest."""
     topology = network.topology
-    limits = held(topology)
+    limits = switch_limits(topology)
     trees = [t for t in plan.trees if all(n <= limits.fan_in.get(v, n) for v, n in fan_in(t).items())]
     needed = {s for s, share in (frozen_split or {}).items() if share > 0}
     while True:
@@ -282,7 +282,7 @@ def access_switches(network: Network, job: Job) -> set[str]:
     return {v for node in (*job.workers, *job.parameter_servers) for v in network.topology.neighbours(node)}
 
 
-def cramped_switches(network: Network, job: Job, limits: Held) -> set[str]:
+def cramped_switches(network: Network, job: Job, limits: SwitchLimits) -> set[str]:
     """Return the switches that cannot even forward one tree's gradients, or copy no results, and that a plan may do
     without.
     """

@@ -8,7 +8,7 @@ from time import process_time
 
 from controlplane.planner.evaluate import bound
 from controlplane.planner.job import Job
-from controlplane.planner.plan.limits import held
+from controlplane.planner.plan.limits import switch_limits
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.separated import separated
 from controlplane.planner.routing import Network
@@ -36,7 +36,7 @@ def closer_bound(plan: Plan, topology: Topology) -> Bound | None:
     Where switches hold only so much, or a job may have few trees, there is none: bounds do not know these limits.
     """
     job = plan.job
-    if plan.multicasts or job.max_trees is not None or held(topology).anything:
+    if plan.multicasts or job.max_trees is not None or switch_limits(topology).anything:
         return None
     if plan.rate_mbps >= cheap_bound(topology, job).mbps * (1 - LOOKED_AT):
         return None

@@ -16,7 +16,7 @@ import numpy as np
 
 from controlplane.planner.evaluate import bound, evaluate
 from controlplane.planner.job import Job
-from controlplane.planner.plan.limits import held
+from controlplane.planner.plan.limits import switch_limits
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.separated import own_switch
 from controlplane.planner.routing import Network
@@ -75,7 +75,7 @@ class Instance:
         network's topology.
         """
         topology = network.topology
-        usable, limits = usable_switches(network, job), held(topology)
+        usable, limits = usable_switches(network, job), switch_limits(topology)
         return cls(
             network,
             job,

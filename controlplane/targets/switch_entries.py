@@ -12,7 +12,7 @@ from controlplane.targets.base import SwitchTarget, TargetError, difference
 Progress = Callable[[str], None]
 
 
-class Held:
+class SwitchEntries:
     """A connected target with the entries that it holds. `holds` is its rule set, or None where that is unknown.
     Whoever writes to the target holds `lock` for as long as that takes."""
 
