@@ -56,10 +56,8 @@ from controlplane.service.room import JOB_IDS, deployment_of, found
 from controlplane.service.switches import Switches
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget
-from controlplane.targets.bri.target import BriTarget, slots_of
 from controlplane.targets.kind import Kind
 from controlplane.targets.registry import TARGETS
-from controlplane.targets.secret import SecretTarget
 from controlplane.targets.switches_file import SwitchesFileError
 
 
@@ -149,16 +147,15 @@ def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callab
             slots: dict[str, set[int]] = {}
             for rulesets in removed.values():
                 for switch, rules in rulesets.items():
-                    slots.setdefault(switch, set()).update(slots_of(rules))
+                    slots.setdefault(switch, set()).update(rules.slots())
             clear_registers(targets, slots, log)
 
 
 def clear_registers(targets: Sequence[SwitchTarget], slots: Mapping[str, set[int]], log: Callable[[str], None]) -> None:
     """Set the slots that removed jobs used to 0. Raise TargetError where a switch refuses."""
     for one in targets:
-        switch = one.target if isinstance(one, SecretTarget) else one
-        if isinstance(switch, BriTarget) and slots.get(one.name):
-            cells = switch.clear_slots(slots[one.name])
+        if slots.get(one.name):
+            cells = one.clear_slots(slots[one.name])
             log(f"switch {one.name}: {len(slots[one.name])} slots cleared ({cells} register cells)")
 
 

@@ -169,6 +169,11 @@ class RuleSet:
             sorted_out[item.kind].append(item)
         return cls(switch, **{kind: tuple(items) for kind, items in sorted_out.items()})
 
+    def slots(self) -> set[int]:
+        """Return the slots of the aggregation points."""
+        actions = [entry.action for entry in self.labels if isinstance(entry.action, Aggregate)]
+        return {slot for one in actions for slot in range(one.slot_base, one.slot_base + one.slot_mask + 1)}
+
     def by_key(self, kind: str) -> dict[Hashable, Item]:
         """Return the entries of one kind by their keys."""
         return {item.key: item for item in getattr(self, kind)}

@@ -7,7 +7,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -149,6 +149,11 @@ class SwitchTarget(Protocol):
     def apply(self, changes: list[Change]) -> None:
         """Apply changes in order. After an InstallError some of them may be installed, and the caller restores the
         switch."""
+
+    def clear_slots(self, slots: Collection[int]) -> int:
+        """Set all registers of these slots, to which no entry leads any more, to 0. Return the number of cells: 0 where
+        the protocol cannot write registers (`Kind.keeps_registers`)."""
+        ...
 
     def read_verdicts(self) -> dict[str, int]:
         """Return the number of packets per verdict."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from controlplane.planner.entries import Aggregate, LabelEntry, RuleSet
@@ -67,6 +67,9 @@ class SecretTarget:
         except InstallError as error:
             failures = [self._failure(failure) for failure in error.failures]
             raise InstallError(error.switch, failures, len(changes)) from error
+
+    def clear_slots(self, slots: Collection[int]) -> int:
+        return self.target.clear_slots(slots)
 
     def read_verdicts(self) -> dict[str, int]:
         return self.target.read_verdicts()

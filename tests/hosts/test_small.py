@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +62,7 @@ def test_any_type_and_merge(make_rig: MakeRig) -> None:
             before = arrays(dtype, 5)
             with np.errstate(over="ignore"):
                 wide = [one.astype(np.float64) if dtype.startswith("float") else one for one in before]
-                expected = NUMPY[merge].reduce(wide).astype(dtype)
+                expected = functools.reduce(NUMPY[merge], wide).astype(dtype)
             for after in run(rig, before, merge):
                 assert after.tobytes() == expected.tobytes(), f"{merge} of {dtype}"
     for engine in rig.engines:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from controlplane.planner.entries import RuleSet
@@ -105,6 +105,9 @@ class MemoryTarget:
 
     def read_counters(self) -> Counters:
         return Counters({}, dict(self.labels))
+
+    def clear_slots(self, slots: Collection[int]) -> int:
+        return 0
 
     def read_traffic(self) -> Traffic | None:
         self._check()

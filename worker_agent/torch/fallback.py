@@ -89,7 +89,7 @@ class Fallback:
         if item.op.mean:
             item.buffer.div_(self._ranks.size)
         options = dist.AllreduceOptions()
-        options.reduceOp = TORCH_OPS.get(item.op.merge, dist.ReduceOp.SUM)  # type: ignore[assignment]
+        options.reduceOp = TORCH_OPS[item.op.merge] if item.op.merge else dist.ReduceOp.SUM  # type: ignore[assignment]
         return group.allreduce([item.buffer], options)
 
     def _network_shape(self) -> tuple[list[int], int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controlplane.planner.entries import Aggregate, RuleSet
+from controlplane.planner.entries import RuleSet
 from controlplane.planner.frontpanel import FrontPanelPort
 from controlplane.targets.base import RPC_SECONDS, Change, Counters, Operation, SwitchAddress, TargetError, Traffic
 from controlplane.targets.bri.entries import Entry, Step, check
@@ -327,15 +327,6 @@ REGISTER = "Register"
 """Kind of the tables that stand for registers in BRI."""
 OF_SLOTS = "slot_epoch"
 """A register with one cell per slot; others may have several."""
-
-
-def slots_of(rules: RuleSet) -> set[int]:
-    """Return the slots of a rule set's aggregation points."""
-    found: set[int] = set()
-    for entry in rules.labels:
-        if isinstance(entry.action, Aggregate):
-            found |= set(range(entry.action.slot_base, entry.action.slot_base + entry.action.slot_mask + 1))
-    return found
 
 
 def cleared(program: Schema, slots: Iterable[int]) -> Iterator[list[Entry]]:

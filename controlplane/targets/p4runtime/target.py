@@ -7,7 +7,7 @@ groups from 2^15 on, and applies the valid updates of a batch when others fail.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import RPC_SECONDS, Change, Counters, NotPrimary, SwitchAddress, TargetError, Traffic
@@ -118,6 +118,9 @@ class P4RuntimeTarget(SessionTarget[Session]):
             if entry.table_entry.match:
                 labels[self.program.label_key(entry.table_entry)] = (entry.data.packet_count, entry.data.byte_count)
         return Counters(self.read_verdicts(), labels)
+
+    def clear_slots(self, slots: Collection[int]) -> int:
+        return 0  # bmv2 has no access to registers over P4Runtime
 
     def read_traffic(self) -> Traffic | None:
         """Return what the program counts by port: all packets but those of aggregations."""
