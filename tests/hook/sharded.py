@@ -77,6 +77,17 @@ def backend(rank: int, arguments: dict[str, Any], connection: Connection) -> dic
     for work, tensor in zip(works, (mean, small), strict=True):
         work.wait()
         compare("mean", tensor, torch.full_like(tensor, expected))
+    # gloo does these: the mean of a leaf that requires a gradient, and sums of values that lie apart in memory.
+    leaf = torch.full((4000,), float(rank), dtype=torch.float64, requires_grad=True)
+    dist.all_reduce(leaf, dist.ReduceOp.AVG)
+    compare("mean of a leaf", leaf.detach(), torch.full((4000,), expected))
+    for op, result in ((dist.ReduceOp.AVG, expected), (dist.ReduceOp.MAX, dist.get_world_size() - 1.0)):
+        memory = torch.full((8000,), float(rank), dtype=torch.float64)
+        dist.all_reduce(memory[::2], op)
+        compare(f"{op} of values apart", memory.view(-1, 2), torch.tensor([result, rank]).expand(4000, 2))
+    memory = torch.full((60,), float(rank))
+    dist.broadcast(memory[::2], 1)
+    compare("broadcast of values apart", memory.view(-1, 2), torch.tensor([1.0, rank]).expand(30, 2))
     # FSDP2 asks for this with a divisor of its own (as torchtitan does): gloo has no such operator.
     half = dist._make_nccl_premul_sum(0.5)
     for values in (8000, 8):
