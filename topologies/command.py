@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 Say = Callable[[str], None]
 
@@ -47,15 +50,30 @@ def repeated(act: Callable[[], None], seconds: float) -> Iterator[None]:
         thread.join()
 
 
+def new_file(text: str) -> Path:
+    """Return the path of a file that the command writes at its end, which may be minutes away. Raise
+    argparse.ArgumentTypeError where it cannot be written there.
+    """
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a folder: name a file")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}: make it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{path} cannot be written: name a file elsewhere")
+    return path
+
+
 def guarded(name: str, work: Callable[[], int], *refusals: type[Exception]) -> int:
-    """Return a command's exit status: that of `work`, or 1 after one of the refusals, or 130 when it is interrupted.
+    """Return a command's exit status: that of `work`, or 1 after one of the refusals or an OSError, or 130 when it is
+    interrupted.
 
     A refusal is printed with the command's name. SIGTERM raises SystemExit, so that the network is removed.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return work()
-    except refusals as error:
+    except (*refusals, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -21,7 +21,7 @@ from pathlib import Path
 from evaluation import commands
 from evaluation.beside.run import CASES, PLANS, Settings, run
 from evaluation.beside.shares import draw, table
-from topologies.command import Say, guarded, stopwatch
+from topologies.command import Say, guarded, new_file, stopwatch
 from topologies.network import EmulationError
 from topologies.zygote import HostFailure
 
@@ -47,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--congestion", default=usual.congestion, help="control of TCP: cubic, reno, ... (%(default)s)")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw rates and queues")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found as JSON; -: print it alone")
+    parser.add_argument("--json", type=new_file, metavar="FILE", help="write what was found as JSON; -: print it alone")
     return parser
 
 
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             draw(shares, arguments.figure)
         return 0 if all(one.right for one in shares) else 3
 
-    return guarded("beside", work, EmulationError, HostFailure, ValueError, OSError)
+    return guarded("beside", work, EmulationError, HostFailure, ValueError)
 
 
 if __name__ == "__main__":

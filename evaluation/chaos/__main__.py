@@ -32,7 +32,7 @@ from evaluation.chaos.findings import compared
 from evaluation.chaos.kinds import KINDS, described
 from evaluation.chaos.run import Settings, run
 from evaluation.chaos.schedule import draw
-from topologies.command import Say, guarded, stopwatch
+from topologies.command import Say, guarded, new_file, stopwatch
 from topologies.network import EmulationError
 
 DEFAULT_TOPOLOGY = "fattree:k=4,bandwidth=20"
@@ -57,8 +57,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--without", default="", metavar="A,B", help="kinds that do not")
     parser.add_argument("--list", action="store_true", help="say what would happen, and end")
     parser.add_argument("--quiet", action="store_true", help="only what came of it")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON; -: print it alone")
-    parser.add_argument("--controller-log", type=Path, metavar="FILE", help="keep what the controller has said")
+    parser.add_argument("--json", type=new_file, metavar="FILE", help="write the report as JSON; -: print it alone")
+    parser.add_argument("--controller-log", type=new_file, metavar="FILE", help="keep what the controller has said")
     return parser
 
 
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.json.write_text(report + "\n")
         return findings.status or (130 if findings.interrupted else 0)
 
-    return guarded("chaos", work, EmulationError, ControllerError, TopologyError, JobError, ValueError, OSError)
+    return guarded("chaos", work, EmulationError, ControllerError, TopologyError, JobError, ValueError)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from controlplane.planner.topology import TopologyError
 from evaluation import commands
 from evaluation.operate.day import draw
 from evaluation.operate.run import Settings, run
-from topologies.command import Say, guarded, stopwatch
+from topologies.command import Say, guarded, new_file, stopwatch
 from topologies.network import EmulationError
 from topologies.slurm import missing
 
@@ -50,7 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="say what would happen, and end")
     parser.add_argument("--quiet", action="store_true", help="only what came of it")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of controllers, Slurm and jobs here")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON; -: print it alone")
+    parser.add_argument("--json", type=new_file, metavar="FILE", help="write the report as JSON; -: print it alone")
     return parser
 
 
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.json.write_text(text + "\n")
         return report.status
 
-    return guarded("operate", work, EmulationError, ControllerError, TopologyError, ValueError, OSError)
+    return guarded("operate", work, EmulationError, ControllerError, TopologyError, ValueError)
 
 
 if __name__ == "__main__":

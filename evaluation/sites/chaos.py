@@ -5,7 +5,7 @@
 Every site checks every mean for which sites' values are in it, and how often. The report says what went wrong: a wrong
 sum; two states before one round, each of which all of its round's sites had; a site that waited for more than 5 s
 beyond its timeout; a site that had its state and did not take part in that round or the next one. The exit
-status is 1 when something went wrong.
+status is 1 when something went wrong, and 130 after Ctrl-C where nothing had until then.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ import networkx as nx
 
 from evaluation import commands
 from overlay.sites.command import main as command
+from topologies.command import guarded
+from topologies.network import EmulationError
+from topologies.reaper import MARK
 from topologies.wan.networks import Wan, emulated, redrawn, scaled
 from topologies.zygote import HostFailure, HostProcess, Zygote
 
@@ -173,8 +176,11 @@ class Chaos:
         self.host, self.draws, self.ending = host, 0, False
         self.began = time.monotonic()
         self.coordinators: list[Any] = [None for _ in self.ports]
+        # The server that forks coordinators gets the emulation's mark: the reaper then ends them however this one ends.
+        os.environ.update(self.wan.emulation.environment)
         for k in range(len(self.ports)):
             self.start_coordinator(k)
+        del os.environ[MARK]
 
     def say(self, line: str) -> None:
         print(f"{time.monotonic() - self.began:6.1f} s  {line}", file=sys.stderr, flush=True)
@@ -286,8 +292,6 @@ class Chaos:
             time.sleep(RECEIVE_SECONDS / 4)
         self._start_due(float("inf"))
         self._settle()
-        self.ending = True
-        self.seen.check()
 
     def _start_due(self, now: float) -> None:
         for each in [each for each in self.due if each[0] <= now]:
@@ -334,17 +338,29 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep what sites and coordinators said")
     parser.add_argument("--json", action="store_true", help="instead of lines")
     arguments = parser.parse_args(argv)
+    return guarded("sites chaos", lambda: disturbed(arguments), EmulationError)
+
+
+def disturbed(arguments: argparse.Namespace) -> int:
+    """Disturb sites, print the report, and return the exit status. An interruption ends the run early and loses no
+    finding.
+    """
+    interrupted = False
     with ExitStack() as stack:
         chaos = Chaos(arguments, stack)
         try:
             chaos.run()
+        except KeyboardInterrupt:
+            interrupted = True
+            chaos.say("interrupted: what was found until now")
         finally:
             chaos.ending = True
             if arguments.logs is not None:
                 keep(chaos.wan.emulation.directory, arguments.logs)
+        chaos.seen.check()
         found = chaos.report()
     print(json.dumps(found, indent=1) if arguments.json else "\n".join(f"{key:<26} {found[key]}" for key in found))
-    return int(bool(found["wrong"]))
+    return int(bool(found["wrong"])) or (130 if interrupted else 0)
 
 
 def keep(directory: Path, folder: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from controlplane.planner.generators import parse_topology
 from tests.emulation.test_lifetime import Traces, poll
+from topologies.__main__ import main
 from topologies.faults import Fault, parse_fault
 from topologies.lifetime import PREFIX, sweep
 from topologies.reaper import MARK
@@ -47,6 +48,15 @@ def test_script_runs_on_every_worker_as_from_a_launcher(tmp_path):
     options = ["--topology", "dumbbell:left=2,right=1", "--job", "workers=2,name=x", "--switch", "softswitch"]
     assert run([*options, "--ranks", "2", "--script", script]) == 0
     assert sorted(file.read_text().strip() for file in tmp_path.iterdir()) == ["h2 0/2 0/4 x", "h3 1/2 2/4 x"]
+
+
+@pytest.mark.parametrize("command", [["run", "--job", "workers=2", "--output"], ["--switches"]])
+@pytest.mark.parametrize(("file", "reason"), [("no/file", "there is no folder no"), ("topologies", "is a folder")])
+def test_file_that_cannot_be_written_is_refused_before_anything_is_built(command, file, reason, capsys):
+    with pytest.raises(SystemExit) as refused:
+        main([*command, file])
+    said = capsys.readouterr()
+    assert refused.value.code == 2 and reason in said.err and "up after" not in said.out
 
 
 def test_script_that_fails_is_the_commands_failure(capsys):

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +16,9 @@ from evaluation.sites.__main__ import main
 from evaluation.sites.chaos import Seen
 from evaluation.sites.chaos_site import given, wrong_in
 from overlay.sites.packing import Floats
+from tests.support.waiting import wait_until
 
+ROOT = Path(__file__).resolve().parents[2]
 NAMES = [f"h{k}" for k in range(20)]
 VALUES = 3000
 
@@ -64,3 +71,35 @@ def test_sites_in_namespaces_are_killed_and_no_mean_is_wrong(capsys):
     assert main(["chaos", *words, "--seed", "2", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["wrong"] == [] and report["means_checked"] >= 6 and sum(report["disturbances"].values()) >= 1
+
+
+def of_session(session: int) -> list[int]:
+    """Return the processes of a session, less those that have ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # It has ended meanwhile.
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.namespaces
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_interrupted_run_reports_what_it_found_and_leaves_no_coordinator(number):
+    words = ["--sites", "3", "--minutes", "5", "--values", "4000", "--pause", "0.1", "--json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "evaluation.sites", "chaos", *words], cwd=ROOT, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        assert " s  " in process.stderr.readline()  # the first disturbance
+        os.kill(process.pid, number)
+        out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    wait_until(lambda: not of_session(process.pid), "coordinators have ended")
+    if number == signal.SIGINT:
+        report = json.loads(out)
+        assert process.returncode == 130 and report["wrong"] == [] and report["means_checked"] >= 1
