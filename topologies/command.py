@@ -71,9 +71,10 @@ def guarded(name: str, work: Callable[[], int], *refusals: type[Exception]) -> i
     A refusal is printed with the command's name. SIGTERM raises SystemExit, so that the network is removed.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    refused: tuple[type[Exception], ...] = (*refusals, OSError)
     try:
         return work()
-    except (*refusals, OSError) as error:
+    except refused as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
