@@ -145,6 +145,7 @@ class SiteNetwork:
         self.losses: dict[Pair, float] = {}
         self._losses_then: dict[Pair, float] = {}  # losses at the time when the rates were measured
         self.known: set[Pair] = set()  # rates that a file declares are never measured
+        self._broken: set[Pair] = set()  # pairs of sites that cannot reach each other, as far as is known
         self._plans: dict[tuple[str, ...], tuple[int, Plan, Topology]] = {}
 
     def surveyed(
@@ -156,6 +157,7 @@ class SiteNetwork:
         self.version += 1
         self._losses_then = dict(self.losses)
         self.pairs |= alone
+        self._broken.difference_update(alone)
         self.round_trips |= trips
         both = {pair for pair in together if pair in alone}
         for end, limits in ((0, self.out), (1, self.into)):
@@ -189,15 +191,38 @@ class SiteNetwork:
         return part > max(LOSS_LEAST, LOSS_GROWN * before)
 
     def told(self, sender: str, receiver: str, mbps: float) -> None:
-        """Set the rate of a pair (Mbit/s), which a file declares or which is that of a broken pair."""
+        """Set the rate of a pair (Mbit/s), which a file declares."""
         self.version += 1
         self.pairs[sender, receiver] = mbps
 
     def broken(self, site: str, other: str) -> None:
-        """Note that these two sites cannot reach each other."""
-        for pair in ((site, other), (other, site)):
-            if pair in self.pairs:
-                self.told(*pair, min(self.pairs[pair], BROKEN_MBPS))
+        """Note that these two sites cannot reach each other: plans avoid the pair until it is measured again, or until
+        one of the two sites is another process (`restarted`).
+        """
+        self.version += 1
+        self._broken |= {(site, other), (other, site)} & self.pairs.keys()
+
+    def restarted(self, site: str) -> None:
+        """Note that a site's process is a new one: what others could not reach was the one before. They notice the end
+        of a process as soon as the coordinator does, and may report it before that.
+        """
+        whole = {pair for pair in self._broken if site in pair}
+        if whole:
+            self.version += 1
+            self._broken -= whole
+
+    def none_broken(self) -> None:
+        """Forget which pairs were broken: another coordinator acts from now on, which would be told."""
+        self.version += 1
+        self._broken.clear()
+
+    def rate(self, sender: str, receiver: str) -> float:
+        """Return the rate of a pair as in `rates`; 0 where it was not measured."""
+        return self.rates().get((sender, receiver), 0.0)
+
+    def rates(self) -> dict[Pair, float]:
+        """Return the rate of each pair, in Mbit/s of payload; that of a broken one is at most BROKEN_MBPS."""
+        return self.pairs | {pair: min(self.pairs[pair], BROKEN_MBPS) for pair in self._broken}
 
     def to_json(self) -> dict[str, Any]:
         """Return the measured rates and round trips as an object of JSON, for a coordinator that backs up this one."""
@@ -210,7 +235,7 @@ class SiteNetwork:
         links = [
             {"from": a, "to": b, "mbps": mbps, "round_trip_ms": 1000 * self.round_trips.get((a, b), 0.0),
              "loss": self.losses.get((a, b), 0.0)}
-            for (a, b), mbps in sorted(self.pairs.items())
+            for (a, b), mbps in sorted(self.rates().items())
         ]  # fmt: skip
         return {"links": links, "sends_at_most_mbps": dict(self.out), "receives_at_most_mbps": dict(self.into)}
 
@@ -236,7 +261,7 @@ class SiteNetwork:
         the limit, as in a ring.)
         """
         known = {
-            pair: mbps for pair, mbps in self.pairs.items()
+            pair: mbps for pair, mbps in self.rates().items()
             if pair[0] in sites and pair[1] in sites and self.linked(*pair)
         }  # fmt: skip
         usual = median(known.values()) if known else UNKNOWN_MBPS

@@ -94,23 +94,23 @@ class SiteDesk:
     # --- members ---
 
     def joined(self, node: str) -> None:
+        if not self._members[node].state.epoch:
+            self.network.restarted(node)
         hidden = not self._members[node].inbound
         if hidden != (node in self.network.hidden):
             (self.network.hidden.add if hidden else self.network.hidden.discard)(node)
             self.network.version += 1
         self._tell_network((node,))
         if not self.surveyed and self._probe_seconds > 0 and self._members[node].state.epoch:
-            self._members.tell(
-                (node,), type="site", what="tell network"
-            )  # the site has followed a coordinator that may have measured the network
+            # The site has followed a coordinator that may have measured the network.
+            self._members.tell((node,), type="site", what="tell network")
         self._consider_survey()
 
     def _tell_network(self, nodes: Iterable[str]) -> None:
         """Tell these sites what a deputy of this coordinator needs for the same plans (deputy.py)."""
         self._members.tell(
             nodes, type="site", what="network", network=self.network.to_json(), surveyed=sorted(self.surveyed),
-            mtu=self.network.mtu, chunk_values=self.network.chunk_values,
-            paced=self._policy.sending.paced,
+            mtu=self.network.mtu, chunk_values=self.network.chunk_values, paced=self._policy.sending.paced,
         )  # fmt: skip
 
     def log(self, line: str) -> None:
@@ -129,6 +129,7 @@ class SiteDesk:
     def ended(self) -> None:
         for node in self.states.keys() | self.surveyed:
             self._sites.left(node)
+        self.network.none_broken()
         self.states.clear()
         self._asking.clear()
         self._taking.clear()
@@ -259,7 +260,7 @@ class SiteDesk:
             if any(self.states[each] == (round_, digest) for each in having) or not self._policy.active:
                 self._reply(node, None)
             elif sources:
-                self._reply(node, max(sources, key=lambda each: (self.network.pairs.get((each, node), 0.0), each)))
+                self._reply(node, max(sources, key=lambda each: (self.network.rate(each, node), each)))
         self._driver.handle(Tick())
 
     def _reply(self, node: str, source: str | None) -> None:
@@ -330,7 +331,7 @@ class SiteDesk:
             skip = self.network.known if again else self.network.known | self.network.pairs.keys()
             alone = await self._sites.alone(pair for pair in pairs if pair not in skip)
             together = await self._sites.probe(pairs) if len(nodes) > 2 else {}
-            before = dict(self.network.pairs)
+            before = self.network.rates()
             self.network.surveyed(alone, together, trips)
             self.growth.surveyed(together or alone)
             same = all(abs(mbps - before.get(pair, 0.0)) <= CHANGE_PART * mbps for pair, mbps in alone.items())

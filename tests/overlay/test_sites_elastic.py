@@ -424,6 +424,44 @@ def test_an_uplink_that_pairs_share_is_divided():
     assert plan.rate_mbps > 0
 
 
+def test_a_broken_pair_is_avoided_until_it_is_measured_or_a_site_is_another_process_or_a_coordinator_begins_anew():
+    network = SiteNetwork(64)
+    pairs = dict.fromkeys([(a, b) for a in "abc" for b in "abc" if a != b], 100.0)
+    network.surveyed(pairs, {}, {})
+    for whole in (
+        lambda: network.restarted("c"), network.none_broken,
+        lambda: network.surveyed({("a", "c"): 100.0, ("c", "a"): 100.0}, {}, {}),
+    ):  # fmt: skip
+        network.broken("a", "c")
+        network.restarted("b")
+        version = network.version
+        assert {pair for pair, mbps in network.links("abc").items() if mbps < 1.0} == {("a", "c"), ("c", "a")}
+        assert network.to_json()["pairs"] == [[*pair, 100.0] for pair in pairs], "others find out by themselves"
+        whole()
+        assert network.links("abc") == pairs and network.version > version
+
+
+def test_links_of_a_process_that_has_ended_do_not_stay_broken():
+    """Its neighbours may report the ends of its connections before the coordinator has noticed that it is gone."""
+    with coordinating(3) as (coordinator, _):
+        groups = begun(coordinator, "abc")
+        averaged(groups, 0)
+        network = coordinator.desk.network
+        before = network.links("abc")
+        address = list(coordinator.members["c"].address)
+        for node in "ab":
+            said = {"type": "lost", "node": "c", "address": address, "reason": "the connection to c ended"}
+            coordinator.loop.call_soon_threadsafe(coordinator.said, node, said)
+        until(lambda: network.links("abc")["a", "c"] < 0.01 > network.links("abc")["c", "b"])
+        groups.pop("c").agent.close()
+        groups["c"] = joined(coordinator, "c")
+        assert groups["c"].agree(state(9), 0).round == 1
+        assert network.links("abc") == before
+        assert averaged(groups, 1)["c"][1].sites == ("a", "b", "c")
+        for group in groups.values():
+            group.close()
+
+
 def test_long_fast_links_have_room_for_what_is_under_way():
     network = SiteNetwork(16_384)
     pairs = [(a, b) for a in "ab" for b in "ab" if a != b]

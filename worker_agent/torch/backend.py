@@ -216,7 +216,7 @@ class InArtProcessGroup(dist.ProcessGroup):
             return self._mean(tensors)  # gloo has no mean.
         options = dist.AllreduceOptions()
         options.reduceOp = given
-        return self._in_place(tensors, lambda whole: self._inner.allreduce(whole, options))
+        return _in_place(tensors, lambda whole: self._inner.allreduce(whole, options))
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
         """Run through the network if possible; see torch.distributed.reduce_scatter_tensor."""
@@ -259,7 +259,7 @@ class InArtProcessGroup(dist.ProcessGroup):
             if parts is not None:
                 return self._work(*parts.broadcast(tensors[0], source))
         given = *(() if opts is None else (opts,)), *more
-        return self._in_place(tensors, lambda whole: self._inner.broadcast(whole, *given))
+        return _in_place(tensors, lambda whole: self._inner.broadcast(whole, *given))
 
     def barrier(self, opts: Any = None) -> Any:
         """Run through the network if possible; see torch.distributed.barrier."""
@@ -354,24 +354,8 @@ class InArtProcessGroup(dist.ProcessGroup):
             future.value()
             return [tensor.detach().div_(self.size()) for tensor in tensors]
 
-        summed = self._in_place(tensors, lambda whole: self._inner.allreduce(whole, options))
+        summed = _in_place(tensors, lambda whole: self._inner.allreduce(whole, options))
         return self._work(summed.get_future().then(divide))
-
-    def _in_place(self, tensors: list[torch.Tensor], start: Callable[[list[torch.Tensor]], Any]) -> Any:
-        """Start an operation of gloo or NCCL on tensors, in place, and return its Work.
-
-        gloo takes the first bytes of a tensor's memory for its values, whatever its strides are, and so reduces what
-        lies between them. Therefore it gets a contiguous copy.
-        """
-        if all(one.layout != torch.strided or one.device.type != "cpu" or one.is_contiguous() for one in tensors):
-            return start(tensors)
-        wholes = [one.detach().contiguous() for one in tensors]
-
-        def copy_back(future: torch.futures.Future[Any]) -> list[torch.Tensor]:
-            future.value()
-            return [one.detach().copy_(whole) for one, whole in zip(tensors, wholes, strict=True)]
-
-        return self._work(start(wholes).get_future().then(copy_back))
 
     # A group that is a Python class stores its own name and description: torch asks this object, not the C++ object.
 
@@ -415,6 +399,23 @@ class InArtProcessGroup(dist.ProcessGroup):
 
     def __repr__(self) -> str:
         return f"InArtProcessGroup(rank={self.rank()}, size={self.size()})"
+
+
+def _in_place(tensors: list[torch.Tensor], start: Callable[[list[torch.Tensor]], Any]) -> Any:
+    """Start an operation of gloo or NCCL on tensors, in place, and return its Work.
+
+    gloo takes the first bytes of a tensor's memory for its values, whatever its strides are, and so reduces what lies
+    between them. Therefore it gets a contiguous copy.
+    """
+    if all(one.layout != torch.strided or one.device.type != "cpu" or one.is_contiguous() for one in tensors):
+        return start(tensors)
+    wholes = [one.detach().contiguous() for one in tensors]
+
+    def copy_back(future: torch.futures.Future[Any]) -> list[torch.Tensor]:
+        future.value()
+        return [one.detach().copy_(whole) for one, whole in zip(tensors, wholes, strict=True)]
+
+    return InArtWork(start(wholes).get_future().then(copy_back))
 
 
 class _Ended:
