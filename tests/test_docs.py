@@ -26,7 +26,7 @@ def test_links_lead_to_files(page: str) -> None:
 
 
 def test_lines_have_at_most_120_characters_but_rows_of_tables() -> None:
-    pages = [page for page in PAGES if page.startswith("docs/") or page in ("README.md", "CONTRIBUTING.md")]
+    pages = [page for page in PAGES if not page.startswith("changes/") and page != "CHANGELOG.md"]
     lines = [(page, k, line) for page in pages for k, line in enumerate((ROOT / page).read_text().splitlines(), 1)]
     assert lines
     long = [f"{page}:{k}" for page, k, line in lines if len(line) > 120 and not line.lstrip().startswith("|")]
