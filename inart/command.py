@@ -5,7 +5,7 @@
     inart ps --controller HOST:PORT
 
 A verb passes the rest of the line to the module that `python -m` can run as well, and imports nothing else, because a
-training node has no planner installed.
+training node has none of the packages that planning needs (the extra "control").
 """
 
 from __future__ import annotations

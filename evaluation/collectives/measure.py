@@ -24,8 +24,8 @@ operation is that of all of them over their number.
 """
 WARM = 1
 WARM_BYTES = 1_000_000
-"""Bytes of the operations (at most MOST_IN_A_ROW) right before them that are not measured: a shaped link that was idle
-lets 256 KB through at once, which no link of that rate does.
+"""Bytes of the operations (at most MOST_IN_A_ROW) that run right before the measured ones and are not measured: a
+shaped link that was idle lets 256 KB through at once, which no link of that rate does.
 """
 
 

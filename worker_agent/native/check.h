@@ -71,7 +71,7 @@ struct check {
 
 /* The numbers r of CHECK_RECENT chunks that follow each other; they are kept because packets come nearly in order. */
 struct check_recent {
-    uint64_t blocks;                        /* which, + 1; 0: none yet */
+    uint64_t blocks;                        /* the first one's sequence / CHECK_RECENT, + 1; 0: none yet */
     uint32_t kind, number[16][CHECK_LANES]; /* by sequence % 16, and by block */
 };
 
