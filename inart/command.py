@@ -11,6 +11,7 @@ training node has none of the packages that planning needs (the extra "control")
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,7 +87,20 @@ def usage() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; return its exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except OSError as error:  # a verb that writes elsewhere says so by itself
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or what is left would fail again at exit
+        if isinstance(error, BrokenPipeError):  # `| head` has read what it wanted
+            return 0
+        print(f"inart: the output cannot be written: {error.strerror or error}", file=sys.stderr)
+        return 1
+    return status
+
+
+def run(words: list[str]) -> int:
+    """Run the verb that these words begin with; return its exit status."""
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if words else 2

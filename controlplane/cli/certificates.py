@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from controlplane.common import command_line
 from controlplane.common.access import REVOKED_FILE, Caller
-from controlplane.common.authority import CLIENT, DAYS, SERVER, Authority, CertificatesError, now
+from controlplane.common.authority import CLIENT, DAYS, MOST_DAYS, SERVER, Authority, CertificatesError, now
 from controlplane.common.rpc.tls import CONTROLLER_NAME, FOLDER_FILES, switch_name
 from controlplane.common.whole_file import replace_file
 
@@ -297,8 +297,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 def run(arguments: argparse.Namespace) -> Iterable[str]:
     """Run the command and return the lines to print. Raise CertificatesError, ValueError or OSError where it fails."""
-    if arguments.days < 1:
-        raise CertificatesError("--days must be at least 1")
+    if not 1 <= arguments.days <= MOST_DAYS:
+        raise CertificatesError(f"--days must be at least 1, and at most {MOST_DAYS}")
+    if arguments.within is not None and not 0 <= arguments.within <= MOST_DAYS:
+        raise CertificatesError(f"--within must be at least 0, and at most {MOST_DAYS}")
     if arguments.within is not None and arguments.renew is None:
         raise CertificatesError("--within goes with --renew")
     if arguments.revoke is not None:

@@ -370,6 +370,8 @@ def test_keys_and_tokens_are_the_owners_alone(folder):
         (["--controller", "bücher"], "cannot be a name in a certificate"),
         (["--topology", "fattree:k=three"], "k"),
         (["--days", "0"], "at least 1"),
+        (["--days", "9999999"], "at most 36500"),
+        (["--renew", "all", "--within", "9999999"], "at most 36500"),
     ],
 )
 def test_certificates_that_cannot_be_made(tmp_path, words, message, capsys):

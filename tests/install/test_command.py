@@ -50,6 +50,20 @@ def test_the_doctor_runs_on_a_node_that_only_trains() -> None:
     assert "inart[control]" in asked.stdout.splitlines()[-1], "the switches that it was asked about were not looked at"
 
 
+@pytest.mark.parametrize("words", [("--help",), ("--version",), ("doctor",)])
+def test_output_that_cannot_be_written_is_a_message_and_a_closed_pipe_is_none(words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-c", BASE, *words]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "inart: the output cannot be written: No space left on device\n"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(command, cwd=ROOT, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("words", [("status",), ("job", "list"), ("job", "show", "a"), ("replan",)])
 def test_the_controllers_address_is_configured_once_for_all_commands(words: tuple[str, ...]) -> None:
     asked = base(*words, "--timeout", "0.5", INART_CONTROLLER="127.0.0.1:1")

@@ -41,7 +41,7 @@ def _run(argv: list[str] | None, begun: float) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:  # The plan is printed by now; its picture or file cannot be written.
-        print(f"error: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"error: cannot write {error.filename or 'the output'}: {error.strerror}", file=sys.stderr)
         return 2
     return 0
 
