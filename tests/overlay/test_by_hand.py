@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from controlplane.planner.job import Job
-from controlplane.planner.strategies.wan.policy import FollowNetwork, Lost, Ready, Start
+from controlplane.planner.strategies.wan.policy import Back, FollowNetwork, Lost, Ready, Start
 from controlplane.planner.topology import Topology
 from overlay import Agent, OverlayError
 from overlay.__main__ import main, policy_of
@@ -131,6 +131,9 @@ def test_a_strategys_trees_avoid_broken_connections():
     assert ("lima", "oslo") in hops()
     policy.handle(Lost("lima", "oslo"), 1.0)
     assert not {("lima", "oslo"), ("oslo", "lima")} & hops()
+    policy.handle(Lost("oslo"), 2.0)
+    policy.handle(Back("oslo"), 3.0)
+    assert ("lima", "oslo") in hops(), "it was its process that was broken"
 
 
 def test_incompatible_options_are_reported(tmp_path, capsys):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import networkx as nx
 import numpy as np
 import pytest
 
 from controlplane.planner.plan.task import Task
+from controlplane.planner.strategies.wan.apsp.policy import Apsp
 from controlplane.planner.strategies.wan.crew import algorithm as crew
 from controlplane.planner.strategies.wan.crew.policy import Crew, CrewSettings
 from controlplane.planner.strategies.wan.netstorm.policy import NetStorm, NetStormSettings
@@ -14,6 +17,28 @@ from controlplane.planner.strategies.wan.policy import Abort, Back, Finished, Lo
 from controlplane.planner.wan_networks import netstorm_draw, overlay
 from overlay.sim.simulation import Simulation, seconds_of
 from tests.overlay.test_agents import SECONDS, running, until
+
+
+@pytest.mark.parametrize("kind", [Apsp, NetStorm])
+def test_connections_of_an_agent_that_is_back_are_whole(kind):
+    """Its neighbours found them broken as its process ended, before the coordinator had noticed that."""
+    nodes = [f"h{k}" for k in range(5)]
+    policy = kind(named(mesh(5)))
+    policy.settings = replace(policy.settings, aware=False) if kind is NetStorm else policy.settings
+
+    def hops(now: float) -> set[tuple[str, str]]:
+        (start,) = [order for node in nodes for order in policy.handle(Ready(node, 1000), now)]
+        return set(start.task.hops())
+
+    before = hops(0.0)
+    lost = {pair for pair in before if "h1" in pair}
+    assert lost
+    for sender, receiver in lost:
+        policy.handle(Lost(*({sender, receiver} - {"h1"}), "h1"), 1.0)
+    assert hops(100.0) != before
+    policy.handle(Lost("h1"), 101.0)
+    policy.handle(Back("h1"), 102.0)
+    assert hops(200.0) == before
 
 
 def named(graph: nx.DiGraph) -> nx.DiGraph:

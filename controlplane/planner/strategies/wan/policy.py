@@ -319,8 +319,15 @@ class Rounds:
     def broken(self, node: str, other: str) -> None:
         """Take note that two agents cannot reach each other: the next round avoids the connection where it can."""
 
+    def mended(self, node: str) -> None:
+        """Take note that an agent is back: connections to it were broken because its process had ended, which others
+        may report before the coordinator has noticed, and not because of links.
+        """
+
     def handle(self, event: Event, now: float) -> Sequence[Order]:
         match event:
+            case Back(node):
+                self.mended(node)
             case Ready(node=node):
                 self.ready[node].append(event)
                 return self._begin(now)
@@ -401,16 +408,26 @@ class FollowNetwork(FollowPlan):
         super().__init__(make(topology), topology, sending)
         self.make, self.link, self.change = make, link, change
         self.changed: dict[tuple[str, str], float] = {}
+        self.cut: dict[tuple[str, str], float] = {}  # broken links, and their rates before
         self.decisions = 1
 
     def learn(self, event: Measured | Changed, now: float) -> None:
         if isinstance(event, Changed):
-            self.changed[self.link(event.sender, event.receiver)] = event.mbps
+            link = self.link(event.sender, event.receiver)
+            self.cut.pop(link, None)
+            self.changed[link] = event.mbps
 
     def broken(self, node: str, other: str) -> None:
         for link in (self.link(node, other), self.link(other, node)):
             if self.topology.graph.has_edge(*link):
+                rate = self.topology.graph.edges[link]["bandwidth_mbps"]
+                self.cut.setdefault(link, self.changed.get(link, rate))
                 self.changed[link] = BROKEN_MBPS
+
+    def mended(self, node: str) -> None:
+        site = self.link(node, node)[0]
+        for link in [link for link in self.cut if site in link]:
+            self.changed[link] = self.cut.pop(link)
 
     def followed(self) -> bool:
         """Apply the changes to the topology when they are large enough, and return whether they were."""

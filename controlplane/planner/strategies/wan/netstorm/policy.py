@@ -110,15 +110,21 @@ class NetStorm(Rounds):
         """Avoid this link with the trees, in both directions, until the network tells its rate."""
         for link in ((node, other), (other, node)):
             if self.belief.has_edge(*link):
-                self.cut[link] = self.belief.edges[link]["mbps"]
+                self.cut.setdefault(link, self.belief.edges[link]["mbps"])
                 self.belief.edges[link]["mbps"] = BROKEN_MBPS
                 self.updated = -math.inf
+
+    def mended(self, node: str) -> None:
+        for link in [link for link in self.cut if node in link]:
+            self.belief.edges[link]["mbps"] = self.cut.pop(link)
+            self.updated = -math.inf
 
     def refresh(self, now: float) -> bool:
         """Decide again when `update` seconds have passed and believed rates have changed, and return whether that was
         so.
         """
-        if (not self.settings.aware and not self.cut) or now < self.updated + self.settings.update:
+        told = self.updated == -math.inf  # of a link that was cut, or of one that is whole again
+        if (not self.settings.aware and not told) or now < self.updated + self.settings.update:
             return False
         if rates_changed(self.decided, self.belief, self.settings.update_rate):
             self.updated = now

@@ -141,6 +141,10 @@ class SelMcastRounds(Rounds):
         if self.network is not None:
             self.network.broken(node, other, self.now)
 
+    def mended(self, node: str) -> None:
+        if self.network is not None:
+            self.network.mended(node)
+
     def task(self, number: int, values: int, now: float) -> Task:
         self.now = now
         x = self._selected(values * 32e-6, now)
