@@ -17,7 +17,6 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 import time
@@ -29,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.common import command_line
+from controlplane.common import child, command_line
 from controlplane.common.log_lines import dated
 from controlplane.common.rpc.tls import Tls, add_tls_arguments, is_local, tls_from
 from controlplane.planner.plan.framing import MTU
@@ -58,6 +57,7 @@ from overlay.sites.packing import BITS
 CHUNK_VALUES = 16_384
 """Least float32 values of a chunk: 64 KB, which suits slow links; chunks are larger where links are fast."""
 
+SOME = command_line.whole(1, what="a whole number of at least 1")
 ASK_SECONDS = 10.0
 ASK_AGAIN_SECONDS = 0.5
 WAIT_SECONDS = 60.0
@@ -190,7 +190,7 @@ def coordinate(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `inart site run`: check that the coordinator answers, then run the command with the environment that `init`
-    needs. Return the command's exit status.
+    needs. Return the command's exit status, 128 + N where signal N ended it; the command ends with this process.
     """
     if not arguments.command:
         raise OverlayError("what is to be run? inart site run --coordinator HOST:PORT -- torchrun ... train.py")
@@ -206,11 +206,7 @@ def run(arguments: argparse.Namespace) -> int:
             environment[name] = value if isinstance(value, str) else "{}:{}".format(*value)
     if arguments.credentials is not None:
         environment["INART_CREDENTIALS"] = str(arguments.credentials.resolve())
-    child = subprocess.Popen(arguments.command, env=environment)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda signum, _: child.send_signal(signum))
-    code = child.wait()
-    return code if code >= 0 else 128 - code
+    return child.run(arguments.command, environment)
 
 
 def _token_of(arguments: argparse.Namespace) -> str | None:
@@ -409,7 +405,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
     one = verbs.add_parser("coordinator", help="the server that sites join: it measures, plans, and carries no values")
-    one.add_argument("--sites", type=int, required=True, metavar="N", help="the first round waits for so many; more "
+    one.add_argument("--sites", type=SOME, required=True, metavar="N", help="the first round waits for so many; more "
                      "may join at any time, and any may leave")  # fmt: skip
     one.add_argument("--listen", type=address, default=("127.0.0.1", 9700), metavar="HOST:PORT",
                      help="for sites (default: 127.0.0.1:9700)")  # fmt: skip
@@ -422,7 +418,7 @@ def make_parser() -> argparse.ArgumentParser:
     one.add_argument("--all-pairs", action="store_true", help="measure pairs, too, whose round trip is that of a way "
                      "over a third site")  # fmt: skip
     one.add_argument("--no-probe", action="store_true", help="measure nothing before the first round")
-    one.add_argument("--chunk", type=int, default=CHUNK_VALUES, metavar="N",
+    one.add_argument("--chunk", type=SOME, default=CHUNK_VALUES, metavar="N",
                      help="least values of a chunk; it has more where links are fast (%(default)s)")  # fmt: skip
     one.add_argument("--mtu", type=int, default=MTU, help=f"bytes of the network's packets (default {MTU})")
     one.add_argument("--insecure", action="store_true", help="let everybody who reaches it join")
@@ -438,8 +434,8 @@ def make_parser() -> argparse.ArgumentParser:
     two.set_defaults(act=run)
     three = verbs.add_parser("agent", help="a trial without training: average random values")
     _who(three, site=True)
-    three.add_argument("--values", type=int, default=1_000_000, help="float32 values (default 1000000)")
-    three.add_argument("--rounds", type=int, default=3, help="averages (default 3)")
+    three.add_argument("--values", type=SOME, default=1_000_000, help="float32 values (default 1000000)")
+    three.add_argument("--rounds", type=SOME, default=3, help="averages (default 3)")
     three.add_argument("--bits", type=int, default=FLOAT_BITS, choices=(FLOAT_BITS, *BITS), help="of a value")
     three.add_argument("--timeout", type=float, default=600.0, help="s that anything may take")
     three.set_defaults(act=trial)

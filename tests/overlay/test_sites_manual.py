@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -16,6 +18,7 @@ import pytest
 from inart.command import main
 from overlay.sites import command
 from overlay.sites.packing import bits_a_value
+from tests.support.waiting import wait_until
 from topologies.ports import free_port
 from topologies.wan.networks import Wan, emulated
 
@@ -78,6 +81,61 @@ def test_a_site_that_is_started_before_its_coordinator_waits_for_it():
         stack.callback(coordinator.kill)
         output, errors = site.communicate(timeout=60)
         assert (site.returncode, output, errors) == (0, "trained\n", "")
+
+
+COUNTS_INTERRUPTS = """
+import signal, time
+count = []
+signal.signal(signal.SIGINT, lambda *_: count.append(1))
+print("begins", flush=True)
+while not count:
+    time.sleep(0.05)
+time.sleep(1)
+print("interrupted", len(count), flush=True)
+"""
+
+
+def test_ctrl_c_reaches_the_script_once():
+    """A second one would end what the first one began, such as to save the model. The terminal's own reaches it."""
+    where = f"127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        coordinator = stack.enter_context(inart("site", "coordinator", "--sites", "1", "--listen", where))
+        stack.callback(coordinator.kill)
+        words = ["site", "run", "--coordinator", where, "--site", "a", "--", sys.executable, "-c", COUNTS_INTERRUPTS]
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.environ["PYTHONPATH"] = str(ROOT)
+            os.execv(sys.executable, [sys.executable, "-m", "inart", *words])
+        stack.callback(os.close, terminal)
+        stack.callback(os.waitpid, pid, 0)
+        stack.callback(os.kill, pid, signal.SIGKILL)
+        said = b""
+        while b"begins" not in said:
+            said += os.read(terminal, 4096)
+        os.write(terminal, b"\x03")
+        while b"interrupted" not in said:
+            said += os.read(terminal, 4096)
+        assert b"interrupted 1" in said
+
+
+def test_the_script_ends_when_its_launcher_is_killed():
+    where = f"127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        coordinator = stack.enter_context(inart("site", "coordinator", "--sites", "1", "--listen", where))
+        stack.callback(coordinator.kill)
+        sleeps = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+        words = ["site", "run", "--coordinator", where, "--site", "a", "--", sys.executable, "-c", sleeps]
+        site = stack.enter_context(inart(*words))
+        assert site.stdout is not None
+        script = int(site.stdout.readline())
+        site.kill()
+        wait_until(lambda: not Path(f"/proc/{script}").exists(), "the script has ended")
+
+
+def test_a_coordinator_of_no_site_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["site", "coordinator", "--sites", "0"])
+    assert "at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.namespaces

@@ -18,13 +18,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from controlplane.common import command_line
+from controlplane.common import child, command_line
 from controlplane.common.native_build import BuildError
 from controlplane.common.rpc.tls import add_tls_arguments, tls_from
 from worker_agent.agent import controller_address
 from worker_agent.clients.build import mpi_library
 from worker_agent.errors import AgentError
-from worker_agent.launch import child
 from worker_agent.service import AgentSettings, Service
 
 OPERATION_SECONDS = 1800.0

@@ -24,13 +24,12 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from controlplane.common import command_line
+from controlplane.common import child, command_line
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import controller_address
 from controlplane.common.rpc.client import STATUS_SECONDS, ControllerError, ask
 from controlplane.common.rpc.tls import Tls, credentials
 from worker_agent.address import addresses
-from worker_agent.launch import child
 from worker_agent.launch.adding import patiently
 from worker_agent.launch.machines import Machines, find_machines, resolve
 from worker_agent.launch.wishes import gets

@@ -22,7 +22,7 @@ def main() -> int:
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        print(f"inart run: {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        print(f"inart: {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUNNABLE
 
 
