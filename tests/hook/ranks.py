@@ -97,6 +97,25 @@ def lose(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[s
     return {"error": ""}
 
 
+def unlike(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Sum small and large tensors whose sizes differ between the ranks, and then some that are alike."""
+    state = InArtState(agent=arguments["agent"], timeout=30.0)
+    errors = []
+    for elements in (1_000, 100_000):
+        everybody = torch.zeros(1)
+        while not everybody:  # After an error all have left the network, and return to it.
+            state.allreduce(torch.ones(10), "sum").wait()
+            everybody = torch.tensor([int(state.in_network)])
+            dist.all_reduce(everybody, dist.ReduceOp.MIN)
+        try:
+            state.allreduce(torch.ones(elements * (1 + rank)), "sum").wait()
+        except RuntimeError as error:
+            errors.append(str(error))
+    total = state.allreduce(torch.ones(1000), "sum").wait()
+    state.close()
+    return {"errors": errors, "total": total.tolist()}
+
+
 def survive(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
     """Train in turns: a message asks for steps until a condition holds, and the answer reports them."""
     with warnings.catch_warnings(record=True) as caught:
@@ -336,6 +355,7 @@ SCENARIOS = {
     "train": train,
     "lose": lose,
     "survive": survive,
+    "unlike": unlike,
     "models": models,
     "late": late,
     "flaky": flaky,

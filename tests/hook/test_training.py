@@ -65,6 +65,17 @@ def test_training_in_few_bits_keeps_the_residuals(network, tmp_path, dtype, bits
 
 
 @pytest.mark.namespaces
+def test_ranks_with_different_tensors_have_an_error_and_can_go_on(network, tmp_path):
+    """Done again over gloo, the rank with the smaller tensor would be ended, without an exception of Python's."""
+    network.run_server()
+    for result in run_ranks("unlike", tmp_path, start_agents(network)):
+        small, large = result["errors"]
+        assert "the ranks' operations differ: rank 0: sum of 1000 float32; rank 1: sum of 2000 float32" in small
+        assert "rank 0: sum of 100000 float32; rank 1: sum of 200000 float32" in large
+        assert result["total"] == [2.0] * 1000
+
+
+@pytest.mark.namespaces
 def test_one_rank_without_agent_makes_all_fall_back(network, tmp_path):
     network.run_server()
     where = start_agents(network)

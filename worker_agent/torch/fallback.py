@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 
 from worker_agent.collectives import Kind
+from worker_agent.errors import MismatchError
 from worker_agent.shared import Reducer
 from worker_agent.torch.alike import TORCH_OPS, Done, can_be_alike, reduce_alike
-from worker_agent.torch.groups import Ranks, exchange
+from worker_agent.torch.groups import Ranks, exchange, in_words
 from worker_agent.torch.parts import outside
 from worker_agent.torch.steps import Item, error_of
 
@@ -55,8 +56,13 @@ class Fallback:
     def repeat(self, item: Item) -> None:
         """Repeat an operation that failed in the network, from its original content.
 
-        A result that this rank has stays.
+        A result that this rank has stays. Raise MismatchError on all ranks where their operations differ: gloo ends the
+        process of a rank that is sent more than it expects.
         """
+        own = f"{item.op.plain} of {item.buffer.numel()} {str(item.buffer.dtype).removeprefix('torch.')}"
+        operations = exchange(self._control, own)
+        if len(set(operations)) > 1:
+            raise MismatchError(f"the ranks' operations differ: {in_words(operations)}")
         if item.early and item.op.kind is Kind.REDUCE_SCATTER:
             assert item.before is not None, "kept since it began"
             self._reduce(item, item.before).wait()
