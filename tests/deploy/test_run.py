@@ -101,6 +101,13 @@ def test_a_command_that_fails_or_is_not_there_takes_its_job_off(launch, rig):
     assert sum("added" in said for said in rig.log) == 2
 
 
+def test_words_of_a_job_that_are_not_well_formed_are_named(launch):
+    refused = launch("h1", "--job", "model=1M, name=x", *python("print('ran')"))
+    out, err = refused.communicate(timeout=SECONDS)
+    assert (refused.returncode, out) == (1, "")
+    assert "unknown part ' name=x'" in err and "Traceback" not in err
+
+
 def test_what_cannot_be_admitted_is_said_and_the_command_is_not_run_unless_it_may_run_without(launch, rig):
     refused = launch("h1", *python("print('ran')"), nodes="h1,nobody.invalid")
     out, err = refused.communicate(timeout=SECONDS)

@@ -42,8 +42,10 @@ def hold(controller: str) -> int:
 
 
 def _name(request: pb.AddJobRequest) -> str:
-    """Return the name of the job, from the request's words; the launcher always gives one."""
-    return next(word.removeprefix("name=") for word in request.job.split(",") if word.startswith("name="))
+    """Return the name of the job, from the request's words; "" where they are not well formed, which the controller
+    then says.
+    """
+    return next((word.removeprefix("name=") for word in request.job.split(",") if word.startswith("name=")), "")
 
 
 def remove(controller: str, name: str) -> int:

@@ -59,8 +59,8 @@ class Fallback:
         A result that this rank has stays. Raise MismatchError on all ranks where their operations differ: gloo ends the
         process of a rank that is sent more than it expects.
         """
-        own = f"{item.op.plain} of {item.buffer.numel()} {str(item.buffer.dtype).removeprefix('torch.')}"
-        operations = exchange(self._control, own)
+        asked = f"{item.op.plain} of {item.buffer.numel()} {str(item.buffer.dtype).removeprefix('torch.')}"
+        operations = exchange(self._control, asked)
         if len(set(operations)) > 1:
             raise MismatchError(f"the ranks' operations differ: {in_words(operations)}")
         if item.early and item.op.kind is Kind.REDUCE_SCATTER:
