@@ -26,14 +26,10 @@ from controlplane.planner.plan.slots import HOST_MS, HOSTS, place_slots, round_t
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 from controlplane.service.controller import Controller
-from controlplane.service.epochs import EpochStore
-from controlplane.service.network import Network
-from controlplane.targets.p4runtime.kind import P4RuntimeKind
-from p4src.artifacts import find
 from p4src.protocol import frame_bytes
 from tests.deploy.agents import Agents
+from tests.deploy.memory_network import MemoryNetwork
 from tests.support.examples import examples
-from tests.support.memory import MemoryTarget
 
 BITS = 8 * frame_bytes(256)
 SLOW_MS = 100.0
@@ -94,16 +90,12 @@ def test_slots_are_given_out_for_longer_than_the_shortest_round_trip():
 # -- a network that runs -----------------------------------------------------------------------------------------------
 
 
-class Rig:
-    """The paper's testbed with little memory, switches in memory, and a job with its agents."""
+class Rig(MemoryNetwork):
+    """The paper's testbed with little memory, and a job with its agents."""
 
     def __init__(self, folder: Path, star: Topology = STAR) -> None:
-        self.topology = star.replace(nodes={switch: {"slots": 96} for switch in STAR.switches})
-        switches = [MemoryTarget(name) for name in STAR.switches]
-        kind = P4RuntimeKind(find("v1model", 256))
-        self.network = Network(self.topology, kind, switches, epochs=EpochStore(folder / "epoch"))
-        self.network.switches.fill()
-        self.job = self.network.launch(place_job(STAR, 6, 2, seed=1), "inart")[1]
+        super().__init__(folder, star.replace(nodes={switch: {"slots": 96} for switch in STAR.switches}), values=256)
+        self.job = self.add(place_job(STAR, 6, 2, seed=1))
         self.controller = Controller(self.network)
         self.agents = Agents(self.job.roster)
         self.agents.join()
@@ -125,7 +117,7 @@ class Rig:
         return self.controller.status(pb.StatusRequest(), None)
 
     def close(self) -> None:
-        self.network.close()
+        super().close()
         self.agents.end()
 
 
