@@ -56,7 +56,7 @@ def test_plan_changes_under_a_running_job(kind: str) -> None:
 
 
 def test_switch_is_taken_out_of_service_under_a_running_job(capfd: pytest.CaptureFixture[str]) -> None:
-    """The switch is replaced as an operator does it: plan without it, change over, switch it off."""
+    """The switch is replaced as an operator does it: plan without it, migrate, switch it off."""
     with Rig("softswitch", fattree(4, 30.0, aggregation_mbps=30.0), "inart", workers=6, roots=2) as rig:
         rig.start_all()
         carrying = {relay.node for tree in rig.plan.trees for relay in tree.relays}
