@@ -236,7 +236,7 @@ class Controller:
             reply.plan_version = plan.version
         reply.jobs.extend(job_statuses(self.network))
         reply.uses.extend(self.network.uses(request.parts[:MOST_PARTS]))
-        reply.without.extend(f"{name} ({why})" for name, why in self.network.state.kept_off.items())
+        reply.without.extend(f"{name} ({why})" for name, why in self.network.state.disabled.items())
         reply.reservations.extend(self.reservations.status())
         reply.tenants.extend(self.network.tenants.status())
         reply.others.extend(other_traffic(self.network))

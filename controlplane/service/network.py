@@ -199,9 +199,9 @@ class Network:
         self.reserved = kept.reserved
         layout = self.state.parts.layout
         gone = [
-            name for name in kept.kept_off if not layout.has(name)
+            name for name in kept.disabled if not layout.has(name)
         ]  # not in this topology, which may differ from the last one
-        self.failover.take(ordered, [name for name in kept.kept_off if name not in gone], ())
+        self.failover.take(ordered, [name for name in kept.disabled if name not in gone], ())
         if self.state.off:
             self.log(f"disabled as before, until replan --with: {', '.join(self.state.off)}")
         if gone:

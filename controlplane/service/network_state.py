@@ -97,7 +97,7 @@ class NetworkState:
         return self._adding
 
     @property
-    def kept_off(self) -> dict[str, str]:
+    def disabled(self) -> dict[str, str]:
         """Switches, links and servers that no plan uses now, and why; with a server comes the name of its job."""
         servers = {node: f"{why}, job {job.name}" for job in self.jobs for node, why in job.unused().items()}
         return {**servers, **self.off}

@@ -74,7 +74,7 @@ def replan(network: Network, order: Replan) -> Migrated:
     else:
         concerned = network.replanning.worst_first(jobs)
     with network.state.lock:
-        later = _kept_off(network, order, jobs)
+        later = _disabled(network, order, jobs)
         bases = {
             job.name: job.migrator.state(
                 order.given or network.state.bases.get(job.name, network.topology), order.changes
@@ -122,7 +122,7 @@ def _route_around(network: Network) -> str:
     return ""
 
 
-def _kept_off(network: Network, order: Replan, jobs: Iterable[RunningJob]) -> Mapping[str, Why]:
+def _disabled(network: Network, order: Replan, jobs: Iterable[RunningJob]) -> Mapping[str, Why]:
     """Return what is disabled with this order. Raise JobsError, JobError or TopologyError where the order cannot be
     followed, before anything is changed for any job."""
     for job in jobs:
@@ -132,7 +132,7 @@ def _kept_off(network: Network, order: Replan, jobs: Iterable[RunningJob]) -> Ma
                 f"{min(needed)} is a worker of job {job.name}, which waits for each of its workers (one that may lose "
                 "some has at_least= among its words)"
             )
-    there = network.state.kept_off
+    there = network.state.disabled
     wrong = [name for name in order.restored if name not in there]
     if wrong:
         raise JobsError(f"{wrong[0]} is not disabled; disabled: {', '.join(there) or 'nothing'}")

@@ -43,12 +43,12 @@ class Snapshots:
         names = {job.job_id: job.name for job in jobs}
         hosts = network.state.host_times_ms()
         taken = network.switches.taken()
-        kept_off, others = network.state.kept_off, network.state.others_mbps
+        disabled, others = network.state.disabled, network.state.others_mbps
         return {
             "time": time.time(),
             "measured_at": reading.at,
             "topology": topology.name,
-            "without": kept_off,
+            "without": disabled,
             "answers": dict(network.answers),
             "host_times_ms": dict(hosts),
             "nodes": [self._node(node, reading, loads, used, taken.get(node, NOTHING)) for node in topology.nodes],
@@ -65,7 +65,7 @@ class Snapshots:
                         for number, flow in reading.links.get((u, v), {}).items()
                         if number in names
                     },
-                    "off": _is_off(kept_off, u, v),
+                    "off": _is_off(disabled, u, v),
                 }
                 for u, v in topology.links
             ],
@@ -87,7 +87,7 @@ class Snapshots:
         network, topology = self.network, self.network.topology
         x, y = self._places[node]
         found: dict[str, Any] = {"name": node, "kind": topology.kind(node), "x": x, "y": y}
-        found["off"] = network.state.kept_off.get(node, "")
+        found["off"] = network.state.disabled.get(node, "")
         if topology.kind(node) == "switch":
             keeper = next((one for one in network.switches.keepers if one.target.name == node), None)
             found |= {

@@ -55,7 +55,7 @@ class Keeps:
     that are being added (switches may have entries of them), and the reservations."""
 
     jobs: Sequence[Stored] = ()
-    kept_off: Sequence[str] = ()
+    disabled: Sequence[str] = ()
     begun: Sequence[int] = ()
     reserved: tuple[Reservation, ...] = ()
 
@@ -120,7 +120,7 @@ class StateFolder:
         with self._saving:
             data = {
                 "jobs": [_json(one) for one in keeps.jobs],
-                "kept_off": sorted(keeps.kept_off),
+                "kept_off": sorted(keeps.disabled),
                 "begun": sorted(keeps.begun),
                 "reserved": [one.to_json() for one in keeps.reserved],
             }

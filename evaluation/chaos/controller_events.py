@@ -111,10 +111,10 @@ class ControllerEvents:
             reply = ask(self._controller.address, "status", request, timeout=REPLAN_SECONDS)
         except (ControllerError, OSError):
             return
-        kept_off = [name.partition(" (")[0] for name in reply.without if name.endswith(f"({Why.CORRUPTS})")]
-        if kept_off:
-            one.evidence["disabled"] = ", ".join(kept_off)
-            self._disable(one, {"restored": kept_off})
+        disabled = [name.partition(" (")[0] for name in reply.without if name.endswith(f"({Why.CORRUPTS})")]
+        if disabled:
+            one.evidence["disabled"] = ", ".join(disabled)
+            self._disable(one, {"restored": disabled})
 
     def _disable(self, one: Happening, change: Mapping[str, list[str]]) -> None:
         """Order a change that the controller must keep: it needs a new plan, and an epoch."""

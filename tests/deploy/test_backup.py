@@ -34,7 +34,7 @@ def test_what_is_restored_is_what_was_kept_and_epochs_never_go_back(rig, tmp_pat
     """The backup is made while the controller has its folder; another machine's controller then starts with it."""
     file, there = tmp_path / "network.tar.gz", tmp_path / "there"
     with StateFolder(tmp_path / "state") as state:
-        state.save(replace(rig.network.keeps(), kept_off=["s1"]))
+        state.save(replace(rig.network.keeps(), disabled=["s1"]))
         Recorder(state.path / "log").line("job A: something")
         epoch = EpochStore(tmp_path / "epoch").next()
         assert order("backup", file, tmp_path) == 0
@@ -43,7 +43,7 @@ def test_what_is_restored_is_what_was_kept_and_epochs_never_go_back(rig, tmp_pat
     assert file.stat().st_mode & 0o077 == 0, "it has the secret"
     assert order("restore", file, there) == 0
     with StateFolder(there / "state") as state:
-        assert state.load() == kept and kept.kept_off == ["s1"]
+        assert state.load() == kept and kept.disabled == ["s1"]
     assert [entry.text for entry in Recorder(there / "state" / "log").read().entries] == ["job A: something"]
     old, new = EpochStore(tmp_path / "epoch"), EpochStore(there / "epoch")
     assert new.key(7) == old.key(7), "switches' entries and agents' keys stay readable"

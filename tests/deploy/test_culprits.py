@@ -114,14 +114,14 @@ def refuse(rig: tuple[MemoryNetwork, RunningJob], clock: Clock, culprit: Suspect
     return refused
 
 
-def test_switch_that_corrupts_is_kept_off_until_an_operator_takes_it_back(rig, clock):
+def test_switch_that_corrupts_is_disabled_until_an_operator_takes_it_back(rig, clock):
     network, job = rig
     bad = spine(network.network, job)
     refused = refuse(rig, clock, Suspect(bad, "carried"))
     assert network.network.state.off == {bad: Why.CORRUPTS}
     assert any(f"switch {bad} corrupts" in line for line in network.log), network.log
     assert not any(bad in way.carried for way in ways(job).values()), "the job is rerouted around it"
-    assert network.network.keeps().kept_off == [bad], "also when the controller starts again"
+    assert network.network.keeps().disabled == [bad], "also when the controller starts again"
     report(job, refused)
     network.watch.look()
     assert bad in network.network.state.off

@@ -316,7 +316,7 @@ def test_switches_in_maintenance_stay_so_after_a_restart_of_the_controller(rig):
         rig.network.changed = lambda: state.save(rig.network.keeps())
         with pytest.raises(JobsError, match="there is no job; c2 disabled all the same, until --with c2"):
             rig.network.replan(off=["c2"])
-        assert state.load().kept_off == ["c2"], "also where no plan changes"
+        assert state.load().disabled == ["c2"], "also where no plan changes"
         rig.add(both)
         server = both.parameter_servers[0]
         rig.network.replan(off=["c1", "a2-c3", server])
@@ -327,8 +327,8 @@ def test_switches_in_maintenance_stay_so_after_a_restart_of_the_controller(rig):
     with StateFolder(rig.folder / "state") as state:
         rig.network = rig.open()
         kept = state.load()
-        rig.network.start(replace(kept, kept_off=[*kept.kept_off, "x9"]))
-    assert rig.network.state.kept_off == dict.fromkeys(["a2-c3", "c1", server], "operator")
+        rig.network.start(replace(kept, disabled=[*kept.disabled, "x9"]))
+    assert rig.network.state.disabled == dict.fromkeys(["a2-c3", "c1", server], "operator")
     assert any("disabled as before, until replan --with: a2-c3, c1" in line for line in rig.log)
     assert any("not in the topology any more: x9" in line for line in rig.log)
     (job,) = rig.network.jobs
@@ -336,7 +336,7 @@ def test_switches_in_maintenance_stay_so_after_a_restart_of_the_controller(rig):
     added = rig.add(ONE)
     assert not rig.entries(added.job_id).get("c1", RuleSet("c1", (), (), ())).labels
     rig.network.replan("both", restored=["c1", "a2-c3", server])
-    assert rig.network.state.kept_off == {}
+    assert rig.network.state.disabled == {}
     assert job.migrator.plan.job.parameter_servers == both.parameter_servers
 
 
@@ -441,7 +441,7 @@ def test_operator_keeps_things_off_and_takes_that_back(rig):
     assert update.plan.job == ONE
 
 
-def test_parameter_server_that_is_kept_off_gives_its_part_to_the_others(rig, until):
+def test_parameter_server_that_is_disabled_gives_its_part_to_the_others(rig, until):
     job = Job("two-roots", SERVERS[:4], (SERVERS[6], SERVERS[10]), 1_000_000)
     running = rig.add(job)
     agents = Agents(running.roster)
@@ -471,7 +471,7 @@ def test_order_that_leaves_a_job_without_servers_is_refused_and_changes_nothing(
     assert two.migrator.plan is before
 
 
-def test_worker_that_its_job_waits_for_cannot_be_kept_off(rig):
+def test_worker_that_its_job_waits_for_cannot_be_disabled(rig):
     running = rig.add(ONE)
     with pytest.raises(JobsError, match=f"{SERVERS[0]} is a worker of job one, which waits for each of its workers"):
         rig.network.replan(off=[SERVERS[0]])
@@ -540,7 +540,7 @@ def test_worker_that_is_lost_for_good_is_back_when_an_operator_says_so(rig, unti
     until(lambda: running.migrator.plan.job.workers == (SERVERS[0], SERVERS[1], SERVERS[3]), "the others go on")
     until(lambda: running.roster.epoch > first and agents.events[SERVERS[0]][-1] == "retire", "without a stop")
     assert "abort" not in agents.events[SERVERS[0]]
-    assert rig.network.state.kept_off == {lost: "lost, job may-lose"}
+    assert rig.network.state.disabled == {lost: "lost, job may-lose"}
     until(lambda: rig.network.answers["agents gone on without"] == 1, "it is counted")
     back = running.roster.join(pb.JoinRequest(node=lost, role="worker", version=ENCODING))
     with pytest.raises(JobsError, match="h9 is not disabled; disabled: h3"):

@@ -76,7 +76,7 @@ def test_operator_can_take_a_server_back_that_the_plan_does_not_use(rig, running
     until(lambda: not running.roster.state.lost() and len(running.migrator.versions) == 1, "the change is over")
     agents.join_again("h2")
     running.without = {}  # The state may have become this way by any means.
-    assert "h2" in rig.network.state.kept_off, "status says that h2 is not used"
+    assert "h2" in rig.network.state.disabled, "status says that h2 is not used"
     rig.network.replan(restored=["h2"])
     assert set(used(running)) == set(ROOTS)
 

@@ -290,7 +290,7 @@ def test_plan_that_is_right_stays_and_a_dry_run_changes_nothing(rig):
     assert rig.migrator.topology is rig.topology or rig.migrator.topology.aggregation_mbps("V1") == 60
 
 
-def test_switch_that_is_lost_can_be_kept_off_or_the_error_says_so(rig, until):
+def test_switch_that_is_lost_can_be_disabled_or_the_error_says_so(rig, until):
     rig.agents.join()
     rig.switches[1].hang()
     until(lambda: rig.keepers[1].state == "reconnecting", "the keeper notices")

@@ -261,8 +261,8 @@ def test_the_only_controller_of_a_network_becomes_one_of_a_pair(ones, tmp_path):
     shared = SharedEpochs(tmp_path / "epoch", first.leadership)
     assert shared.next() > before and shared.key(1) == key
     with SharedState(tmp_path / "state", first.leadership) as state:
-        assert state.load().kept_off == ["s1"]
-        state.save(Keeps(kept_off=["s2"]))
+        assert state.load().disabled == ["s1"]
+        state.save(Keeps(disabled=["s2"]))
     with SharedState(tmp_path / "elsewhere", first.leadership) as state:
         assert state.load() == Keeps([], ["s2"], [])
 

@@ -172,7 +172,7 @@ def test_a_switch_that_refuses_the_new_routes_leaves_all_as_it_was(rig):
     assert THREE.address("h9") in routes_of(rig.targets["s2"])
 
 
-def test_what_has_gone_is_not_kept_off_and_nobody_looks_for_it():
+def test_what_has_gone_is_not_disabled_and_nobody_looks_for_it():
     """An event about a switch that is no more, from a thread that looked before, is passed over."""
     layout = layout_of(THREE)
     state = replace(parts.Parts(layout), off={"e3": Why.LOST, "s1": Why.OPERATOR, "e3-s2": Why.SILENT})

@@ -44,7 +44,7 @@ def test_switch_is_used_again_when_it_has_answered_for_some_time_unless_an_opera
 
 
 def silent_again(seen: Trust, now: float, *, every: bool = True) -> Trust:
-    return trust.keep_off(trust.found_silent(seen, ["a-b"], now), ["a-b"], every)
+    return trust.set_probation(trust.found_silent(seen, ["a-b"], now), ["a-b"], every)
 
 
 def test_link_that_was_silent_is_tried_again_after_a_minute_then_two_and_an_hour_at_most():

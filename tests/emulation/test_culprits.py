@@ -22,7 +22,7 @@ REGISTERS = "InartIngress.values."
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", [nightly("frames"), "memory"])
-def test_spine_that_flips_bits_is_named_and_kept_off(how) -> None:
+def test_spine_that_flips_bits_is_named_and_disabled(how) -> None:
     network = leaf_spine(3, 2, 2, 50.0, aggregation_mbps=None, ingress_mbps=None)
     with Rig("softswitch", network, "inart", workers=4, roots=2, answers_failures=True) as rig:
         rig.start_all()

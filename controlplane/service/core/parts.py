@@ -93,7 +93,7 @@ def rerouted(
     if not every and not again:
         state, done = _take_only_ways(state, needs, now, silent)
     if not done:
-        state = replace(state, trust=trust.keep_off(state.trust, silent, every))
+        state = replace(state, trust=trust.set_probation(state.trust, silent, every))
     return state, done
 
 

@@ -97,12 +97,13 @@ def look_at_switches(
 
 
 def found_silent(trust: Trust, names: Iterable[str], now: float) -> Trust:
-    """Take note that packets went into these, and none came out. `keep_off` says for how long they are disabled."""
+    """Take note that packets went into these, and none came out. `set_probation` says for how long they are
+    disabled."""
     found = {name: replace(trust.probation.get(name, Probation(now, 0.0)), since=now) for name in names}
     return replace(trust, probation={**trust.probation, **found})
 
 
-def keep_off(trust: Trust, names: Iterable[str], every_job_has_a_way: bool) -> Trust:
+def set_probation(trust: Trust, names: Iterable[str], every_job_has_a_way: bool) -> Trust:
     """Set for how long something that was just found silent is disabled, and return the new state. What was tried early
     has not waited its time, so its time stays the same."""
     least = PROBATION_SECONDS if every_job_has_a_way else NO_WAY_SECONDS
