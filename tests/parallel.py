@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import pytest
+from _pytest._io import TerminalWriter
 
 FORK = multiprocessing.get_context("fork")
 FORKING = 2
@@ -117,10 +118,17 @@ class Worker:
 
 
 class Told:
-    """A plugin of a forked process: it tells the process that it was forked from what pytest reports."""
+    """A plugin of a forked process: it tells the process that it was forked from what pytest reports. It stands where
+    pytest's terminal reporter was, whose writer pytest-timeout asks for, to write what each thread was doing.
+    """
 
     def __init__(self, config: pytest.Config, connection: Connection) -> None:
         self.config, self.connection = config, connection
+
+    @property
+    def _tw(self) -> TerminalWriter:
+        """A writer to the standard error of the test that runs, which its report contains."""
+        return TerminalWriter(sys.stderr)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         data = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
@@ -159,7 +167,7 @@ def work(session: pytest.Session, connection: Connection) -> None:
     capture.resume_global_capture()
     own_output()
     capture.suspend_global_capture()
-    plugins.register(Told(session.config, connection))
+    plugins.register(Told(session.config, connection), "terminalreporter")
 
     def numbers() -> Iterator[int]:
         while True:

@@ -34,10 +34,19 @@ def test_before(): pass
 def test_ends(): os._exit(7)
 def test_after(shared): pass
 """
+HANGS = """
+import threading
+import pytest
+
+@pytest.mark.timeout(0.5)
+def test_hangs():
+    threading.Thread(target=threading.Event().wait, name="another one", daemon=True).start()
+    threading.Event().wait()
+"""
 
 
 def test_results_are_told_and_a_process_that_ends_fails_only_its_test(tmp_path):
-    for name, text in {"a": SHARED + GOOD, "b": SHARED + ENDS, "c": SHARED + GOOD}.items():
+    for name, text in {"a": SHARED + GOOD, "b": SHARED + ENDS, "c": SHARED + GOOD, "d": HANGS}.items():
         (tmp_path / f"test_{name}.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "tests.parallel", "--jobs", "2", "--rootdir", str(tmp_path), "-ra"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -46,8 +55,10 @@ def test_results_are_told_and_a_process_that_ends_fails_only_its_test(tmp_path):
     )
     said = done.stdout
     assert done.returncode == 1, said + done.stderr
-    assert "3 failed, 6 passed, 2 skipped" in said, said
-    for name in ("test_a.py::test_fails", "test_c.py::test_fails", "test_b.py::test_ends - the process"):
+    assert "4 failed, 6 passed, 2 skipped" in said, said
+    for name in ("test_a.py::test_fails", "test_c.py::test_fails", "test_b.py::test_ends - the process",
+                 "test_d.py::test_hangs - Failed: Timeout"):  # fmt: skip
         assert f"FAILED {name}" in said, said
+    assert "Stack of another one" in said, said
     assert "what it printed" in said and "look out" in said and "not today" in said, said
     assert list(tmp_path.glob("ended-*")), "fixtures of the session end with their process"
