@@ -11,11 +11,11 @@ long.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 
 from controlplane.planner.plan.model import Tree
 from controlplane.planner.plan.pacing import wanted
@@ -69,6 +69,30 @@ def hops(tree: Tree) -> int:
     return sum(len(flow.route) - 1 for flow in tree.flows) + len(tree.return_edges)
 
 
+@dataclass(slots=True)
+class Link:
+    """A link that takes packets one after the other. All times are in seconds.
+
+    Attributes:
+        packet: The time that a packet takes.
+        waits: The part of it after which the packet has arrived at the other end, but for the delay: all or nothing.
+        ahead: How far the link may be ahead of its rate.
+        free: When the link would take the next packet, at its rate.
+    """
+
+    packet: float
+    waits: float
+    delay: float
+    ahead: float
+    free: float = 0.0
+
+    def arrives(self, now: float) -> float:
+        """Return the time at which a packet that enters the link at the time `now` arrives at its end."""
+        schedule = max(now, self.free)
+        self.free = schedule + self.packet
+        return max(now, schedule - self.ahead) + self.waits + self.delay
+
+
 @dataclass
 class Links:
     """Links that take packets of `packet_bits` bits one after the other; `stored` and `credit` are those of
@@ -79,39 +103,113 @@ class Links:
     packet_bits: int
     stored: bool = True
     credit: Credit | None = None
-    _free: dict[Edge, float] = field(default_factory=dict)
-    _times: dict[Edge, tuple[float, float, float]] = field(default_factory=dict)
+    _links: dict[Edge, Link] = field(default_factory=dict)
 
-    def arrives(self, link: Edge, now: float) -> float:
-        """Return the time (s) at which a packet that enters the link at the time `now` arrives at its end."""
-        if link not in self._times:
-            ahead = self.credit(self.topology, link) if self.credit else 0.0
-            packet, delay = link_times(self.topology, self.packet_bits)[link]
-            self._times[link] = packet / 1e3, delay / 1e3, ahead / 1e3
-        packet, delay, ahead = self._times[link]
-        schedule = max(now, self._free.get(link, 0.0))
-        self._free[link] = schedule + packet
-        return max(now, schedule - ahead) + packet * self.stored + delay
+    def along(self, route: Sequence[str]) -> tuple[Link, ...]:
+        """Return the links of a route."""
+        return tuple(map(self._link, pairwise(route)))
+
+    def _link(self, edge: Edge) -> Link:
+        if edge not in self._links:
+            ahead = self.credit(self.topology, edge) if self.credit else 0.0
+            packet, delay = link_times(self.topology, self.packet_bits)[edge]
+            self._links[edge] = Link(packet / 1e3, packet / 1e3 * self.stored, delay / 1e3, ahead / 1e3)
+        return self._links[edge]
 
 
-@dataclass
-class _Chunk:
-    """A chunk that is on its way through a tree.
+class _Events:
+    """Events in the order of time; those of the same time, in the order in which they were asked for.
 
     Attributes:
-        missing: By point, how many flows have not come yet.
-        children: The return tree, by node the nodes below it.
-        done: By point, when its sum was complete (s).
-        last: By point, the source of the flow that came last.
-        answered: When the last result came (s).
+        now: The time of the event that happens (s).
     """
 
-    tree: Tree
-    missing: Counter[str]
-    children: dict[str, list[str]]
-    done: dict[str, float] = field(default_factory=dict)
-    last: dict[str, str] = field(default_factory=dict)
-    answered: float = 0.0
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._order = count()
+        self._coming: list[tuple[float, int, tuple[Link, ...], int, Callable[[], None]]] = []
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._coming, (when, next(self._order), (), 0, action))
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Call this in so many seconds, of which there may be none."""
+        if seconds:
+            self.at(self.now + seconds, action)
+        else:
+            action()
+
+    def send(self, links: tuple[Link, ...], arrived: Callable[[], None]) -> None:
+        """Send a packet over these links now, and call `arrived` when it is at the end of the last one: at once where
+        there is none.
+        """
+        if links:
+            heapq.heappush(self._coming, (links[0].arrives(self.now), next(self._order), links, 1, arrived))
+        else:
+            arrived()
+
+    def run(self) -> None:
+        """Let everything happen."""
+        coming, order = self._coming, self._order
+        while coming:
+            self.now, _, links, crossed, action = heapq.heappop(coming)
+            if crossed == len(links):
+                action()
+            else:
+                heapq.heappush(coming, (links[crossed].arrives(self.now), next(order), links, crossed + 1, action))
+
+
+class _Chunks:
+    """Chunks on their way through a tree: up, where each point sends a sum on when the last flow of it has come, and
+    back.
+
+    Attributes:
+        done: By point, when its last sum was complete (s), and the source of the flow that came last.
+        end: When the last result came (s).
+    """
+
+    def __init__(self, tree: Tree, links: Links, events: _Events, hosts_s: Mapping[str, float]) -> None:
+        """`hosts_s` gives the time of hosts, at the root before the result and at each worker behind it."""
+        self.tree = tree
+        self.done: dict[str, tuple[float, str]] = {}
+        self.end = 0.0
+        self._events, self._hosts_s = events, hosts_s
+        self._ways = {a.worker: (a.point, links.along(a.route)) for a in tree.assignments}
+        self._relays = {r.node: (r.next, links.along(r.route)) for r in tree.relays}
+        self._below: dict[str, list[tuple[str, tuple[Link, ...]]]] = {}
+        for above, child in tree.return_edges:
+            self._below.setdefault(above, []).append((child, links.along((above, child))))
+        self._flows = tree.ends()
+        self._missing: dict[str, dict[int, int]] = {point: {} for point in self._flows}
+
+    def send(self, worker: str, number: int) -> None:
+        """Let a worker send the chunk of this number now."""
+        point, links = self._ways[worker]
+        self._events.send(links, partial(self._added, point, number, worker))
+
+    def answered(self, worker: str, number: int) -> None:
+        """Note that a worker has the result of a chunk."""
+        self.end = self._events.now
+
+    def _added(self, point: str, number: int, source: str) -> None:
+        missing = self._missing[point]
+        left = missing.get(number, self._flows[point]) - 1
+        if left:
+            missing[number] = left
+            return
+        missing.pop(number, None)
+        self.done[point] = self._events.now, source
+        if point == self.tree.root:
+            self._events.after(self._hosts_s.get(point, 0.0), partial(self._result, point, number))
+        else:
+            above, links = self._relays[point]
+            self._events.send(links, partial(self._added, above, number, point))
+
+    def _result(self, node: str, number: int) -> None:
+        if node in self._ways:
+            self._events.after(self._hosts_s.get(node, 0.0), partial(self.answered, node, number))
+        for child, links in self._below.get(node, ()):
+            self._events.send(links, partial(self._result, child, number))
 
 
 def round_trips(
@@ -125,194 +223,149 @@ def round_trips(
     """
     if sum(len(tree.assignments) + len(tree.relays) for tree in trees) > MOST_FLOWS:
         return [round_trip(tree, topology, packet_bits) for tree in trees]
-    chunks = [_chunk(tree) for tree in trees]
-    links = Links(topology, packet_bits, stored, credit)
-    events: list[tuple[float, int, int, tuple[str, ...], int]] = []  # time, order, tree, route, where on it
-
-    def go(index: int, route: tuple[str, ...], position: int, now: float) -> None:
-        """Send a packet on to the next node of its route; a route of one node ends there."""
-        if len(route) == 1:
-            heapq.heappush(events, (now, next(order), index, route, 0))
-            return
-        arrives = links.arrives((route[position], route[position + 1]), now)
-        heapq.heappush(events, (arrives, next(order), index, route, position + 1))
-
-    order = count()
-    for index, tree in enumerate(trees):
-        for a in tree.assignments:
-            go(index, a.route, 0, 0.0)
-    relays = [{relay.node: relay.route for relay in tree.relays} for tree in trees]
-    while events:
-        now, _, index, route, position = heapq.heappop(events)
-        chunk, node = chunks[index], route[position]
-        if position + 1 < len(route):
-            go(index, route, position, now)
-        elif route[0] == "":  # a result
-            chunk.answered = max(chunk.answered, now)
-            for child in chunk.children.get(node, ()):
-                go(index, ("", node, child), 1, now)
-        else:
-            chunk.missing[node] -= 1
-            if chunk.missing[node]:
-                continue
-            chunk.done[node], chunk.last[node] = now, route[0]
-            if node != chunk.tree.root:
-                go(index, relays[index][node], 0, now)
-                continue
-            for child in chunk.children.get(node, ()):
-                go(index, ("", node, child), 1, now)
-    return [_levels(chunk, topology) for chunk in chunks]
+    events, links = _Events(), Links(topology, packet_bits, stored, credit)
+    followed = [_Chunks(tree, links, events, {}) for tree in trees]
+    for chunks in followed:
+        for worker in chunks.tree.assignments.workers:
+            chunks.send(worker, 0)
+    events.run()
+    return [_levels(chunks, topology) for chunks in followed]
 
 
-def _chunk(tree: Tree) -> _Chunk:
-    children: dict[str, list[str]] = {}
-    for above, child in tree.return_edges:
-        children.setdefault(above, []).append(child)
-    return _Chunk(tree, tree.ends(), children)
-
-
-def _levels(chunk: _Chunk, topology: Topology) -> list[Level]:
-    tree = chunk.tree
-    levels = [Level(tree.root, "workers", 1e3 * (chunk.answered - chunk.done[tree.root]))]
+def _levels(chunks: _Chunks, topology: Topology) -> list[Level]:
+    tree, done = chunks.tree, chunks.done
+    levels = [Level(tree.root, "workers", 1e3 * (chunks.end - done[tree.root][0]))]
     node = tree.root
     # A root that is a worker, too, is among the senders: where its own gradients came last, the chain begins there.
-    while (before := chunk.last[node]) in chunk.done and before != tree.root:
-        levels.insert(0, Level(before, node, 1e3 * (chunk.done[node] - chunk.done[before])))
+    while (before := done[node][1]) in done and before != tree.root:
+        levels.insert(0, Level(before, node, 1e3 * (done[node][0] - done[before][0])))
         node = before
-    return [Level("workers", node, 1e3 * chunk.done[node]), *levels, Level(HOSTS, "", hosts_ms(tree, topology))]
+    return [Level("workers", node, 1e3 * done[node][0]), *levels, Level(HOSTS, "", hosts_ms(tree, topology))]
 
 
 def follow(streams: Sequence[Stream], links: Links, values: int) -> list[float]:
     """Return the times (s) at which the last worker has the last result of each stream, where all begin at once with
     full buckets and a packet has `values` exponents.
     """
-    return _Network(streams, links, values).run()
+    events = _Events()
+    names = {worker for stream in streams for worker in stream.tree.assignments.workers}
+    servers = names | {stream.tree.root for stream in streams}
+    hosts_s = {server: host_ms(links.topology, server) / 1e3 for server in servers}
+    agents = {name: _Agent(events) for name in sorted(names)}
+    followed = [_Followed(stream, links, events, hosts_s, agents=agents, values=values) for stream in streams]
+    for agent in agents.values():
+        agent.wake()
+    events.run()
+    return [chunks.end for chunks in followed]
 
 
-@dataclass
+class _Followed(_Chunks):
+    """A stream's chunks, whose results let the agents send more."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        links: Links,
+        events: _Events,
+        hosts_s: Mapping[str, float],
+        *,
+        agents: Mapping[str, _Agent],
+        values: int,
+    ) -> None:
+        super().__init__(stream.tree, links, events, hosts_s)
+        self._agents = agents
+        self._sending: dict[str, _Sending] = {}
+        for name in stream.tree.assignments.workers:
+            self._sending[name] = _Sending(stream, values, partial(self.send, name))
+            agents[name].sending.append(self._sending[name])
+
+    def answered(self, worker: str, number: int) -> None:
+        super().answered(worker, number)
+        self._sending[worker].answered(number)
+        self._agents[worker].wake(self._sending[worker])
+
+
 class _Sending:
-    """A worker's part of a tree: its tokens (as they were at the time `seen`), how many packets it has sent, its oldest
-    packet without an answer (`base`) and the packets that were answered.
+    """A worker's part of a tree.
+
+    Attributes:
+        tokens: Its tokens at the time `seen`.
+        base: Its oldest packet without an answer.
+        later: The packets behind that one which were answered.
+        begins: When there are enough tokens to send what may be sent; infinite where nothing may.
+        full: When the bucket is full, likewise.
     """
 
-    stream: Stream
-    tokens: float
-    seen: float = 0.0
-    sent: int = 0
-    base: int = 0
-    answered: set[int] = field(default_factory=set)
+    def __init__(self, stream: Stream, values: int, send: Callable[[int], None]) -> None:
+        self.stream, self.values = stream, values
+        self.all = stream.exponents + stream.data
+        self.enough = wanted(stream.bucket) - NEARLY
+        self.tokens, self.seen = stream.bucket, 0.0
+        self.sent = self.base = 0
+        self.later: set[int] = set()
+        self.begins = self.full = 0.0
+        self._send = send
 
-    @property
-    def done(self) -> bool:
-        return self.base == self.stream.exponents + self.stream.data
+    def answered(self, number: int) -> None:
+        """Note that a packet has been answered."""
+        self.later.add(number)
+        while self.base in self.later:
+            self.later.remove(self.base)
+            self.base += 1
 
-    def may_send(self, values: int) -> bool:
-        """Return whether the next packet is within the window and its exponents are known."""
-        exponents = self.stream.exponents
-        if self.sent >= min(exponents + self.stream.data, self.base + self.stream.slots):
+    def may_send(self) -> bool:
+        """Return whether there is a next packet, it is within the window, and its exponents are known."""
+        stream, sent = self.stream, self.sent
+        if sent >= self.all or sent >= self.base + stream.slots:
             return False
-        return self.sent < exponents or exponent_place(self.sent - exponents) // values in self.answered
+        if sent < stream.exponents:
+            return True
+        exponents = exponent_place(sent - stream.exponents) // self.values
+        return exponents < self.base or exponents in self.later
 
-    def ready_at(self, now: float) -> float:
-        """Return the time at which there are enough tokens to begin."""
-        stream = self.stream
-        self.tokens = min(stream.bucket, self.tokens + (now - self.seen) * stream.packets_per_second)
-        self.seen = now
-        if self.tokens >= wanted(stream.bucket) - NEARLY:
-            return now
-        return now + (stream.bucket - self.tokens) / stream.packets_per_second
+    def send(self, now: float) -> None:
+        """Send what may be sent, if there are enough tokens to begin."""
+        stream, may = self.stream, self.may_send()
+        if may:
+            self.tokens = min(stream.bucket, self.tokens + (now - self.seen) * stream.packets_per_second)
+            self.seen = now
+            if self.tokens >= self.enough:
+                while self.tokens >= 1 - NEARLY and may:
+                    self.tokens -= 1
+                    self._send(self.sent)
+                    self.sent += 1
+                    may = self.may_send()
+        self.begins = now + (self.enough - self.tokens) / stream.packets_per_second if may else math.inf
+        self.full = now + (stream.bucket - self.tokens) / stream.packets_per_second if may else math.inf
 
 
-class _Network:
-    def __init__(self, streams: Sequence[Stream], links: Links, values: int) -> None:
-        self.links, self.values = links, values
-        self.streams = streams
-        self.ends = [0.0] * len(streams)
-        self.now = 0.0
-        self.order = count()
-        self.events: list[tuple[float, int, Callable[[], None]]] = []
-        self.missing: list[dict[tuple[str, int], int]] = [{} for _ in streams]
-        self.flows = [s.tree.ends() for s in streams]
-        self.routes = [{a.worker: (a.point, a.route) for a in s.tree.assignments} for s in streams]
-        self.relays = [{r.node: (r.next, r.route) for r in s.tree.relays} for s in streams]
-        self.children: list[dict[str, list[str]]] = []
-        for stream in streams:
-            below: dict[str, list[str]] = {}
-            for above, child in stream.tree.return_edges:
-                below.setdefault(above, []).append(child)
-            self.children.append(below)
-        names = {a.worker for s in streams for a in s.tree.assignments}
-        self.workers = {name: [_Sending(s, s.bucket) for s in streams] for name in sorted(names)}
-        self.alarm = dict.fromkeys(self.workers, -1.0)
-        servers = names | {s.tree.root for s in streams}
-        self.host_s = {server: host_ms(links.topology, server) / 1e3 for server in servers}
+class _Agent:
+    """A worker's agent, which sends into all trees. It looks at them when a bucket is full again that it waits for, and
+    at each answer.
+    """
 
-    def run(self) -> list[float]:
-        for worker in self.workers:
-            self.wake(worker)
-        while self.events:
-            self.now, _, action = heapq.heappop(self.events)
-            action()
-        return self.ends
+    def __init__(self, events: _Events) -> None:
+        self.sending: list[_Sending] = []
+        self._events = events
+        self._alarm = self._begins = 0.0
 
-    def at(self, when: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self.events, (when, next(self.order), action))
-
-    def wake(self, worker: str) -> None:
-        """Let the agent send what it may, and sleep until its next bucket is full."""
-        due = float("inf")
-        for index, sending in enumerate(self.workers[worker]):
-            if sending.done or not sending.may_send(self.values):
-                continue
-            when = sending.ready_at(self.now)
-            if when <= self.now:
-                while sending.tokens >= 1 - NEARLY and sending.may_send(self.values):
-                    sending.tokens -= 1
-                    point, route = self.routes[index][worker]
-                    self.go(route, 0, partial(self.added, index, point, sending.sent))
-                    sending.sent += 1
-                if not sending.may_send(self.values):
-                    continue
-                when = sending.ready_at(self.now)
-            due = min(due, when)
-        if due < float("inf") and due != self.alarm[worker]:
-            self.alarm[worker] = due
-            self.at(due, partial(self.rings, worker, due))
-
-    def rings(self, worker: str, due: float) -> None:
-        if self.alarm[worker] == due:  # the agent has not been woken since
-            self.alarm[worker] = -1.0
-            self.wake(worker)
-
-    def go(self, route: Sequence[str], position: int, arrived: Callable[[], None]) -> None:
-        """Let a packet go on from this position of its route to the end, and call `arrived` there."""
-        if position + 1 == len(route):
-            arrived()
+    def wake(self, answered: _Sending | None = None) -> None:
+        """Send what may be sent, also into the tree that has an answer, and sleep until the next bucket is full."""
+        now = self._events.now
+        waits = answered is None or answered.begins < math.inf
+        if now < self._begins and waits:
             return
-        when = self.links.arrives((route[position], route[position + 1]), self.now)
-        self.at(when, partial(self.go, route, position + 1, arrived))
+        for sending in self.sending:
+            if sending.begins <= now or (sending is answered and not waits):
+                sending.send(now)
+        self._begins = min(sending.begins for sending in self.sending)
+        due = min(sending.full for sending in self.sending)
+        if due != self._alarm:
+            self._alarm = due
+            if due < math.inf:
+                self._events.at(due, partial(self._rings, due))
 
-    def added(self, index: int, point: str, number: int) -> None:
-        left = self.missing[index].get((point, number), self.flows[index][point]) - 1
-        self.missing[index][point, number] = left
-        if left:
-            return
-        if point == self.streams[index].tree.root:
-            self.at(self.now + self.host_s[point], partial(self.result, index, point, number))
-        else:
-            next_point, route = self.relays[index][point]
-            self.go(route, 0, partial(self.added, index, next_point, number))
-
-    def result(self, index: int, node: str, number: int) -> None:
-        if node in self.workers and node in self.routes[index]:
-            self.at(self.now + self.host_s[node], partial(self.answer, index, node, number))
-        for child in self.children[index].get(node, ()):
-            self.go((node, child), 0, partial(self.result, index, child, number))
-
-    def answer(self, index: int, worker: str, number: int) -> None:
-        sending = self.workers[worker][index]
-        sending.answered.add(number)
-        while sending.base in sending.answered:
-            sending.base += 1
-        self.ends[index] = max(self.ends[index], self.now)
-        self.wake(worker)
+    def _rings(self, due: float) -> None:
+        if self._alarm == due:  # the agent has not been woken since
+            self._alarm = -1.0
+            self.wake()
