@@ -130,4 +130,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    commands.end_in_order()
     sys.exit(main())

@@ -207,4 +207,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    commands.end_in_order()
     sys.exit(main())

@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 
 CLONE_NEWNET = 0x40000000
@@ -33,6 +34,15 @@ def inside(namespace: str) -> Iterator[None]:
             _libc.setns(here.fileno(), CLONE_NEWNET)
 
 
+def sweep(prefix: str) -> None:
+    """Remove the namespaces with this prefix of processes that have ended without removing them, as after SIGKILL."""
+    for made in Path("/run/netns").glob(f"{prefix}-*"):
+        process = made.name.removeprefix(f"{prefix}-").partition("-")[0]
+        if process.isdigit() and not Path("/proc", process).exists():
+            with suppress(OSError):
+                run("ip", "netns", "delete", made.name)
+
+
 class StarNetwork:
     """Hosts `names` (interface data0, address 10.9.x.y/16) around a middle whose ports() are in the same order.
 
@@ -46,6 +56,7 @@ class StarNetwork:
         self.addresses = dict(zip(names, addresses, strict=True))
         self._mbps = mbps
         self._made: list[str] = []
+        sweep(prefix)
         try:
             self._make(self.middle)
             for name, namespace in self.hosts.items():

@@ -151,4 +151,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    commands.end_in_order()
     raise SystemExit(main())

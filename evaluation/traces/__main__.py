@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -161,5 +160,5 @@ def line(result: Replay) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the networks are removed
+    commands.end_in_order()
     sys.exit(main())

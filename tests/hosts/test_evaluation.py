@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -13,8 +15,11 @@ import pytest
 from evaluation.hosts import check_cost
 from evaluation.hosts.__main__ import main
 from evaluation.hosts.measure import Result, Setting, measure
+from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.plot import draw
+from tests.support.waiting import wait_until
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes network namespaces")
 SMALL = ["--bytes", "100K", "--mbps", "40", "--repeat", "1", "--no-gloo", "--json"]
 
@@ -28,6 +33,36 @@ def test_a_setting_is_one_object_with_the_keys_that_others_read(capsys: pytest.C
     assert result["gloo_seconds"] is None
     assert result["bound_seconds"] == pytest.approx(8 * 1090 * 99 / 40e6)
     assert result["network_seconds"] > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_namespaces_go_however_the_command_ends(number: signal.Signals) -> None:
+    """After SIGKILL the next start removes what was left."""
+    command = [
+        sys.executable,
+        "-m",
+        "evaluation.hosts",
+        "--workers",
+        "2",
+        "--bytes",
+        "100K",
+        "--mbps",
+        "10",
+        "--no-gloo",
+    ]
+    with subprocess.Popen([*command, "--repeat", "1000"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: len(namespaces(process.pid)) == 4, "the network is there")
+        process.send_signal(number)
+        process.wait(60)
+        assert process.returncode == (143 if number == signal.SIGTERM else -number)
+        if number == signal.SIGKILL:
+            assert namespaces(process.pid)
+            StarNetwork("inart-e", [], []).close()
+        assert namespaces(process.pid) == []
+
+
+def namespaces(process: int) -> list[Path]:
+    return list(Path("/run/netns").glob(f"inart-e-{process}-*"))
 
 
 def test_a_sweep_ends_at_its_limit_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
