@@ -63,9 +63,9 @@ fi
     fail "$("$PYTHON" --version) is too old: 3.11 or newer is needed. Name another with: make setup PYTHON=python3.12"
 
 # --- Python packages: again only when the list or the interpreter changed ----------------------------------------
-environment() { # environment FOLDER REQUIREMENTS NOTE [inart]: inart: with the command, which runs what is in this folder
+environment() { # environment FOLDER REQUIREMENTS NOTE [inart]: inart: with the commands, which run what is in this folder
     local folder="$1" requirements="$2" note="$3" command="${4:-}" wanted stamp="$1/.installed"
-    wanted="$({ cat "$requirements" ${command:+pyproject.toml}; "$PYTHON" -c 'import sys; print(sys.version, sys.prefix)'; } | sha256sum | cut -d' ' -f1)"
+    wanted="$({ cat "$requirements" ${command:+pyproject.toml softswitch/pyproject.toml}; "$PYTHON" -c 'import sys; print(sys.version, sys.prefix)'; } | sha256sum | cut -d' ' -f1)"
     if [ "$(cat "$stamp" 2>/dev/null || true)" = "$wanted" ]; then
         say "$folder: everything is installed"
         return
@@ -81,8 +81,9 @@ environment() { # environment FOLDER REQUIREMENTS NOTE [inart]: inart: with the 
         fail "pip could not install $requirements (its message is above). Is the package index reachable?
        A mirror is named with PIP_INDEX_URL, a folder of wheels with PIP_FIND_LINKS."
     if [ -n "$command" ]; then # with the setuptools of the requirements: pip downloads nothing
-        "$folder/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable . ||
-            fail "pip could not install the command inart (its message is above)."
+        "$folder/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation \
+            --editable . --editable ./softswitch || # `inart emulate` starts switches of it
+            fail "pip could not install the commands inart and softswitch (its message is above)."
     fi
     echo "$wanted" >"$stamp"
     say "done: Python commands work as $folder/bin/python -m ...${command:+, and $folder/bin/inart is the command}"

@@ -79,7 +79,8 @@ def test_setup_brings_the_command(tmp_path: Path) -> None:
     """`make setup` works in a copy of the repository with few requirements; run again, it has nothing to do."""
     if shutil.which("mnexec") is None:
         pytest.skip("Debian packages are missing, which setup.sh would install")
-    names = run("git", "ls-files", "inart", "controlplane", "p4src/*.py", "p4src/protocol.json", cwd=ROOT).splitlines()
+    copied = ("inart", "controlplane", "p4src/*.py", "p4src/protocol.json", "softswitch")
+    names = run("git", "ls-files", *copied, cwd=ROOT).splitlines()
     for name in (*COPIED, *names):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -92,5 +93,7 @@ def test_setup_brings_the_command(tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     command = tmp_path / ".venv" / "bin" / "inart"
     assert run(command, "--version", cwd="/") == f"inart {__version__}\n"
+    found = "import importlib.util; print(importlib.util.find_spec('softswitch') is not None)"
+    assert run(command.parent / "python", "-c", found, cwd="/") == "True\n", "the switches of `inart emulate`"
     again = subprocess.run(["./setup.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert again.stdout == "setup: .venv: everything is installed\n"
