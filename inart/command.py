@@ -10,6 +10,7 @@ training node has none of the packages that planning needs (the extra "control")
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -76,6 +77,8 @@ VERBS = {
     "overlay": Verb("overlay.__main__", "agents that add for each other: coordinator, agent", extra="control"),
     "doctor": Verb("controlplane.cli.doctor", "what is missing on this machine, and what installs it"),
 }
+OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors with which standard output cannot be written; those about a file have the file's name, too."""
 
 
 def usage() -> str:
@@ -89,8 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; return its exit status."""
     try:
         status = run(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()
-    except OSError as error:  # a verb that writes elsewhere says so by itself
+        print(end="", flush=True)  # works also where standard output is closed (`>&-`)
+    except OSError as error:
+        if error.filename is not None or error.errno not in OUTPUT_ERRORS:
+            raise  # It is about something else, of which the verb should have said what it was.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or what is left would fail again at exit
         if isinstance(error, BrokenPipeError):  # `| head` has read what it wanted
             return 0

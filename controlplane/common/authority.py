@@ -21,9 +21,10 @@ from controlplane.common.whole_file import replace_file
 # Days for which the certificates of agents, operators, switches and controllers are valid by default.
 DAYS = 90
 AUTHORITY_DAYS = 3650
-MOST_DAYS = 36_500
-"""Most days that a certificate is asked for: an authority's has ten times as many, and dates end with the year 9999."""
 """Days for which an authority is valid, or ten times the days of its first certificates where that is longer."""
+MOST_DAYS = 36_500
+"""Most days for which a certificate may be valid: its authority is for ten times as many, and dates end with the year
+9999."""
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 
 

@@ -94,7 +94,7 @@ def run(
     prefix = f"{name}: " if name else ""
     try:
         work()
-        sys.stdout.flush()
+        print(end="", flush=True)  # works also where standard output is closed (`>&-`)
     except BrokenPipeError:
         end_output()
     except (*errors, *usage) as error:

@@ -4,6 +4,7 @@ the controller is.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import inart.command
 from inart import __version__
 from tests.install.test_wheel import ROOT, run
 
@@ -62,6 +64,20 @@ def test_output_that_cannot_be_written_is_a_message_and_a_closed_pipe_is_none(wo
     with os.fdopen(writer, "wb") as closed:
         done = subprocess.run(command, cwd=ROOT, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+    without = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    assert subprocess.run(without, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False).stderr == ""
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device", "plan"), ConnectionRefusedError()])
+def test_an_error_that_is_not_about_the_output_is_not_said_to_be(
+    error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(words: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(inart.command, "run", fail)
+    with pytest.raises(type(error)):
+        inart.command.main([])
 
 
 @pytest.mark.parametrize("words", [("status",), ("job", "list"), ("job", "show", "a"), ("replan",)])
