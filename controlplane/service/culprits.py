@@ -32,7 +32,7 @@ AGAIN_SECONDS = 60.0
 
 @dataclass
 class _Seen:
-    """Observations of one job under one plan (or two, during a change).
+    """Observations of one job under one plan (or two, during a migration).
 
     Attributes:
         since: when they began to, in seconds.

@@ -181,8 +181,8 @@ class Migrator:
     def reroute(self, topology: Topology) -> tuple[int, tuple[tuple[int, str, str], ...]]:
         """Reroute the installed plans around what `topology`, the network's present state, lacks: in place, without
         telling agents, also during a migration. Return how many trees were rerouted, and (tree, switch that added,
-        switch that took over). Where the plan before a change cannot be rerouted, its operations are started again with
-        the new one.
+        switch that took over). Where the plan before a migration cannot be rerouted, its operations are started again
+        with the new one.
 
         Raise MigrationError where a plan cannot be rerouted; nothing is changed then.
         """
@@ -214,7 +214,7 @@ class Migrator:
 
     def _reroute(self, topology: Topology, *, drained: bool = False) -> Around:
         """Reroute all versions around what is gone, as `reroute` does, with _placing held. With `drained`, the plan
-        before a change is left as it is, since its operations do not go on."""
+        before a migration is left as it is, since its operations do not go on."""
         spent = {switch: set(ranges) for switch, ranges in self._spent.items()}
         before = self._draining, self._current, self._next
         versions = None if drained else self._draining, self._current, self._next
@@ -353,7 +353,8 @@ class Migrator:
             try:
                 return self._install()
             except MigrationError as error:
-                self._log(warning(f"the new plan runs; entries of the old one are left until the next change: {error}"))
+                words = f"the new plan runs; entries of the old one are left until the next migration: {error}"
+                self._log(warning(words))
                 self._switches.keep(self._frame.job_id, rulesets(self.versions))
                 return 0
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from controlplane.service.network import Network
 
 ORDER_SECONDS = 30.0
-"""Seconds for which an operator's order waits for a change of the job's plan that is under way. On a busy machine
+"""Seconds for which an operator's order waits for a migration of the job that is under way. On a busy machine
 planning takes seconds, and an operator whose order is refused for that gives it again."""
 
 

@@ -47,12 +47,12 @@ class PlanChanges:
             self._effects.take(ev.PlanRestarted(self._effects.places(configs), reason))
 
     def prepare(self, configs: Mapping[str, AgentConfig], timeout: float, *, again: bool = False) -> int:
-        """Make all agents ready for `configs`, and return the epoch of the change.
+        """Make all agents ready for `configs`, and return the epoch of the migration.
 
-        Workers hold new operations back until `switch_over`, or until the change is withdrawn. With `again`, and where
-        an agent was lost that is not in `configs`, they also stop the operations under way, and start them again
+        Workers hold new operations back until `switch_over`, or until the migration is withdrawn. With `again`, and
+        where an agent was lost that is not in `configs`, they also stop the operations under way, and start them again
         afterwards. Raise CannotMigrate where an agent cannot, or does not say that it is ready within `timeout`
-        seconds; the change is withdrawn then.
+        seconds; the migration is withdrawn then.
         """
         with self._lock:
             if self._effects.state.migration is None:
@@ -74,7 +74,7 @@ class PlanChanges:
 
     def switch_over(self, epoch: int) -> int:
         """Have all agents switch to the new plan at one operation, and return its number in the old epoch. Raise
-        CannotMigrate where the change has failed."""
+        CannotMigrate where the migration has failed."""
         with self._lock:
             self._check(epoch)
             self._effects.take(ev.SwitchOrdered(epoch))
@@ -130,7 +130,7 @@ class PlanChanges:
         return epoch in self._effects.failures
 
     def _check(self, epoch: int) -> None:
-        """Check that the change to this epoch has not failed; raise CannotMigrate otherwise, once."""
+        """Check that the migration to this epoch has not failed; raise CannotMigrate otherwise, once."""
         if self._failed(epoch):
             raise CannotMigrate(self._effects.failures.pop(epoch))
 

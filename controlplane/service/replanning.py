@@ -31,12 +31,12 @@ DRAIN_SECONDS = 5.0
 """Longest wait, in seconds, until nothing of the old versions is left. What is left then takes up room on switches and
 does no other harm."""
 TURN_SECONDS = 2.0
-"""Seconds for which a change of a job's plan waits for the previous one."""
+"""Seconds for which a migration of a job waits for the previous one."""
 CLOSE_SECONDS = 20.0
 """Seconds for which `wait` waits for a plan that is being made."""
 
 Work = Callable[[Callable[[], None]], Migrated]
-"""A function that changes a job's plan. It calls its argument as soon as the job has migrated."""
+"""A function that migrates a job. It calls its argument as soon as the job has migrated."""
 
 
 class Late(MigrationError):
@@ -228,7 +228,7 @@ class Replanning:
 
 class _Migrating(threading.Thread):
     def __init__(self, name: str, work: Work) -> None:
-        super().__init__(name=f"change-{name}", daemon=True)
+        super().__init__(name=f"migrate-{name}", daemon=True)
         self.moved, self.ended = threading.Event(), threading.Event()
         self.error: Exception | None = None
         self.result: Migrated | None = None

@@ -60,7 +60,7 @@ def around(plan, deployment: Deployment, state: Topology) -> tuple[Deployment, o
     return made, found
 
 
-def test_a_plan_whose_workers_are_parameter_servers_is_rerouted_a_switch():
+def test_a_plan_whose_workers_are_parameter_servers_is_rerouted_around_a_switch():
     """As jobs of Slurm are: results do not come back to the host that has added them up."""
     job = Job("slurm-1", (JOB.workers[0], JOB.workers[-1], *JOB.workers[2:4]), JOB.workers[2:4], 1_000_000)
     plan = get_strategy("inart")(TREE, job)
@@ -254,7 +254,7 @@ def test_a_switch_that_drops_all_packets_is_found_as_one_failure(switch: str = "
     assert silent(hops, before, after) == {one}, "the switch takes in what comes over other links"
 
 
-def test_repaired_plan_keeps_job_shares_and_number_of_trees():
+def test_rerouted_plan_keeps_job_shares_and_number_of_trees():
     found = reroute(PLAN, without(TREE, ["c1"]))
     assert found.plan == replace(PLAN, trees=found.plan.trees)
     assert [tree.share for tree in found.plan.trees] == [tree.share for tree in PLAN.trees]

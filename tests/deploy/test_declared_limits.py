@@ -43,7 +43,7 @@ def networks(tmp_path) -> Iterator[list[MemoryNetwork]]:
         one.close()
 
 
-def switch_limits(rig: MemoryNetwork, resource: str) -> int:
+def most_taken(rig: MemoryNetwork, resource: str) -> int:
     """Return the most of this resource that any switch holds."""
     taken = rig.network.switches.taken().values()
     counts = {
@@ -60,7 +60,7 @@ def test_jobs_together_use_no_more_of_a_switch_than_declared(networks, resource,
     free, most = networks(PLAIN), DECLARED[resource]
     for job in JOBS:
         free.add(job)
-    assert switch_limits(free, resource) > most, "else this test tests nothing"
+    assert most_taken(free, resource) > most, "else this test tests nothing"
     rig = networks(declaring(**{resource: most}))
     refused = 0
     for job in JOBS:
@@ -68,21 +68,21 @@ def test_jobs_together_use_no_more_of_a_switch_than_declared(networks, resource,
             rig.add(job, together=together)
         except (DoesNotFit, Infeasible, JobsError, MigrationError):
             refused += 1
-        assert switch_limits(rig, resource) <= most
+        assert most_taken(rig, resource) <= most
     assert refused < len(JOBS)
     assert refused or resource == "slots", "a tree makes do with fewer slots, and with nothing else"
     assert rig.as_wanted()
 
 
-def test_job_is_rerouted_a_failure_though_its_switches_are_nearly_full(networks):
+def test_job_is_rerouted_around_a_failure_though_its_switches_are_nearly_full(networks):
     """A plan that replaces its own entries needs no additional room beside them."""
     job = JOBS[0]
     probe = networks(PLAIN)
     running = probe.add(job)
-    most = switch_limits(probe, "label_entries")
+    most = most_taken(probe, "label_entries")
     rig = networks(declaring(label_entries=most + 2))
     running = rig.add(job)
     used = {node for tree in running.migrator.plan.trees for flow in tree.flows for node in flow.route}
     (spine,) = used.intersection({"s1", "s2"})
     assert rig.network.failover.lose({spine: "it died"}, Why.SILENT), rig.log
-    assert switch_limits(rig, "label_entries") <= most + 2
+    assert most_taken(rig, "label_entries") <= most + 2

@@ -289,9 +289,8 @@ def test_a_job_that_cannot_be_kept_is_not_added_and_the_others_run_on(rig, until
         with pytest.raises(JobsError, match=r"two was not added: jobs cannot be kept in .*: No space left on"):
             rig.add(TWO)
         assert rig.snapshot() == snapshots
-        one.migrator.migrate(
-            one.migrator.state(changes=["c1.aggregation_mbps=1"]), "atp"
-        )  # The running plan continues.
+        # The running plan continues.
+        one.migrator.migrate(one.migrator.state(changes=["c1.aggregation_mbps=1"]), "atp")
         assert sum("cannot be kept" in line for line in rig.log) == 1
         full.clear()
         until(lambda: any("are kept in" in line for line in rig.log), "it is tried again")

@@ -92,7 +92,7 @@ def decide(state: State, event: ev.Event, now: float) -> tuple[State, tuple[Acti
         case ev.PlanReplaced(places):
             _replace_plan(step, places)
         case ev.PlanRestarted(places, reason):
-            step.fail_change(reason)
+            step.fail_migration(reason)
             if step.state.running:
                 _abort(step, reason, "")
             _replace_plan(step, places)
@@ -238,7 +238,7 @@ def _leave_reserve(step: Step, node: str, reason: str) -> None:
     if entry.state == NodeState.DRAINING:
         migration.start_again(step, reason)
     if change is not None and change.stage == Stage.PREPARING and any(place.node == node for place in change.places):
-        step.fail_change(reason)
+        step.fail_migration(reason)
 
 
 def _leave_done(step: Step, node: str) -> None:
@@ -250,7 +250,7 @@ def _leave_done(step: Step, node: str) -> None:
     if change is not None and change.stage == Stage.DRAINING:
         step.change(migration=replace(change, drained=change.drained | {node}))  # it leaves when it has all results
     else:
-        step.fail_change(f"{node} has left the job")
+        step.fail_migration(f"{node} has left the job")
     step.do(After(step.state.grace, ev.GraceOver(step.state.epoch, node)))
 
 
@@ -262,7 +262,7 @@ def _remove(step: Step, node: str, reason: str) -> None:
         step.say(f"{reason}: the job goes on without it", warning=True)
         step.change(phase=Phase.SHORT)
         step.place(node, Node(NodeState.LOST, reason=reason))
-        step.fail_change(reason)
+        step.fail_migration(reason)
         step.do(PlanWithout(node, reason))
     elif _others_carry_on(step.state, node):
         step.say(f"{reason}; the others, which ran before the controller started again, go on", warning=True)
@@ -288,7 +288,7 @@ def _abort(step: Step, reason: str, node: str) -> None:
     """Stop the epoch, if one runs. Agents that run one from before a restart of the controller stop that one, too."""
     running, members = step.state.running, step.state.having(MEMBER)
     step.say(reason + (": the others stop until it is back" if running and members and node else ""), warning=True)
-    step.fail_change(reason)
+    step.fail_migration(reason)
     for other in members:
         step.stop(other, reason, *([node] if node else []))
         step.put(other, state=NodeState.JOINED)
@@ -303,7 +303,7 @@ def _abort(step: Step, reason: str, node: str) -> None:
 
 def _close(step: Step, refusal: str) -> None:
     step.change(refusal=refusal)
-    step.fail_change(refusal or "the controller is shutting down")
+    step.fail_migration(refusal or "the controller is shutting down")
     for node in step.state.having(MEMBER | RESERVE):
         if refusal:
             step.tell(node, Dismiss(refusal))
@@ -381,7 +381,7 @@ def _epoch_stored(step: Step, epoch: int) -> None:
     if starting is None:
         migration.epoch_stored(step, epoch)
         return
-    step.fail_change("the job begins anew")
+    step.fail_migration("the job begins anew")
     step.change(phase=Phase.SHORT if starting.without else Phase.RUNNING, starting=None, epoch=epoch)
     for node in step.state.having(MEMBER):
         if node not in starting.without:

@@ -2,7 +2,7 @@
 
     ordered --the epoch's number is stored--> preparing --all ready, and it is ordered--> draining --all done--> over
 
-A failure ends the change in every stage. Before the agents have switched over, the old plan then goes on as if no
+A failure ends the migration in every stage. Before the agents have switched over, the old plan then goes on as if no
 change had been ordered. Afterwards, operations of the old plan that are under way may need something that is lost: then
 another change follows, to the same new plan, which starts these operations again (`start_again`).
 """
@@ -148,7 +148,7 @@ def late(step: Step, event: ev.MigrationLate) -> str:
 def _failed(step: Step, migration: Migration, reason: str) -> str:
     if migration.instead_of and migration.stage == Stage.PREPARING:
         return reason
-    step.fail_change(reason)
+    step.fail_migration(reason)
     return ""
 
 

@@ -165,7 +165,7 @@ class Migration:
         repeated: the most that a worker has started again, as operations and bytes.
         broken: why operations of the old epoch cannot end; they are started again in another epoch as soon as its
             number is stored.
-        instead_of: the epoch of the change whose operations could not end and which this one repeats with the same
+        instead_of: the epoch of the migration whose operations could not end and which this one repeats with the same
             plan; 0 where there was none.
     """
 

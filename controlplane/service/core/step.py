@@ -90,7 +90,7 @@ class Step:
             if node in self.state.plan:
                 self.put(node, state=NodeState.JOINED, reason="")
 
-    def fail_change(self, reason: str) -> None:
+    def fail_migration(self, reason: str) -> None:
         """End a migration that is under way early. One that agents are only preparing is withdrawn."""
         migration = self.state.migration
         if migration is None:
