@@ -77,7 +77,7 @@ class SiteDesk:
         self._quorum = quorum or SiteQuorum(contested=False)
         self._probe_seconds, self._all_pairs = probe_seconds, all_pairs
         self.states: dict[str, tuple[int, str]] = {}
-        self._taking: set[str] = set()  # sites that have been told whose state to take
+        self._taking: set[str] = set()  # sites that have been told whose state to take, and have done no round since
         self._asking: dict[str, None] = {}  # sites that wait to be told whose state is right, in order
         self.survey: asyncio.Task[None] | None = None
         self.surveyed: set[str] = set()
@@ -210,6 +210,7 @@ class SiteDesk:
             self.log(f"{node} knows what was measured of {len(self.surveyed)} sites")
             self._driver.handle(Tick())
         elif what == "state":
+            self._taking.discard(node)
             self.states[node] = int(message["round"]), str(message["digest"])
             self._losses(node, message.get("losses", {}))
             self._compare(node)
@@ -267,7 +268,6 @@ class SiteDesk:
         """Tell a site whose state it is to take: that of `source`, or its own (None)."""
         self._asking.pop(node, None)
         if source is None:
-            self._taking.discard(node)
             refused = self._policy.activate(node)
             if refused is not None:
                 self.log(f"{node} cannot take part: {refused}")
@@ -276,7 +276,7 @@ class SiteDesk:
             self._tell_to_take(node, None, round=self._policy.round)
             return
         round_, digest = self.states[source]
-        if node in self._taking:  # a round was done while the state was on its way: the next one waits for this site
+        if node in self._taking:  # a round was done while the state was on its way, or had begun: the next one waits
             self._policy.fetching.add(node)
         self._taking.add(node)
         self.log(f"{node} takes the state of {source} before round {round_}")

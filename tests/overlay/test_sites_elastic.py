@@ -424,6 +424,27 @@ def test_an_uplink_that_pairs_share_is_divided():
     assert plan.rate_mbps > 0
 
 
+def test_a_site_that_missed_a_round_though_it_had_the_state_is_waited_for():
+    """The round had begun before. Else it misses the next one, too, where a state takes longer than the pause."""
+    with coordinating(2, probe_seconds=0) as (coordinator, _), ThreadPoolExecutor(2) as pool:
+        groups = begun(coordinator, "ab")
+        averaged(groups, 0)
+        late = joined(coordinator, "c")
+        service = late.agent.site
+        assert service.here(State(0, "old", state(9))).result(60)["round"] == 1
+        assert service.here(State(1, digest_of(state(2)), state(2))).result(60)["from"] is None
+        coordinator.loop.call_soon_threadsafe(coordinator.policy.active.discard, "c")  # as where round 1 has begun
+        averaged(groups, 1)
+        assert service.here(State(1, digest_of(state(2)), state(2))).result(60)["round"] == 2
+        futures = [pool.submit(group.average, np.full(VALUES, 1.0, np.float32), round=2) for group in groups.values()]
+        until(lambda: coordinator.policy.missing() == ["c"])
+        assert late.agree(state(2), 1).round == 2
+        assert late.average(np.full(VALUES, 4.0, np.float32), round=2).sites == ("a", "b", "c")
+        assert all(future.result(60).sites == ("a", "b", "c") for future in futures)
+        for group in (*groups.values(), late):
+            group.close()
+
+
 def test_a_broken_pair_is_avoided_until_it_is_measured_or_a_site_is_another_process_or_a_coordinator_begins_anew():
     network = SiteNetwork(64)
     pairs = dict.fromkeys([(a, b) for a in "abc" for b in "abc" if a != b], 100.0)
