@@ -113,7 +113,7 @@ def test_ctrl_c_reaches_the_script_once():
         while b"begins" not in said:
             said += os.read(terminal, 4096)
         os.write(terminal, b"\x03")
-        while b"interrupted" not in said:
+        while not (b"interrupted" in said and said.endswith(b"\n")):
             said += os.read(terminal, 4096)
         assert b"interrupted 1" in said
 
