@@ -224,7 +224,7 @@ class Flag(IntFlag):
 class HostFlag(IntFlag):
     """Bits of the flags field that only hosts read; switches pass them on.
 
-    No P4 program knows them, so they are not in ``protocol.json``, whose digest is that of the compiled programs. All
+    No P4 program knows them, so they are not in ``protocol.json``, of which the programs' constants are made. All
     packets of a chunk have the same bits, except ASK, LATE and CONGESTED.
 
     Attributes:

@@ -64,7 +64,7 @@ def reload(network: Network, topology: Topology, connect: Connect, *, dry_run: b
 
     Raise ReloadError, TargetError, or the errors of planning routes; nothing has been changed then.
     """
-    with network.replanning.changing, _no_change_under_way(network.jobs):
+    with network.replanning.changing, _no_migration_under_way(network.jobs):
         old = network.topology
         found = compare(old, topology)
         _check(network, topology, found)
@@ -206,11 +206,11 @@ def _take(network: Network, topology: Topology) -> None:
 
 
 @contextmanager
-def _no_change_under_way(jobs: Iterable[RunningJob]) -> Iterator[None]:
+def _no_migration_under_way(jobs: Iterable[RunningJob]) -> Iterator[None]:
     """Let no migration of any of these jobs begin in the `with` block. Raise ReloadError where one has been under
     way for too long."""
     with ExitStack() as stack:
         for job in jobs:
             if not stack.enter_context(job.migrator.still(WAIT_SECONDS)):
-                raise ReloadError(f"job {job.name} is changing its plan: give the order again when that is over")
+                raise ReloadError(f"job {job.name} is migrating: give the order again when that is over")
         yield

@@ -275,7 +275,7 @@ def rate(job: RunningJob) -> Rate:
 
 
 def entries(migrations: Iterable[Migrated | None]) -> str:
-    """Return, in words, how many entries migrations took. Changes whose old version is not all gone are not
+    """Return, in words, how many entries migrations took. Those whose old version is not all gone are not
     counted, since their number is not known yet."""
     known = [migrated for migrated in migrations if migrated is not None]
     added, removed = sum(one.entries_added for one in known), sum(one.entries_removed for one in known)

@@ -57,7 +57,7 @@ from overlay.sites.packing import BITS
 CHUNK_VALUES = 16_384
 """Least float32 values of a chunk: 64 KB, which suits slow links; chunks are larger where links are fast."""
 
-SOME = command_line.whole(1, what="a whole number of at least 1")
+AT_LEAST_ONE = command_line.whole(1, what="a whole number of at least 1")
 ASK_SECONDS = 10.0
 ASK_AGAIN_SECONDS = 0.5
 WAIT_SECONDS = 60.0
@@ -405,8 +405,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
     one = verbs.add_parser("coordinator", help="the server that sites join: it measures, plans, and carries no values")
-    one.add_argument("--sites", type=SOME, required=True, metavar="N", help="the first round waits for so many; more "
-                     "may join at any time, and any may leave")  # fmt: skip
+    one.add_argument("--sites", type=AT_LEAST_ONE, required=True, metavar="N", help="the first round waits for so "
+                     "many; more may join at any time, and any may leave")  # fmt: skip
     one.add_argument("--listen", type=address, default=("127.0.0.1", 9700), metavar="HOST:PORT",
                      help="for sites (default: 127.0.0.1:9700)")  # fmt: skip
     one.add_argument("--backs-up", type=address, metavar="HOST:PORT", help="another coordinator of the same sites, "
@@ -418,7 +418,7 @@ def make_parser() -> argparse.ArgumentParser:
     one.add_argument("--all-pairs", action="store_true", help="measure pairs, too, whose round trip is that of a way "
                      "over a third site")  # fmt: skip
     one.add_argument("--no-probe", action="store_true", help="measure nothing before the first round")
-    one.add_argument("--chunk", type=SOME, default=CHUNK_VALUES, metavar="N",
+    one.add_argument("--chunk", type=AT_LEAST_ONE, default=CHUNK_VALUES, metavar="N",
                      help="least values of a chunk; it has more where links are fast (%(default)s)")  # fmt: skip
     one.add_argument("--mtu", type=int, default=MTU, help=f"bytes of the network's packets (default {MTU})")
     one.add_argument("--insecure", action="store_true", help="let everybody who reaches it join")
@@ -434,8 +434,8 @@ def make_parser() -> argparse.ArgumentParser:
     two.set_defaults(act=run)
     three = verbs.add_parser("agent", help="a trial without training: average random values")
     _who(three, site=True)
-    three.add_argument("--values", type=SOME, default=1_000_000, help="float32 values (default 1000000)")
-    three.add_argument("--rounds", type=SOME, default=3, help="averages (default 3)")
+    three.add_argument("--values", type=AT_LEAST_ONE, default=1_000_000, help="float32 values (default 1000000)")
+    three.add_argument("--rounds", type=AT_LEAST_ONE, default=3, help="averages (default 3)")
     three.add_argument("--bits", type=int, default=FLOAT_BITS, choices=(FLOAT_BITS, *BITS), help="of a value")
     three.add_argument("--timeout", type=float, default=600.0, help="s that anything may take")
     three.set_defaults(act=trial)

@@ -315,8 +315,8 @@ def _close(step: Step, refusal: str) -> None:
 
 
 def _replace_plan(step: Step, places: Sequence[Place]) -> None:
-    """Give a job that does not run a new plan. Where it needs other nodes, their agents may all be there, and the job
-    begins."""
+    """Give a new plan to a job that does not run. Where it needs other nodes, their agents may all be there, and the
+    job begins."""
     if step.state.running:
         return
     others = {place.node for place in places} != set(step.state.plan)
