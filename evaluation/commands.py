@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +18,6 @@ def parser(name: str, description: str | None) -> argparse.ArgumentParser:
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-
-
-def end_in_order() -> None:
-    """Have SIGTERM raise SystemExit in the main thread, so that the networks that this process has made are removed."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def servers(text: str) -> int | None:

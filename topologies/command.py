@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from controlplane.common import command_line
 
 Say = Callable[[str], None]
 
@@ -70,7 +71,7 @@ def guarded(name: str, work: Callable[[], int], *refusals: type[Exception]) -> i
 
     A refusal is printed with the command's name. SIGTERM raises SystemExit, so that the network is removed.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    command_line.end_in_order()
     refused: tuple[type[Exception], ...] = (*refusals, OSError)
     try:
         return work()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -77,6 +78,11 @@ def add_output(
     assert isinstance(option, _Output), "it was made with this class"
     option.file = file
     parser.add_argument("--json", action="store_true", help="short for --output json")
+
+
+def end_in_order() -> None:
+    """Have SIGTERM raise SystemExit in the main thread, so that the networks that this process has made are removed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def end_output() -> None:

@@ -28,6 +28,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from controlplane.common import command_line
 from controlplane.common.inputs import parse_bytes
 from evaluation import commands, machine
 from evaluation.collectives.cases import OPS, bus_factor, cases
@@ -126,5 +127,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    commands.end_in_order()
+    command_line.end_in_order()
     sys.exit(main())

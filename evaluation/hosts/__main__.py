@@ -24,6 +24,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from controlplane.common import command_line
 from controlplane.common.command_line import value
 from controlplane.common.inputs import parse_bytes
 from evaluation import commands, machine
@@ -130,5 +131,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    commands.end_in_order()
+    command_line.end_in_order()
     sys.exit(main())

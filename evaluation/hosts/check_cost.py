@@ -27,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from controlplane.common import command_line
 from controlplane.common.command_line import value
 from controlplane.common.inputs import parse_bytes
 from evaluation import commands, machine
@@ -207,5 +208,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    commands.end_in_order()
+    command_line.end_in_order()
     sys.exit(main())

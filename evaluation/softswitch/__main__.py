@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from controlplane.common import command_line
 from evaluation import commands
 from evaluation.softswitch import scale
 from evaluation.softswitch.bench import Bench
@@ -151,5 +152,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    commands.end_in_order()
+    command_line.end_in_order()
     raise SystemExit(main())

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from controlplane.common import command_line
 from evaluation import commands
 from evaluation.collectives.cases import OPS, Case
 from evaluation.collectives.measure import Bench
@@ -160,5 +161,5 @@ def line(result: Replay) -> str:
 
 
 if __name__ == "__main__":
-    commands.end_in_order()
+    command_line.end_in_order()
     sys.exit(main())
