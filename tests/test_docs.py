@@ -1,4 +1,4 @@
-"""Links in the documentation lead to files that exist, and its sources can be read in a terminal."""
+"""Links and names of files in the documentation are of files that exist, and its sources can be read in a terminal."""
 
 import os
 import re
@@ -31,6 +31,21 @@ def test_lines_have_at_most_120_characters_but_rows_of_tables() -> None:
     assert lines
     long = [f"{page}:{k}" for page, k, line in lines if len(line) > 120 and not line.lstrip().startswith("|")]
     assert not long, f"longer than 120: {', '.join(long)}"
+
+
+def test_files_of_code_that_manuals_name_exist() -> None:
+    """A manual names a file by the end of its path, from any folder on."""
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    ends = {"/".join(file.split("/")[k:]) for file in files for k in range(file.count("/") + 1)}
+    elsewhere = ("changes/", "docs/notes/", "docs/outside.md", "CHANGELOG.md")  # what was, and files of others
+    named = [
+        (page, name)
+        for page in PAGES if not page.startswith(elsewhere)
+        for name in re.findall(r"`([a-z][\w./-]*\.(?:py|c|h|p4|proto))`", (ROOT / page).read_text())
+    ]  # fmt: skip
+    assert len(named) > 100
+    examples = {"fabric/one_switch.py"}
+    assert [(page, name) for page, name in named if name not in ends | examples] == []
 
 
 def test_tests_that_are_named_exist() -> None:
