@@ -18,6 +18,8 @@ from controlplane.common.rpc.client import STATUS_SECONDS, ControllerError, ask
 from controlplane.common.rpc.tls import tls_from
 
 LOOK_SECONDS = 0.3
+LEAST_SECONDS = 1.0
+"""Seconds for the look at what a request without an answer has done, where `--timeout` is over."""
 WAIT_SECONDS = 60.0
 """Seconds for which `--wait` waits for migrations, as chunks under way on the running plan have to end first."""
 
@@ -39,19 +41,19 @@ def add_arguments(drain: argparse.ArgumentParser, undrain: argparse.ArgumentPars
 def run_drain(arguments: argparse.Namespace) -> None:
     """Run the command `drain`. Raise ControllerError where it fails, or NotEmpty with --wait."""
     names = ", ".join(arguments.parts)
-    refused = ""
+    refused, until = "", time.monotonic() + arguments.timeout
     try:
         _order(arguments, pb.ReplanRequest(without=arguments.parts, soon=True))
     except ControllerError as error:
         refused = str(error)
-    status = _status(arguments)
+    status = _status(arguments, until - time.monotonic())
     off = {entry.partition(" (")[0] for entry in status.without}
     if not off.issuperset(arguments.parts):
         raise ControllerError(refused or f"{names}: not disabled")
     deadline = time.monotonic() + (arguments.wait or 0.0)
     while status.uses and not any(use.fixed for use in status.uses) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
-        status = _status(arguments)
+        status = _status(arguments, arguments.timeout)
     lines = [f"job {use.job}: {use.how}: {use.part}" + (f": {use.fixed}" if use.fixed else "") for use in status.uses]
     if lines and arguments.wait is not None:
         why = f"\n{refused}" if refused else ""
@@ -69,12 +71,12 @@ def run_drain(arguments: argparse.Namespace) -> None:
 
 def run_undrain(arguments: argparse.Namespace) -> None:
     """Run the command `undrain`. Raise ControllerError where it fails."""
-    refused = ""
+    refused, until = "", time.monotonic() + arguments.timeout
     try:
         _order(arguments, pb.ReplanRequest(restored=arguments.parts, soon=True))
     except ControllerError as error:
         refused = str(error)
-        off = {entry.partition(" (")[0] for entry in _status(arguments).without}
+        off = {entry.partition(" (")[0] for entry in _status(arguments, until - time.monotonic()).without}
         if "is not disabled" in refused or off.intersection(arguments.parts):
             raise
     names = ", ".join(arguments.parts)
@@ -87,8 +89,10 @@ def _order(arguments: argparse.Namespace, request: pb.ReplanRequest) -> None:
     ask(arguments.controller, "replan", request, tls_from(arguments), arguments.timeout)
 
 
-def _status(arguments: argparse.Namespace) -> pb.StatusReply:
+def _status(arguments: argparse.Namespace, left: float) -> pb.StatusReply:
+    """Return the controller's state, where `left` are the seconds that the user still waits."""
     parts: Sequence[str] = arguments.parts
     request = pb.StatusRequest(parts=parts)
-    reply: pb.StatusReply = ask(arguments.controller, "status", request, tls_from(arguments), STATUS_SECONDS)
+    seconds = min(max(left, LEAST_SECONDS), STATUS_SECONDS)
+    reply: pb.StatusReply = ask(arguments.controller, "status", request, tls_from(arguments), seconds)
     return reply

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,6 +79,13 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryNetwor
 def address(rig: MemoryNetwork) -> str:
     """Return the address of a controller of the rig's network."""
     return rig.serve()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Yield an address where connections are accepted, and nothing is ever said."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 @pytest.fixture

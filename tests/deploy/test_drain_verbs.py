@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
+from controlplane.cli import drain
 from controlplane.cli.controller import main as operate
 from controlplane.planner.job import Job
 from tests.deploy.memory_network import RACKS, MemoryNetwork
@@ -115,3 +116,15 @@ def test_a_network_without_jobs_is_drained_at_once(rig, order, capsys):
     assert list(rig.network.state.off) == ["s1"]
     assert order("undrain", "s1") == 0
     assert not rig.network.state.off
+
+
+@pytest.mark.parametrize("verb", ["drain", "undrain"])
+def test_an_operator_waits_no_longer_than_asked_for_a_controller_that_is_silent(silent, capsys, monkeypatch, verb):
+    monkeypatch.setattr(drain, "STATUS_SECONDS", 600.0)
+    ends: list[int] = []
+    words = [verb, "s1", "--controller", silent, "--timeout", "0.1"]
+    waiting = Thread(target=lambda: ends.append(operate(words)), daemon=True)
+    waiting.start()
+    waiting.join(30)
+    assert ends == [1]
+    assert "it accepts connections but does not answer" in capsys.readouterr().err

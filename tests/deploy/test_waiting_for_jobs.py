@@ -83,6 +83,17 @@ def test_agent_that_waits_for_a_job_and_goes_is_forgotten(rig, address, until):
     until(lambda: threading.active_count() <= before, "nobody waits for it any more", SECONDS)
 
 
+def test_agent_that_no_controller_answers_leaves_without_waiting_for_one(monkeypatch, silent, until):
+    """`inart ps --timeout 3` took 8 seconds where something accepts connections and says nothing."""
+    monkeypatch.setattr(client, "LEAVE_SECONDS", 600.0)
+    agent = Agent(silent, "h1", "worker")
+    until(lambda: agent.membership._call is not None, "it has asked", SECONDS)
+    closing = threading.Thread(target=agent.membership.close, daemon=True)
+    closing.start()
+    closing.join(SECONDS)
+    assert not closing.is_alive()
+
+
 def test_node_that_the_network_does_not_have_is_refused_at_once(rig, address):
     rig.add(A)
     agent = Agent(address, "nobody", "worker")

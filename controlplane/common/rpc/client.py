@@ -139,6 +139,7 @@ class Membership:
         self._tls = tls
         self._running: AgentConfig | None = None
         self._prepared: AgentConfig | None = None
+        self._answered = False  # Whether a controller has ever sent an event.
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._unreachable = ("", 0.0)  # The last reason reported, and when.
@@ -226,7 +227,7 @@ class Membership:
         heard = False
         try:
             for event in call:
-                heard, self._unreachable = True, ("", 0.0)
+                heard, self._answered, self._unreachable = True, True, ("", 0.0)
                 self._dispatch(event)
         except grpc.RpcError:
             if not heard:
@@ -311,9 +312,9 @@ class Membership:
                 self._call.cancel()
 
     def close(self, announce: bool = True) -> None:
-        """Leave the job. With `announce`, the controller is told that the agent is done, so that the other agents may
-        finish what is under way; otherwise they stop at once."""
-        if announce and not self._closed.is_set():
+        """Leave the job. With `announce`, a controller that has ever answered is told that the agent is done, so that
+        the other agents may finish what is under way; otherwise they stop at once."""
+        if announce and self._answered and not self._closed.is_set():
             self._announce("")
         with self._lock:
             self._closed.set()
