@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,6 +78,9 @@ VERBS = {
     "overlay": Verb("overlay.__main__", "agents that add for each other: coordinator, agent", extra="control"),
     "doctor": Verb("controlplane.cli.doctor", "what is missing on this machine, and what installs it"),
 }
+SERVERS = {("agent",), ("ps",), ("serve",), ("site", "coordinator"), ("overlay", "coordinator"), ("overlay", "agent")}
+"""The commands that run until SIGINT or SIGTERM, also where a script started them with `&`, so that SIGINT was ignored:
+it ends them while modules are imported, too."""
 OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors with which standard output cannot be written; those about a file have the file's name, too."""
 
@@ -116,6 +120,8 @@ def run(words: list[str]) -> int:
     if verb is None:
         print(f"inart: no verb {words[0]!r}\n{usage()}", file=sys.stderr)
         return 2
+    if not SERVERS.isdisjoint((tuple(words[:1]), tuple(words[:2]))):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     before, sys.argv[0] = sys.argv[0], "inart" if verb.order else f"inart {words[0]}"
     try:
         return int(importlib.import_module(verb.module).main([*verb.first, *words[1:]]) or 0)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from controlplane.common import command_line
 from controlplane.common.log_lines import dated
 from controlplane.common.rpc.tls import tls_from
+from ps_server.server import library
 from ps_server.versions import Versions
 from worker_agent.agent import add_agent_arguments, controller_address
 from worker_agent.errors import AgentError
@@ -49,12 +50,14 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
     try:
         IoOptions.from_arguments(arguments)
+        controller = controller_address(arguments.controller)
+        library()  # The engine may have to be compiled, which a signal ends.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
         server = ParameterServer(
-            controller_address(arguments.controller),
+            controller,
             arguments.node,
             interface=arguments.interface,
             tls=tls_from(arguments),
@@ -65,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (AgentError, ValueError) as error:
         print(f"ps_server: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     try:
         deadline = time.monotonic() + arguments.timeout if arguments.timeout else None
         while not stop.is_set():

@@ -94,14 +94,17 @@ def run_allreduce(arguments: argparse.Namespace) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> None:
+    from worker_agent.native_worker import library
     from worker_agent.prometheus import serve_metrics
     from worker_agent.service import AgentSettings, Permissions, Service
 
+    controller = controller_address(arguments.controller)
+    library()  # The engine may have to be compiled, which a signal ends.
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     with Service(
-        controller_address(arguments.controller),
+        controller,
         arguments.socket,
         node=arguments.node,
         settings=AgentSettings(

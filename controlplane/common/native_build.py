@@ -12,15 +12,19 @@ The module imports nothing of this repository, because setup.py loads it before 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import hashlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +88,35 @@ def cpu_features() -> str:
     return platform.processor()
 
 
-def _run(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BuildError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
-    return done.stdout
+def _run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Return what a compiler prints. Raise BuildError where it fails. Where this is interrupted, by Ctrl-C or by a
+    signal whose handler raises, the compiler ends with all processes that it has started."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, process_group=0
+    ) as process:
+        try:
+            printed, wrong = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()  # until the last of them has closed its output
+            raise
+    if process.returncode:
+        raise BuildError(f"{' '.join(command)} failed:\n{wrong.strip()}")
+    return printed
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Have SIGTERM raise SystemExit where it would end the process at once, and leave the compiler and its files."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _compile(command: Sequence[str], sources: Sources, include: Sequence[Path], output: Path) -> None:
@@ -98,7 +126,8 @@ def _compile(command: Sequence[str], sources: Sources, include: Sequence[Path], 
     with tempfile.TemporaryDirectory() as scratch:
         whole = Path(scratch) / output.with_suffix(".c").name
         whole.write_text("".join(f'#include "{source.resolve()}"\n' for source in _files(sources)))
-        _run([*command, "-shared", "-fPIC", *folders, str(whole), "-o", str(output), "-lm"])
+        words = [*command, "-shared", "-fPIC", *folders, str(whole), "-o", str(output), "-lm"]
+        _run(words, os.environ | {"TMPDIR": scratch})  # A compiler that is killed leaves its own files.
 
 
 def _compiler() -> str:
@@ -190,7 +219,7 @@ def build(sources: Sources, *, include: Sequence[Path] = (), options: Sequence[s
         fcntl.flock(lock, fcntl.LOCK_EX)
         if target.exists():
             return target
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        with _ended_in_order(), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
             output = Path(scratch) / target.name
             _compile([compiler, *options], sources, include, output)
             output.replace(target)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -59,6 +61,24 @@ def test_an_interrupted_command_prints_no_traceback(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("inart.command.importlib.import_module", interrupt)
     assert inart(["plan", "--topology", "testbed"]) == 130
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("words", [["site", "coordinator"], ["ps"], ["serve", "--port", "1"]])
+def test_a_server_in_the_background_of_a_script_hears_sigint_while_it_imports(
+    monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """Shells without job control start what has `&` with SIGINT ignored; servers that are up hear it all the same."""
+
+    def import_meanwhile(name: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("the signal was not heard")
+
+    monkeypatch.setattr("inart.command.importlib.import_module", import_meanwhile)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert inart(words) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 HANGUP = """
