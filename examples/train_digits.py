@@ -108,6 +108,15 @@ def make_model(data: Data, width: int) -> nn.Module:
     )
 
 
+def report_file(text: str) -> Path:
+    """Return the path of the report, which rank 0 writes after all the training: refuse one that it could not write."""
+    if os.environ.get("RANK", "0") != "0":
+        return Path(text)
+    from controlplane.common.command_line import new_file
+
+    return new_file(text)
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hook", choices=("inart", "gloo", "none"), default="inart", help="none: no communication")
@@ -128,7 +137,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of model and data (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda")
     parser.add_argument("--threads", type=int, default=1, help="of each process")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where rank 0 writes its report (JSON)")
+    parser.add_argument("--output", type=report_file, metavar="FILE", help="where rank 0 writes its report (JSON)")
     return parser
 
 

@@ -25,7 +25,7 @@ from controlplane.planner.generators import parse_topology
 from controlplane.planner.topology import TopologyError
 from controlplane.targets.base import TargetError
 from topologies.choice import KINDS
-from topologies.command import guarded, new_file
+from topologies.command import guarded
 from topologies.deployment import Fabric
 from topologies.emulation import Emulation
 from topologies.network import EmulationError
@@ -49,7 +49,9 @@ def build(argv: Sequence[str]) -> int:
         "--topology", default="testbed", metavar="T", help="fattree:k=4,bandwidth=20, testbed, or a file"
     )
     parser.add_argument("--switch", choices=KINDS, help="default: $SWITCH, else bmv2 if it is installed")
-    parser.add_argument("--switches", type=new_file, metavar="FILE", help="write each switch's P4Runtime address here")
+    parser.add_argument(
+        "--switches", type=command_line.new_file, metavar="FILE", help="write each switch's P4Runtime address here"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--cli", action="store_true", help="open Mininet's command line")
     what.add_argument("--hold", action="store_true", help="leave it running until Ctrl-C")

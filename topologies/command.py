@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from controlplane.common import command_line
 
@@ -49,20 +46,6 @@ def repeated(act: Callable[[], None], seconds: float) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-
-
-def new_file(text: str) -> Path:
-    """Return the path of a file that the command writes at its end, which may be minutes away. Raise
-    argparse.ArgumentTypeError where it cannot be written there.
-    """
-    path = Path(text)
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{path} is a folder: name a file")
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}: make it first")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{path} cannot be written: name a file elsewhere")
-    return path
 
 
 def guarded(name: str, work: Callable[[], int], *refusals: type[Exception]) -> int:

@@ -38,7 +38,7 @@ from controlplane.service.running import JobsError
 from controlplane.targets.base import TargetError
 from topologies.agents import MODULES, JobAgents, Outcome
 from topologies.choice import KINDS, choose
-from topologies.command import Say, aligned, guarded, new_file, stopwatch
+from topologies.command import Say, aligned, guarded, stopwatch
 from topologies.deployment import Fabric, Service
 from topologies.emulation import Emulation
 from topologies.faults import Fault, Faults, parse_fault
@@ -381,7 +381,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Settings, Path | None]:
     parser.add_argument("--switch", choices=KINDS, help="default: $SWITCH, else bmv2 if it is installed")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
     parser.add_argument("--hold", action="store_true", help="leave it all running after the work, until Ctrl-C")
-    parser.add_argument("--output", type=new_file, metavar="FILE", help="write the summary as JSON")
+    parser.add_argument("--output", type=command_line.new_file, metavar="FILE", help="write the summary as JSON")
     arguments = parser.parse_args(argv)
     if arguments.repeat < 1 or arguments.ranks < 1:
         parser.error("--repeat and --ranks are at least 1")

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -111,6 +112,20 @@ def run(
         print(f"{prefix}interrupted{f'; {hint}' if hint else ''}", file=sys.stderr)
         return 130
     return 0
+
+
+def new_file(text: str) -> Path:
+    """Return the path of a file that the command writes at its end, which may be minutes away. Raise
+    argparse.ArgumentTypeError where it cannot be written there.
+    """
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a folder: name a file")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}: make it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{path} cannot be written: name a file elsewhere")
+    return path
 
 
 def value(parse: Callable[[str], Value]) -> Callable[[str], Value]:

@@ -3,6 +3,7 @@ stops meanwhile; and values that are made again when files were replaced."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -21,12 +22,18 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600, *, synced: bool 
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.new")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "wb") as file:
-        file.write(content)
-        if synced:
-            file.flush()
-            os.fsync(file.fileno())
-    new.replace(path)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
+        new.replace(path)
+    except BaseException:  # A full disk is not to hold the part that it had room for.
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
 
 
 def append_line(path: Path, line: str) -> int:

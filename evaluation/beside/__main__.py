@@ -18,10 +18,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from controlplane.common.command_line import new_file
 from evaluation import commands
 from evaluation.beside.run import CASES, PLANS, Settings, run
 from evaluation.beside.shares import draw, table
-from topologies.command import Say, guarded, new_file, stopwatch
+from topologies.command import Say, guarded, stopwatch
 from topologies.network import EmulationError
 from topologies.zygote import HostFailure
 

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from controlplane.common.command_line import new_file
 from controlplane.common.rpc.client import ControllerError
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, JobError, parse_next_job
@@ -32,7 +33,7 @@ from evaluation.chaos.findings import compared
 from evaluation.chaos.kinds import KINDS, described
 from evaluation.chaos.run import Settings, run
 from evaluation.chaos.schedule import draw
-from topologies.command import Say, guarded, new_file, stopwatch
+from topologies.command import Say, guarded, stopwatch
 from topologies.network import EmulationError
 
 DEFAULT_TOPOLOGY = "fattree:k=4,bandwidth=20"

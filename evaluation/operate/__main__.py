@@ -21,13 +21,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from controlplane.common.command_line import new_file
 from controlplane.common.rpc.client import ControllerError
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.topology import TopologyError
 from evaluation import commands
 from evaluation.operate.day import draw
 from evaluation.operate.run import Settings, run
-from topologies.command import Say, guarded, new_file, stopwatch
+from topologies.command import Say, guarded, stopwatch
 from topologies.network import EmulationError
 from topologies.slurm import missing
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from examples import train_digits, train_gpt
 from examples.train_digits import cifar100, digits, make_model
 
 
@@ -55,3 +56,24 @@ def test_digits_split_without_overlap():
     assert len(data.train_labels) + len(data.test_labels) == 1797
     assert data.classes == 10
     assert torch.isfinite(data.train_images).all()
+
+
+@pytest.mark.parametrize("program", [train_digits, train_gpt])
+def test_a_report_that_could_not_be_written_is_refused_before_the_training(program, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(program, "train", lambda arguments: pytest.fail("it trains"))
+    file = tmp_path / "missing" / "report.json"
+    with pytest.raises(SystemExit) as ended:
+        program.main(["--output", str(file)])
+    assert ended.value.code == 2 and f"there is no folder {file.parent}" in capsys.readouterr().err
+    monkeypatch.setenv("RANK", "1")
+    assert program.make_parser().parse_args(["--output", str(file)]).output == file, "only rank 0 writes"
+
+
+def test_the_text_has_the_size_that_the_pages_say():
+    """Python's documentation grows by a few percent from version to version."""
+    assert 400_000 < len(train_gpt.text()) < 560_000
+    assert (
+        "470 KB" in train_gpt.__doc__
+        and "470 KB" in (Path(train_gpt.__file__).parents[1] / "docs/training.md").read_text()
+    )

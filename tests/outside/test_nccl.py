@@ -6,6 +6,7 @@ NCCL itself needs GPUs; a program of ours calls the plugin in its place (nccl_ra
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,6 +20,24 @@ from worker_agent.clients.build import HERE
 RANKS = 3
 SECONDS = 240
 PROGRAM = Path(__file__).with_name("nccl_ranks.c")
+
+
+def test_a_disk_that_is_full_leaves_the_plugin_that_was_there(tmp_path: Path, monkeypatch, capsys) -> None:
+    made, folder = tmp_path / "made.so", tmp_path / "folder"
+    folder.mkdir()
+    (folder / nccl.NAME).write_text("earlier")
+    made.write_bytes(bytes(100_000))
+    monkeypatch.setattr(nccl, "nccl_library", lambda: made)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        assert nccl.main([str(folder)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert capsys.readouterr().err == "inart nccl: [Errno 27] File too large\n"
+    assert {file.name: file.read_text() for file in folder.iterdir()} == {nccl.NAME: "earlier"}
+    assert nccl.main([str(folder)]) == 0
+    assert capsys.readouterr().out == f"{folder / nccl.NAME}\n" and os.access(folder / nccl.NAME, os.X_OK)
 
 
 @pytest.mark.namespaces

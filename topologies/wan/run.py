@@ -26,7 +26,7 @@ from controlplane.cli.certificates import make as make_certificates
 from controlplane.common import command_line
 from overlay.__main__ import amount
 from overlay.core.systems import PAPERS
-from topologies.command import Say, guarded, new_file, stopwatch
+from topologies.command import Say, guarded, stopwatch
 from topologies.faults import parse_fault
 from topologies.load import LoadMonitor
 from topologies.network import EmulationError
@@ -176,7 +176,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--seed", type=int, default=1, help="random seed of network and values (default: %(default)s)")
     parser.add_argument("--tls", action="store_true", help="controller and agents show certificates, made for this run")
-    parser.add_argument("--output", type=new_file, metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--output", type=command_line.new_file, metavar="FILE", help="write the report as JSON")
     arguments = parser.parse_args(argv)
     try:
         network_named(arguments.wan, arguments.seed)

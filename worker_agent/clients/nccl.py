@@ -9,13 +9,13 @@ It has not been tried with GPUs; docs/training.md says what has been tried.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from controlplane.common import command_line
 from controlplane.common.native_build import BuildError
+from controlplane.common.whole_file import replace_file
 from worker_agent.clients.build import nccl_library
 
 NAME = "libnccl-net-inart.so"
@@ -26,8 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help=f"gets {NAME}")
     arguments = parser.parse_args(argv)
     try:
-        arguments.folder.mkdir(parents=True, exist_ok=True)
-        print(shutil.copy(nccl_library(), arguments.folder / NAME))
+        plugin = arguments.folder / NAME
+        replace_file(plugin, nccl_library().read_bytes(), 0o755, synced=False)
+        print(plugin)
     except (BuildError, OSError) as error:
         print(f"inart nccl: {error}", file=sys.stderr)
         return 1
