@@ -39,6 +39,18 @@ from controlplane.planner.topology_numbers import (
 __all__ = ["Topology", "TopologyError", "natural_key"]
 
 
+ROUNDING = 1e-9
+"""A rest of a capacity below this fraction of what is used is an error of the sums, and counts as nothing: a job that
+was given 1e-15 Mbit/s would never end.
+"""
+
+
+def _left(capacity: float, used: float) -> float:
+    """Return what is left of a capacity."""
+    left = capacity - used
+    return left if left > ROUNDING * used else 0.0
+
+
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key of a name under which h2 comes before h10."""
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)
@@ -117,7 +129,7 @@ class Topology:
         self._addresses = assign_addresses(graph, self.servers)
         check_macs({server: self.mac(server) for server in self.servers})
         self._residual_bandwidth = {  # planners ask for it often
-            (u, v): max(0.0, link["bandwidth_mbps"] - link.get("used_bandwidth_mbps", 0.0))
+            (u, v): _left(link["bandwidth_mbps"], link.get("used_bandwidth_mbps", 0.0))
             for u, v, link in graph.edges(data=True)
         }
         out, into = (dict.fromkeys(self.nodes, 0.0) for _ in range(2))
@@ -149,8 +161,7 @@ class Topology:
         return attributes.get("aggregation_mbps", math.inf if attributes["kind"] == "switch" else 0.0)
 
     def residual_aggregation_mbps(self, node: str) -> float:
-        used = node_of(self.graph, node).get("used_aggregation_mbps", 0.0)
-        return max(0.0, self.aggregation_mbps(node) - used)
+        return _left(self.aggregation_mbps(node), node_of(self.graph, node).get("used_aggregation_mbps", 0.0))
 
     def ingress_mbps(self, server: str) -> float:
         """Return the Mbit/s at which a parameter server on this server takes gradients in; at most what its access
@@ -168,7 +179,7 @@ class Topology:
         limit of its own.
         """
         attributes = of_kind(self.graph, server, "server")
-        return max(0.0, attributes.get("ingress_mbps", math.inf) - attributes.get("used_ingress_mbps", 0.0))
+        return _left(attributes.get("ingress_mbps", math.inf), attributes.get("used_ingress_mbps", 0.0))
 
     # --- links ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -131,6 +132,18 @@ def test_capacity_that_no_other_job_can_use_is_given():
     apart = Topology(nodes, both)
     jobs = [Job("slow", ("w1",), ("p1",), 1), Job("fast", ("w2",), ("p2",), 1)]
     assert [plan.rate_mbps for plan in share(apart, [demand(apart, job) for job in jobs])] == pytest.approx([10, 100])
+
+
+def test_what_rounding_leaves_of_a_full_link_is_nothing() -> None:
+    """Jobs that keep their plans leave 3.6e-15 of 20 Mbit/s here: a job was admitted at that rate, and never ended."""
+    nodes = {"s1": {"kind": "switch"}, "w1": {"kind": "server"}, "p1": {"kind": "server"}}
+    ends = [("w1", "s1"), ("s1", "w1"), ("p1", "s1"), ("s1", "p1")]
+    empty = Topology(nodes, [(u, v, {"bandwidth_mbps": 20.0}) for u, v in ends])
+    full = empty.replace(links={end: {"used_bandwidth_mbps": math.nextafter(20.0, 0.0)} for end in ends})
+    assert full.residual_bandwidth_mbps("w1", "s1") == full.residual_ingress_mbps("p1") == 0
+    job = Job("late", ("w1",), ("p1",), 1)
+    with pytest.raises(Infeasible, match="no rate above 0 is possible"):
+        share(full, [Demand(job, (inart(empty, job),))])
 
 
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
