@@ -13,6 +13,12 @@ from controlplane.common import tied as tied_module
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
+def tied(command: Sequence[str]) -> list[str]:
+    """Return the command line of a command that SIGTERM ends when the thread that has started it ends, as it does when
+    this process is killed."""
+    return [sys.executable, "-I", "-S", tied_module.__file__, str(os.getpid()), *command]
+
+
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the command to its end, and return its exit status: 128 + N where signal N ended it."""
     early: list[int] = []
@@ -27,8 +33,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     heard = [number for number in PASSED_ON if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores SIGHUP
     before = {number: signal.signal(number, pass_on) for number in heard}
     try:
-        tied = [sys.executable, "-I", "-S", tied_module.__file__, str(os.getpid())]
-        child = subprocess.Popen([*tied, *command], env=environment)
+        child = subprocess.Popen(tied(command), env=environment)
         for number in early:
             child.send_signal(number)
         status = child.wait()

@@ -94,8 +94,8 @@ class StarNetwork:
             run("ip", "-n", self.middle, "link", "delete", "dev", f"p-{name}")
 
     def _make(self, namespace: str) -> None:
+        self._made.append(namespace)  # first: a signal may come in between
         run("ip", "netns", "add", namespace)
-        self._made.append(namespace)
         run(
             "ip",
             "netns",

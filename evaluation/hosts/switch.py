@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from controlplane.common import child
 from controlplane.planner.entries import RuleSet
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchAddress
@@ -22,7 +23,10 @@ START_SECONDS = 60.0
 
 
 class Switch:
-    """A switch whose port i + 1 is interfaces[i] in a network namespace. Fill its tables with install()."""
+    """A switch whose port i + 1 is interfaces[i] in a network namespace. Fill its tables with install().
+
+    Its process ends with the thread that has made it, also after SIGKILL.
+    """
 
     def __init__(self, namespace: str, interfaces: Sequence[str], values_per_packet: int, threads: int = 1) -> None:
         self.ports = len(interfaces)
@@ -35,7 +39,8 @@ class Switch:
         words += ["--control", str(self.control), "--grpc-server-addr", f"unix:{folder}/p4runtime"]
         for port, interface in enumerate(interfaces, 1):
             words += ["-i", f"{port}@{interface}"]
-        self._process, _ = launched(words, folder / "log", enter=["ip", "netns", "exec", namespace])
+        enter = child.tied(["ip", "netns", "exec", namespace])
+        self._process, _ = launched(words, folder / "log", enter=enter)
         try:
             self.target = P4RuntimeTarget(
                 SwitchAddress("switch", f"unix:{folder}/p4runtime", DEVICE), P4RuntimeKind(artifact).program

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from evaluation.hosts import check_cost
+from evaluation.hosts import network as network_module
 from evaluation.hosts.__main__ import main
 from evaluation.hosts.measure import Result, Setting, measure
 from evaluation.hosts.network import StarNetwork
@@ -113,3 +114,38 @@ def test_engines_without_the_check_are_measured_beside_those_with_it(
     found = json.loads(capsys.readouterr().out)
     assert all(found[who][how] > 0 for who in ("worker", "root") for how in ("without", "checked"))
     assert found["turns"] == 1
+
+
+MEASUREMENT = """
+import signal, sys
+from evaluation.hosts.switch import Switch
+
+with Switch(sys.argv[1], [], 64) as switch:
+    print(switch._process.pid, flush=True)
+    signal.pause()
+"""
+
+
+def test_the_switch_of_a_measurement_that_is_killed_ends(network: StarNetwork) -> None:
+    command = [sys.executable, "-c", MEASUREMENT, network.middle]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as measurement:
+        assert measurement.stdout is not None
+        switch = Path("/proc", measurement.stdout.readline().strip())
+        assert b"softswitch" in (switch / "cmdline").read_bytes()
+        measurement.kill()
+    wait_until(lambda: not switch.exists() or ") Z " in (switch / "stat").read_text(), "the switch has ended")
+
+
+def test_a_namespace_is_removed_though_a_signal_comes_right_after_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = network_module.run
+
+    def interrupted(*command: str) -> str:
+        said = run(*command)
+        if command[:3] == ("ip", "netns", "add"):
+            raise SystemExit(143)
+        return said
+
+    monkeypatch.setattr(network_module, "run", interrupted)
+    with pytest.raises(SystemExit):
+        StarNetwork("inart-e", [], [])
+    assert namespaces(os.getpid()) == []
