@@ -16,6 +16,7 @@ from evaluation.sites.__main__ import main
 from evaluation.sites.chaos import Seen
 from evaluation.sites.chaos_site import given, wrong_in
 from overlay.sites.packing import Floats
+from tests.support.examples import nightly
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +88,7 @@ def of_session(session: int) -> list[int]:
 
 
 @pytest.mark.namespaces
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, nightly(signal.SIGTERM), signal.SIGKILL])
 def test_interrupted_run_reports_what_it_found_and_leaves_no_coordinator(number):
     words = ["--sites", "3", "--minutes", "5", "--values", "4000", "--pause", "0.1", "--json"]
     with subprocess.Popen(
