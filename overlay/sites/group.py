@@ -323,7 +323,10 @@ class SiteGroup:
                     done, left = self._average_fields(values, words, bits, keep, began + self.timeout)
                 self.agent.site.did(about.round, done.participants)
                 return Averaged(done.participants, done.weights, left, time.monotonic() - began)
-            except PeerLost as error:
+            except (PeerLost, Behind) as error:
+                if isinstance(error, Behind) and (self._rescue is None or error.round > about.round):
+                    raise
+                # Others that did not wait for this site have not done the round either: all may yet fall back.
                 self._log(f"{self.site}: round {about.round} is done again: {error}")
                 if time.monotonic() + pause > began + self.timeout:
                     raise Late(str(error)) from None

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from controlplane.planner.plan.task import Sending
 from controlplane.planner.strategies.wan.policy import Lost, Ready, Start, Tick
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
-from overlay.core.errors import Late, OverlayError, PeerLost
+from overlay.core.errors import Behind, Late, OverlayError, PeerLost
 from overlay.core.site_network import SiteNetwork
 from overlay.sites import Fallback, SiteGroup, init
 from overlay.sites import group as group_module
@@ -375,6 +375,46 @@ def test_a_round_that_breaks_at_once_is_done_again_after_pauses(monkeypatch):
     assert 40 < len(tried) < 80 and now[0] <= 60.0, "and then not hundreds of times a second"
 
 
+def test_a_site_for_which_a_round_under_way_did_not_wait_falls_back_with_the_others(rescues):
+    """It was late when the others tried the round once more, which came to nothing. They have done no more than it."""
+    policy = SiteRounds(SiteNetwork(64), sites=3, sending=Sending(chunk_values=64))
+    for name in NAMES:
+        assert policy.admit(name) is None and policy.activate(name) is None
+    policy.begin_at(3)
+
+    def ready(name: str, now: float) -> list:
+        return list(policy.handle(Ready(name, 128, 1, 3, "sum", within=8.0 - now, alone=False), now))
+
+    assert not ready("a", 7.9) and not ready("b", 7.9)
+    (start,) = policy.handle(Tick(), 7.99)
+    assert isinstance(start, Start) and start.task.participants == ("a", "b")
+    policy.handle(Lost("a", "b"), 7.991)
+    (refused,) = ready("c", 7.992)
+    assert refused.behind == 3
+
+    def one(rescue: Rescue):
+        def synchronise(tensor, timeout, about):
+            raise Behind(refused.reason, refused.behind) if site == "c" else PeerLost("a and b cannot reach each other")
+
+        site = rescue.ballot.site
+        service = SimpleNamespace(members=lambda: list(NAMES), did=lambda round_, sites: None)
+        agent = SimpleNamespace(node=site, synchronise=synchronise, site=service)
+        values = np.full(8, NAMES.index(site), np.float32)
+        averaged = SiteGroup(agent, timeout=1.0, rescue=rescue).average(values, round=3)
+        return averaged.fell_back, values[0]
+
+    assert together(one, rescues) == [(True, 1.0)] * 3
+
+
+def test_a_site_that_others_are_ahead_of_takes_their_state_at_once(rescues):
+    def synchronise(tensor, timeout, about):
+        raise Behind("the others are before round 4", 4)
+
+    group = SiteGroup(SimpleNamespace(node="a", synchronise=synchronise), timeout=60.0, rescue=rescues[0])
+    with pytest.raises(Behind):
+        group.average(np.ones(8, np.float32), round=3)
+
+
 # --- processes ---
 
 
@@ -453,7 +493,11 @@ def test_training_goes_on_over_gloo_while_sites_do_not_reach_each_other_and_then
 
         def said_by_all() -> list[dict]:
             assert all(channel.poll(SECONDS) for channel in channels), log
-            return [channel.recv() for channel in channels]
+            try:
+                return [channel.recv() for channel in channels]
+            except EOFError:  # a site's process has ended
+                words = [(tmp_path / f"{site}.log").read_text() for site in range(SITES)]
+                raise AssertionError("\n".join([*words, *log])) from None
 
         def go_on() -> None:
             for channel in channels:
