@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -93,9 +94,9 @@ def two(policy):
     reaches the primary over a wire, too.
     """
     with ExitStack() as stack:
-        primary = stack.enter_context(Coordinator(policy()))
+        primary = stack.enter_context(Coordinator(policy(), log=partial(print, "primary:")))
         between = Wire(primary.address)
-        backup = stack.enter_context(Coordinator(policy(), backs_up=between.address))
+        backup = stack.enter_context(Coordinator(policy(), backs_up=between.address, log=partial(print, "backup:")))
         wires = {("backup", "primary"): between}
         for node, (name, one) in product(NODES, (("primary", primary), ("backup", backup))):
             wires[node, name] = Wire(one.address)
@@ -109,10 +110,11 @@ def two(policy):
 
 
 def joins(wires, node: str, first: str, second: str) -> Agent:
-    return Agent(wires[node, first].address, node, listen=("127.0.0.1", 0), backups=[wires[node, second].address])
+    backups = [wires[node, second].address]
+    return Agent(wires[node, first].address, node, listen=("127.0.0.1", 0), backups=backups, log=print)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def soon(monkeypatch):
     """Silence is noticed after some seconds."""
     monkeypatch.setattr(membership, "SILENT_SECONDS", 2.0)
@@ -140,6 +142,7 @@ def test_a_backup_that_misses_the_primary_does_not_act_while_agents_are_with_tha
         synchronise(agents, 100, 2)
 
 
+@pytest.mark.usefixtures("soon")
 def test_in_a_partition_the_larger_part_goes_on_and_the_smaller_one_waits():
     with two(crew) as (primary, backup, wires, agents):
         wires["backup", "primary"].cut()
