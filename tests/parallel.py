@@ -42,8 +42,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     numbers = range(len(session.items))
     files = deque(deque(file) for _, file in groupby(numbers, key=lambda number: session.items[number].path))
     gc.collect()
-    gc.freeze()  # What is there now stays: no process has to look through it,
-    gc.set_threshold(10_000)  # nor through what comes as often as usual, which takes a tenth of a planner's time.
+    gc.freeze()  # What is there now stays: no process has to look through it.
     workers = {worker.connection: worker for worker in (Worker(session) for _ in range(min(jobs, len(files))))}
 
     def forks(file: deque[int]) -> bool:
