@@ -86,6 +86,12 @@ def end_in_order() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
+def flush() -> None:
+    """Write what was printed, so that an error with which it cannot be written is seen. Nothing is written where
+    standard output is closed (`>&-`), which is no error, as `print` has it."""
+    print(end="", flush=True)
+
+
 def end_output() -> None:
     """Discard all further output, including that at exit, after a BrokenPipeError, which means that the reader has
     closed the pipe."""
@@ -101,7 +107,7 @@ def run(
     prefix = f"{name}: " if name else ""
     try:
         work()
-        print(end="", flush=True)  # works also where standard output is closed (`>&-`)
+        flush()
     except BrokenPipeError:
         end_output()
     except (*errors, *usage) as error:

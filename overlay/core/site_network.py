@@ -218,11 +218,12 @@ class SiteNetwork:
 
     def rate(self, sender: str, receiver: str) -> float:
         """Return the rate of a pair as in `rates`; 0 where it was not measured."""
-        return self.rates().get((sender, receiver), 0.0)
+        mbps = self.pairs.get((sender, receiver), 0.0)
+        return min(mbps, BROKEN_MBPS) if (sender, receiver) in self._broken else mbps
 
     def rates(self) -> dict[Pair, float]:
         """Return the rate of each pair, in Mbit/s of payload; that of a broken one is at most BROKEN_MBPS."""
-        return self.pairs | {pair: min(self.pairs[pair], BROKEN_MBPS) for pair in self._broken}
+        return {pair: self.rate(*pair) for pair in self.pairs}
 
     def to_json(self) -> dict[str, Any]:
         """Return the measured rates and round trips as an object of JSON, for a coordinator that backs up this one."""

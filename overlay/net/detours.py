@@ -1,4 +1,6 @@
-"""One agent's chunks that are on detours: a detour has room again when its receiver says that a chunk is there."""
+"""The record of the chunks that an agent has sent over detours. A detour has room for another chunk when its receiver
+has said that one is there (message THROUGH).
+"""
 
 from __future__ import annotations
 

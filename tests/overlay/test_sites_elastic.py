@@ -93,7 +93,8 @@ def test_a_site_that_is_lost_is_left_out_and_one_that_joins_gets_the_state():
             group.close()
 
 
-def test_a_site_whose_state_took_longer_than_a_round_is_waited_for_the_second_time():
+@pytest.mark.parametrize("had", [False, True], ids=["its state took longer", "the round had begun before it had it"])
+def test_a_site_that_missed_a_round_with_the_state_of_others_is_waited_for_the_second_time(had):
     """Else it would fetch one state after the other as long as rounds are shorter than that takes."""
     with coordinating(2, probe_seconds=0) as (coordinator, _), ThreadPoolExecutor(2) as pool:
         groups = begun(coordinator, "ab")
@@ -101,6 +102,9 @@ def test_a_site_whose_state_took_longer_than_a_round_is_waited_for_the_second_ti
         late = joined(coordinator, "c")
         service = late.agent.site
         assert service.here(State(0, "old", state(9))).result(60)["round"] == 1
+        if had:
+            assert service.here(State(1, digest_of(state(2)), state(2))).result(60)["from"] is None
+            coordinator.loop.call_soon_threadsafe(coordinator.policy.active.discard, "c")  # as where round 1 has begun
         averaged(groups, 1)  # meanwhile
         assert service.here(State(1, digest_of(state(2)), state(2))).result(60)["round"] == 2
         futures = [pool.submit(group.average, np.full(VALUES, 1.0, np.float32), round=2) for group in groups.values()]
@@ -108,6 +112,8 @@ def test_a_site_whose_state_took_longer_than_a_round_is_waited_for_the_second_ti
         assert late.agree(state(2), 1).round == 2
         assert late.average(np.full(VALUES, 4.0, np.float32), round=2).sites == ("a", "b", "c")
         assert all(future.result(60).sites == ("a", "b", "c") for future in futures)
+        for group in (*groups.values(), late):
+            group.close()
 
 
 def test_the_first_round_waits_for_a_site_that_is_slow_to_take_the_first_ones_state():
@@ -422,27 +428,6 @@ def test_an_uplink_that_pairs_share_is_divided():
     assert links["a", "b"] + links["a", "c"] == pytest.approx(100.0) and links["b", "c"] == 100.0
     plan, _ = network.plan("abc")
     assert plan.rate_mbps > 0
-
-
-def test_a_site_that_missed_a_round_though_it_had_the_state_is_waited_for():
-    """The round had begun before. Else it misses the next one, too, where a state takes longer than the pause."""
-    with coordinating(2, probe_seconds=0) as (coordinator, _), ThreadPoolExecutor(2) as pool:
-        groups = begun(coordinator, "ab")
-        averaged(groups, 0)
-        late = joined(coordinator, "c")
-        service = late.agent.site
-        assert service.here(State(0, "old", state(9))).result(60)["round"] == 1
-        assert service.here(State(1, digest_of(state(2)), state(2))).result(60)["from"] is None
-        coordinator.loop.call_soon_threadsafe(coordinator.policy.active.discard, "c")  # as where round 1 has begun
-        averaged(groups, 1)
-        assert service.here(State(1, digest_of(state(2)), state(2))).result(60)["round"] == 2
-        futures = [pool.submit(group.average, np.full(VALUES, 1.0, np.float32), round=2) for group in groups.values()]
-        until(lambda: coordinator.policy.missing() == ["c"])
-        assert late.agree(state(2), 1).round == 2
-        assert late.average(np.full(VALUES, 4.0, np.float32), round=2).sites == ("a", "b", "c")
-        assert all(future.result(60).sites == ("a", "b", "c") for future in futures)
-        for group in (*groups.values(), late):
-            group.close()
 
 
 def test_a_broken_pair_is_avoided_until_it_is_measured_or_a_site_is_another_process_or_a_coordinator_begins_anew():

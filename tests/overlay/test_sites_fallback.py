@@ -376,7 +376,8 @@ def test_a_round_that_breaks_at_once_is_done_again_after_pauses(monkeypatch):
 
 
 def test_a_site_for_which_a_round_under_way_did_not_wait_falls_back_with_the_others(rescues):
-    """It was late when the others tried the round once more, which came to nothing. They have done no more than it."""
+    """The site is late when the others try the round once more, and that attempt fails: none of them has done a round
+    that the site has not done."""
     policy = SiteRounds(SiteNetwork(64), sites=3, sending=Sending(chunk_values=64))
     for name in NAMES:
         assert policy.admit(name) is None and policy.activate(name) is None

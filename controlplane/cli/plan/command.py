@@ -34,7 +34,7 @@ def _run(argv: list[str] | None, begun: float) -> int:
         topology, job = loaded(arguments)
         module = importlib.import_module(f"controlplane.cli.plan.{COMMANDS[arguments.command]}")
         module.command(arguments, topology, job)
-        print(end="", flush=True)  # works also where standard output is closed (`>&-`)
+        command_line.flush()
     except BrokenPipeError:
         command_line.end_output()
     except ERRORS as error:

@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from itertools import repeat
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from controlplane.service.core import events as ev
 from controlplane.service.core.membership import decide
@@ -28,6 +28,7 @@ ordered_by: ContextVar[str] = ContextVar("ordered_by", default="the controller")
 """Name, for the journal, of the person or program whose order is being carried out."""
 
 Record = dict[str, Any]
+Whole = TypeVar("Whole")
 KINDS: Mapping[str, type[ev.Event]] = {kind.__name__: kind for kind in get_args(ev.Event)}
 
 
@@ -81,14 +82,28 @@ class Journal:
 def replay(records: Iterable[Mapping[str, Any]]) -> State:
     """Return the state after all events of these records; raise ValueError where the records do not begin with a state
     or contain something that is no event."""
-    state: State | None = None
+    return replayed(
+        records,
+        State,
+        lambda state, record: decide(
+            state, event_from_json({"kind": record["kind"], **content(record)}), record["now"]
+        )[0],
+    )
+
+
+def replayed(
+    records: Iterable[Mapping[str, Any]], kind: type[Whole], after: Callable[[Whole, Mapping[str, Any]], Whole]
+) -> Whole:
+    """Return the state of this kind after all events of these records, where `after(state, record)` is the one after an
+    event. Raise ValueError where the records do not begin with a state."""
+    state: Whole | None = None
     for record in records:
         if record.get("kind") == "State":
-            state = from_json(State, content(record))
+            state = from_json(kind, content(record))
         elif state is None:
             raise ValueError("a journal begins with the state in which its first event was decided")
         else:
-            state, _ = decide(state, event_from_json({"kind": record["kind"], **content(record)}), record["now"])
+            state = after(state, record)
     if state is None:
         raise ValueError("the journal is empty")
     return state

@@ -12,7 +12,7 @@ from inspect import signature
 from typing import Any, get_type_hints
 
 from controlplane.service.core import parts
-from controlplane.service.core.journal import Journal, content, from_json, ordered_by, to_json
+from controlplane.service.core.journal import Journal, content, from_json, ordered_by, replayed, to_json
 from controlplane.service.core.parts import Decided, Parts
 
 Event = Callable[..., Decided]
@@ -53,17 +53,13 @@ def keep(
 def replay(records: Iterable[Mapping[str, Any]]) -> Parts:
     """Return the state after all events of these records; raise ValueError where the records do not begin with a state
     or contain something that is no event."""
-    state: Parts | None = None
-    for record in records:
-        if record.get("kind") == "State":
-            state = from_json(Parts, content(record))
-            continue
-        event = EVENTS.get(record.get("kind", ""))
-        if state is None or event is None:
-            raise ValueError(f"{record.get('kind')!r} is no event of a network, or no state is before it")
-        types = get_type_hints(event)
-        given = {name: from_json(types[name], value) for name, value in content(record).items()}
-        state, _ = event(state, record["now"], **given)
-    if state is None:
-        raise ValueError("the journal is empty")
-    return state
+    return replayed(records, Parts, _after)
+
+
+def _after(state: Parts, record: Mapping[str, Any]) -> Parts:
+    event = EVENTS.get(record.get("kind", ""))
+    if event is None:
+        raise ValueError(f"{record.get('kind')!r} is no event of a network; events are {', '.join(EVENTS)}")
+    types = get_type_hints(event)
+    given = {name: from_json(types[name], value) for name, value in content(record).items()}
+    return event(state, record["now"], **given)[0]

@@ -391,6 +391,25 @@ class FollowPlan(Rounds):
         return task_of(self.plan, self.topology, values, number=number, round=number, way=self.sending)
 
 
+class BrokenLinks:
+    """Links whose ends cannot reach each other, with the rates (Mbit/s) that they had before."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, str], float] = {}
+
+    def add(self, link: tuple[str, str], mbps: float) -> None:
+        """Take note that a link of this rate is broken; one that is broken already keeps its rate before that."""
+        self._before.setdefault(link, mbps)
+
+    def told(self, link: tuple[str, str]) -> bool:
+        """Take note that the network has told a link's rate, and return whether it was broken."""
+        return self._before.pop(link, None) is not None
+
+    def mended(self, node: str) -> dict[tuple[str, str], float]:
+        """Take note that a node's links are whole again, and return those that were broken, with their rates."""
+        return {link: self._before.pop(link) for link in [*self._before] if node in link}
+
+
 class FollowNetwork(FollowPlan):
     """FollowPlan that replans before a round when some link's rate has changed by more than the part `change`. `make`
     makes a plan for a topology; `link(sender, receiver)` returns the topology's link between two agents' sites.
@@ -408,26 +427,24 @@ class FollowNetwork(FollowPlan):
         super().__init__(make(topology), topology, sending)
         self.make, self.link, self.change = make, link, change
         self.changed: dict[tuple[str, str], float] = {}
-        self.cut: dict[tuple[str, str], float] = {}  # broken links, and their rates before
+        self.cut = BrokenLinks()
         self.decisions = 1
 
     def learn(self, event: Measured | Changed, now: float) -> None:
         if isinstance(event, Changed):
             link = self.link(event.sender, event.receiver)
-            self.cut.pop(link, None)
+            self.cut.told(link)
             self.changed[link] = event.mbps
 
     def broken(self, node: str, other: str) -> None:
         for link in (self.link(node, other), self.link(other, node)):
             if self.topology.graph.has_edge(*link):
                 rate = self.topology.graph.edges[link]["bandwidth_mbps"]
-                self.cut.setdefault(link, self.changed.get(link, rate))
+                self.cut.add(link, self.changed.get(link, rate))
                 self.changed[link] = BROKEN_MBPS
 
     def mended(self, node: str) -> None:
-        site = self.link(node, node)[0]
-        for link in [link for link in self.cut if site in link]:
-            self.changed[link] = self.cut.pop(link)
+        self.changed |= self.cut.mended(self.link(node, node)[0])
 
     def followed(self) -> bool:
         """Apply the changes to the topology when they are large enough, and return whether they were."""

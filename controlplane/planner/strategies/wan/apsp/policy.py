@@ -8,7 +8,14 @@ import networkx as nx
 
 from controlplane.planner.plan.task import Edge, SumTree, Task
 from controlplane.planner.strategies.wan.apsp.algorithm import Delay, Placement, place
-from controlplane.planner.strategies.wan.policy import BROKEN_MBPS, Changed, Measured, Rounds, rates_changed
+from controlplane.planner.strategies.wan.policy import (
+    BROKEN_MBPS,
+    BrokenLinks,
+    Changed,
+    Measured,
+    Rounds,
+    rates_changed,
+)
 
 MOST_PATHS = 60
 
@@ -52,7 +59,7 @@ class Apsp(Rounds):
         if root is not None and root not in graph:
             raise ValueError(f"the server {root} is no node of the network")
         self.belief, self.decided = graph.copy(), graph.copy()
-        self.cut: dict[tuple[str, str], float] = {}  # broken links, and their rates before
+        self.cut = BrokenLinks()
         self.settings, self.fixed = settings, root
         self.decisions = 0
         self.placement = self._decide()
@@ -71,18 +78,18 @@ class Apsp(Rounds):
 
     def learn(self, event: Measured | Changed, now: float) -> None:
         if isinstance(event, Changed) and self.belief.has_edge(event.sender, event.receiver):
-            self.cut.pop((event.sender, event.receiver), None)
+            self.cut.told((event.sender, event.receiver))
             self.belief.edges[event.sender, event.receiver]["mbps"] = event.mbps
 
     def broken(self, node: str, other: str) -> None:
         for link in ((node, other), (other, node)):
             if self.belief.has_edge(*link):
-                self.cut.setdefault(link, self.belief.edges[link]["mbps"])
+                self.cut.add(link, self.belief.edges[link]["mbps"])
                 self.belief.edges[link]["mbps"] = BROKEN_MBPS
 
     def mended(self, node: str) -> None:
-        for link in [link for link in self.cut if node in link]:
-            self.belief.edges[link]["mbps"] = self.cut.pop(link)
+        for link, mbps in self.cut.mended(node).items():
+            self.belief.edges[link]["mbps"] = mbps
 
     def _refresh(self) -> None:
         if self.settings.change is not None and rates_changed(self.decided, self.belief, self.settings.change):

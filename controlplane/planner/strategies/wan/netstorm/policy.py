@@ -20,7 +20,14 @@ from controlplane.planner.strategies.wan.netstorm.algorithm import (
     star,
     widest_tree,
 )
-from controlplane.planner.strategies.wan.policy import BROKEN_MBPS, Changed, Measured, Rounds, rates_changed
+from controlplane.planner.strategies.wan.policy import (
+    BROKEN_MBPS,
+    BrokenLinks,
+    Changed,
+    Measured,
+    Rounds,
+    rates_changed,
+)
 
 TOPOLOGIES = ("FAPT", "MST", "BKT", "STAR")
 
@@ -87,7 +94,7 @@ class NetStorm(Rounds):
         self.settings = settings
         self.belief, self.decided = graph.copy(), graph.copy()
         self.roots = settings.roots_in(graph)
-        self.cut: dict[tuple[str, str], float] = {}  # broken links, and their believed rates before
+        self.cut = BrokenLinks()
         self.updated = 0.0
         self.decisions = 1
         self.trees = self._decide()
@@ -100,7 +107,7 @@ class NetStorm(Rounds):
         cut.
         """
         link = (event.sender, event.receiver)
-        if isinstance(event, Changed) and self.cut.pop(link, None) is not None:
+        if isinstance(event, Changed) and self.cut.told(link):
             self.belief.edges[link]["mbps"] = event.mbps
             self.updated = -math.inf
         if isinstance(event, Measured) and self.settings.aware and self.belief.has_edge(*link):
@@ -110,13 +117,13 @@ class NetStorm(Rounds):
         """Avoid this link with the trees, in both directions, until the network tells its rate."""
         for link in ((node, other), (other, node)):
             if self.belief.has_edge(*link):
-                self.cut.setdefault(link, self.belief.edges[link]["mbps"])
+                self.cut.add(link, self.belief.edges[link]["mbps"])
                 self.belief.edges[link]["mbps"] = BROKEN_MBPS
                 self.updated = -math.inf
 
     def mended(self, node: str) -> None:
-        for link in [link for link in self.cut if node in link]:
-            self.belief.edges[link]["mbps"] = self.cut.pop(link)
+        for link, mbps in self.cut.mended(node).items():
+            self.belief.edges[link]["mbps"] = mbps
             self.updated = -math.inf
 
     def refresh(self, now: float) -> bool:
