@@ -1,4 +1,4 @@
-"""Sites in namespaces while sites join, leave and are killed, links are drawn anew, and coordinators are killed (root).
+"""Disturb sites in namespaces: sites join, leave and are killed, links change, the coordinator is killed (root).
 
     python -m evaluation.sites chaos --sites 20 --minutes 10 --seed 1 --json
 
@@ -41,8 +41,8 @@ RECEIVE_SECONDS = 1.0
 LEAVE_SECONDS = 10.0
 GRACE_SECONDS = 5.0
 """Seconds that a call may take beyond its timeout."""
-KINDS = {"kill": 5, "leave": 2, "join": 3, "redraw": 2, "coordinator": 2, "coordinators": 1}
-"""Disturbances, with weights by which they are drawn; "coordinators" kills all of them."""
+KINDS = {"kill": 5, "leave": 2, "join": 3, "redraw": 2, "coordinator": 3}
+"""Disturbances, with weights by which they are drawn."""
 
 AWAY_SECONDS = {"site": (2.0, 8.0), "coordinator": (5.0, 15.0)}
 APART_SECONDS = 2.0, 7.0
@@ -51,7 +51,7 @@ LEAST_PART = 0.6
 
 
 def coordinate(words: list[str], log: str) -> None:
-    """Run the command of a coordinator in this process, with its output in a file."""
+    """Run the coordinator's command in this process, with its output in a file."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -152,7 +152,7 @@ class Seen:
 
 
 class Chaos:
-    """The sites and their coordinators, and the disturbances of them."""
+    """The sites and their coordinator, and the disturbances of them."""
 
     def __init__(self, arguments: argparse.Namespace, stack: ExitStack) -> None:
         self.arguments, self.stack, self.rng = arguments, stack, random.Random(arguments.seed)
@@ -168,43 +168,37 @@ class Chaos:
         self.counts: Counter[str] = Counter()
         self.sites: dict[str, HostProcess] = {}
         self.threads: list[threading.Thread] = []
-        self.due: list[tuple[float, str, Any]] = []  # (time, "site" or "coordinator", which) to start again
+        self.due: list[tuple[float, str, str]] = []  # (time, "site" or "coordinator", name) to start again
         host = self.wan.emulation.controller_host
-        with ExitStack() as sockets:
-            made = [sockets.enter_context(socket.create_server((host, 0))) for _ in range(arguments.coordinators)]
-            self.ports = [each.getsockname()[1] for each in made]
-        self.host, self.draws, self.ending = host, 0, False
+        with socket.create_server((host, 0)) as free:
+            self.address = f"{host}:{free.getsockname()[1]}"
+        self.draws, self.ending = 0, False
         self.began = time.monotonic()
-        self.coordinators: list[Any] = [None for _ in self.ports]
+        self.coordinator: Any = None
         # The server that forks coordinators gets the emulation's mark: the reaper then ends them however this one ends.
         os.environ.update(self.wan.emulation.environment)
-        for k in range(len(self.ports)):
-            self.start_coordinator(k)
+        self.start_coordinator()
         del os.environ[MARK]
 
     def say(self, line: str) -> None:
         print(f"{time.monotonic() - self.began:6.1f} s  {line}", file=sys.stderr, flush=True)
 
-    # --- coordinators ---
+    # --- the coordinator ---
 
-    def start_coordinator(self, k: int) -> None:
-        """Start a coordinator in a process of its own, with the same address each time."""
-        words = ["coordinator", "--sites", str(self.first), "--insecure", "--listen", f"{self.host}:{self.ports[k]}",
+    def start_coordinator(self) -> None:
+        """Start the coordinator in a process of its own, with the same address each time."""
+        words = ["coordinator", "--sites", str(self.first), "--insecure", "--listen", self.address,
                  "--probe-seconds", "0.3", "--chunk", "1024"]  # fmt: skip
-        for other in self.ports[:k] + self.ports[k + 1 :]:
-            words += ["--backs-up", f"{self.host}:{other}"]
-        log = self.wan.emulation.directory / f"coordinator{k}.log"
-        process = self.coordinators[k] = self.forks.Process(target=coordinate, args=(words, str(log)), daemon=True)
-        process.start()
-        self.stack.callback(process.kill)
+        log = self.wan.emulation.directory / "coordinator.log"
+        self.coordinator = self.forks.Process(target=coordinate, args=(words, str(log)), daemon=True)
+        self.coordinator.start()
+        self.stack.callback(self.coordinator.kill)
 
-    def kill_coordinator(self, k: int) -> None:
-        process = self.coordinators[k]
-        if process is not None:
-            process.kill()
-            process.join()
-            self.coordinators[k] = None
-            self._later("coordinator", k)
+    def kill_coordinator(self) -> None:
+        self.coordinator.kill()
+        self.coordinator.join()
+        self.coordinator = None
+        self._later("coordinator", "")
 
     # --- sites ---
 
@@ -215,7 +209,7 @@ class Chaos:
 
     def start_site(self, name: str) -> None:
         about = {
-            "name": name, "coordinators": ",".join(f"{self.host}:{port}" for port in self.ports), "names": self.names,
+            "name": name, "coordinator": self.address, "names": self.names,
             "address": self.topology.address(name), "timeout": self.arguments.timeout,
             "values": self.arguments.values, "pause": self.arguments.pause,
         }  # fmt: skip
@@ -243,16 +237,15 @@ class Chaos:
         self.seen.gone(name)
         self._later("site", name)
 
-    def _later(self, what: str, which: Any) -> None:
-        self.due.append((time.monotonic() + self.rng.uniform(*AWAY_SECONDS[what]), what, which))
+    def _later(self, what: str, name: str) -> None:
+        self.due.append((time.monotonic() + self.rng.uniform(*AWAY_SECONDS[what]), what, name))
 
     # --- the run ---
 
     def disturb(self, kind: str) -> None:
         there = sorted(self.sites)
         enough = len(there) > LEAST_PART * len(self.names)
-        waiting = [name for name in self.names if name not in there and all(name != which for *_, which in self.due)]
-        alive = [k for k, process in enumerate(self.coordinators) if process is not None]
+        waiting = [name for name in self.names if name not in there and all(name != each for *_, each in self.due)]
         if kind in ("kill", "leave") and enough:
             name = self.rng.choice(there)
             self._part(name, signal.SIGKILL if kind == "kill" else signal.SIGTERM)
@@ -265,13 +258,9 @@ class Chaos:
             for (u, v), mbps in redrawn(self.graph, self.factor, self.arguments.seed, self.draws).items():
                 self.wan.emulation.shape(f"dc{u}", f"dc{v}", rate_mbps=mbps)
             self.say("redraw all links")
-        elif kind == "coordinator" and alive:
-            self.kill_coordinator(k := self.rng.choice(alive))
-            self.say(f"kill coordinator {k}")
-        elif kind == "coordinators" and alive:
-            for k in alive:
-                self.kill_coordinator(k)
-            self.say("kill all coordinators")
+        elif kind == "coordinator" and self.coordinator is not None:
+            self.kill_coordinator()
+            self.say("kill the coordinator")
         else:
             return
         self.counts[kind] += 1
@@ -296,11 +285,12 @@ class Chaos:
     def _start_due(self, now: float) -> None:
         for each in [each for each in self.due if each[0] <= now]:
             self.due.remove(each)
-            if each[1] == "coordinator":
-                self.start_coordinator(each[2])
+            _, what, name = each
+            if what == "coordinator":
+                self.start_coordinator()
             else:
-                self.start_site(each[2])
-            self.say(f"{each[1]} {each[2]} starts again")
+                self.start_site(name)
+            self.say(f"{what} {name}".rstrip() + " starts again")
 
     def _settle(self) -> None:
         """Wait until all sites that are connected have done a round without a disturbance."""
@@ -316,7 +306,7 @@ class Chaos:
     def report(self) -> dict[str, Any]:
         seen, a = self.seen, self.arguments
         return {
-            "sites": a.sites, "coordinators": a.coordinators, "minutes": a.minutes, "seed": a.seed,
+            "sites": a.sites, "minutes": a.minutes, "seed": a.seed,
             "rounds": seen.furthest, "means_checked": sum(seen.rounds.values()),
             "means_without_coordinator": seen.alone,
             "disturbances": dict(self.counts), "joined_or_caught_up": seen.joined, "timeouts": seen.late,
@@ -328,14 +318,13 @@ def main(argv: Sequence[str]) -> int:
     parser = commands.parser("sites chaos", __doc__)
     parser.add_argument("--sites", type=int, default=20, help="four fifths begin (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=10.0, help="of disturbances (default %(default)g)")
-    parser.add_argument("--coordinators", type=int, choices=(1, 2), default=2, help="(default %(default)s)")
     parser.add_argument("--values", type=int, default=20_000, help="of a site (default %(default)s)")
     parser.add_argument("--pause", type=float, default=0.5, help="s between rounds (default %(default)g)")
     parser.add_argument("--timeout", type=float, default=60.0, help="s, of each call (default %(default)g)")
     parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link (default %(default)g)")
     parser.add_argument("--total-mbps", type=float, default=400.0, help="of all links (default %(default)g)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep what sites and coordinators said")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of sites and coordinator")
     parser.add_argument("--json", action="store_true", help="instead of lines")
     arguments = parser.parse_args(argv)
     return guarded("sites chaos", lambda: disturbed(arguments), EmulationError)

@@ -61,7 +61,7 @@ class _Site:
     def live(self) -> None:
         about = self._about
         group = init(
-            about["coordinators"], about["name"], listen=f"{about['address']}:0", timeout=about["timeout"],
+            about["coordinator"], about["name"], listen=f"{about['address']}:0", timeout=about["timeout"],
             log=lambda line: print(f"{time.monotonic():.2f} {line}", flush=True),
         )  # fmt: skip
         assert group is not None

@@ -68,7 +68,7 @@ def test_what_may_not_happen_is_reported():
 
 @pytest.mark.namespaces
 def test_sites_in_namespaces_are_killed_and_no_mean_is_wrong(capsys):
-    words = ["--sites", "3", "--minutes", "0.1", "--coordinators", "1", "--values", "4000", "--pause", "0.1"]
+    words = ["--sites", "3", "--minutes", "0.1", "--values", "4000", "--pause", "0.1"]
     assert main(["chaos", *words, "--seed", "2", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["wrong"] == [] and report["means_checked"] >= 6 and sum(report["disturbances"].values()) >= 1
