@@ -49,7 +49,7 @@ def test_files_of_code_that_manuals_name_exist() -> None:
 
 def test_tests_that_are_named_exist() -> None:
     """A page that says which test finds a defect is wrong when that test has another name."""
-    page = (ROOT / "docs" / "notes" / "right-or-refused.md").read_text()
+    page = (ROOT / "docs" / "defects.md").read_text()
     file, missing = "", []
     for folder, path, name in re.findall(r"`(softswitch:)?([\w/]+\.py)?(?:::(test_\w+))?`", page):
         if path and (folder or "/" in path):
