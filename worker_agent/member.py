@@ -218,10 +218,6 @@ class Member:
     def on_rerouted(self, trees: Sequence[ReroutedTree]) -> None:
         self._running.rerouted(trees)
 
-    def on_notice(self, text: str) -> None:
-        self._log(text)
-        flight.moment("operations", text)
-
     def on_retire(self, epoch: int) -> None:
         self._running.retire()
 

@@ -25,7 +25,6 @@ from google.protobuf.message import Message
 
 from controlplane.cli import drain as drains
 from controlplane.cli import log as logs
-from controlplane.cli import reservations
 from controlplane.common import command_line
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import controller_address
@@ -95,12 +94,6 @@ def format_jobs(jobs: Sequence[pb.JobStatus]) -> list[str]:
         return ["no job: add one with `job add`"]
     header = ("job", "number", "strategy", "version", "planned", "state", "epoch", "agents", "bottleneck", "promised")
     return _table(header, map(_job_row, jobs))
-
-
-def format_reservations(status: pb.StatusReply) -> list[str]:
-    """Return the lines of a table of the reservations; none where there are none."""
-    rows = reservations.rows(list(status.reservations))
-    return ["", *_table(reservations.HEAD, rows)] if rows else []
 
 
 def format_tenants(tenants: Sequence[pb.TenantStatus]) -> list[str]:
@@ -326,7 +319,6 @@ def _add_job_add(orders: Orders) -> argparse.ArgumentParser:
     add.add_argument(
         "--tenant", default="", metavar="NAME", help="tenant it counts for (a tenant's own jobs always do)"
     )
-    reservations.add_arguments(add)
     add.add_argument("--dry-run", action="store_true", help="print the rates that all jobs would get, install nothing")
     return add
 
@@ -385,9 +377,8 @@ def run_job(arguments: argparse.Namespace) -> None:
             priority=arguments.priority,
             tenant=arguments.tenant,
         )
-        reservations.check(arguments)
-        reply = _ask(arguments, "add_job", reservations.request_times(request, arguments))
-        _print(arguments, reply, (reservations.format_reserved if arguments.at else format_added)(reply))
+        reply = _ask(arguments, "add_job", request)
+        _print(arguments, reply, format_added(reply))
     elif arguments.order == "remove":
         gone = _ask(arguments, "remove_job", pb.RemoveJobRequest(name=arguments.job, share=arguments.share))
         later = f"; {', '.join(gone.later)} when it answers again" if gone.later else ""
@@ -396,7 +387,7 @@ def run_job(arguments: argparse.Namespace) -> None:
     else:
         name = arguments.job if arguments.order == "show" else ""
         status = fetch_status(arguments.controller, tls_from(arguments), arguments.timeout, job=name)
-        tables = [*format_jobs(status.jobs), *format_reservations(status), *format_tenants(status.tenants)]
+        tables = [*format_jobs(status.jobs), *format_tenants(status.tenants)]
         lines = _job_lines(status) if name else tables
         _print(arguments, status, "\n".join(lines))
 

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from functools import partial
 
 from controlplane.common.command_line import value
 from controlplane.common.rpc import inart_pb2 as pb
@@ -24,30 +23,21 @@ MOST_DATA = 160
 LEVELS = ("info", "warning", "error")
 
 
-def parse_seconds(text: str) -> float:
-    """Return the seconds of "90s", "10m", "2h", "3d". Raise ValueError for anything else."""
-    found = SPAN.fullmatch(text.strip())
-    if found is None:
-        raise ValueError(f"a time span is like 90s, 10m, 2h, 3d, got {text!r}")
-    return float(found[1]) * UNITS[found[2]]
-
-
-def parse_time(text: str, *, ago: bool = False) -> float:
-    """Return the time, in seconds since 1970, of "2h" (from now, or ago) or "2026-11-23 12:00". Raise ValueError for
-    anything else."""
+def parse_time(text: str) -> float:
+    """Return the time, in seconds since 1970, of "2h" (ago) or "2026-11-23 12:00". Raise ValueError for anything
+    else."""
+    if span := SPAN.fullmatch(text.strip()):
+        return time.time() - float(span[1]) * UNITS[span[2]]
     try:
-        if SPAN.fullmatch(text.strip()):
-            return time.time() + parse_seconds(text) * (-1 if ago else 1)
         return datetime.fromisoformat(text.strip()).timestamp()
     except ValueError:
-        words = "ago" if ago else "from now"
-        raise ValueError(f"a time is like 90s, 30m, 2h, 3d ({words}) or 2026-11-23T12:00, got {text!r}") from None
+        raise ValueError(f"a time is like 90s, 30m, 2h, 3d (ago) or 2026-11-23T12:00, got {text!r}") from None
 
 
 def add_arguments(log: argparse.ArgumentParser) -> None:
     """Add the command's options, other than those that name the controller."""
     log.add_argument(
-        "--since", type=value(partial(parse_time, ago=True)), default=0.0, metavar="TIME",
+        "--since", type=value(parse_time), default=0.0, metavar="TIME",
         help="30m, 2h, 3d (ago), or 2026-11-23T12:00 (default: all that is kept)",
     )  # fmt: skip
     log.add_argument("--job", default="", metavar="NAME", help="only records about this job")

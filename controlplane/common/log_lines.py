@@ -125,12 +125,3 @@ def dated(stream: TextIO, program: str = "") -> Log:
         print(words if journal else f"{time.strftime(TIME)} {words}", file=stream, flush=True)
 
     return log
-
-
-def clock(when: float) -> str:
-    """Return a time (seconds since 1970) as people read it, in this machine's zone; in seconds, where no calendar has
-    it."""
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
-    except (OverflowError, ValueError, OSError):
-        return f"{when:g} seconds after 1970"

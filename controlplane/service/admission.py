@@ -14,7 +14,6 @@ from controlplane.planner.plan.host_collectives import MORE_SERVERS, faster_than
 from controlplane.planner.plan.limits import limited
 from controlplane.planner.plan.replan import replan
 from controlplane.planner.plan.reroute import unbroken
-from controlplane.planner.reservations import Reservation
 from controlplane.planner.routing import Unreachable
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.strategies.common import Split
@@ -158,18 +157,6 @@ class AdmissionControl:
         plans, [plan] = self.fair_plans(running, [_demand(job, (alone,), terms)], fixed)
         rates = {one.name: (one.plan.rate_mbps, plans.get(one.name, one.plan).rate_mbps) for one in running}
         return Admission(plan, self._shared_bottleneck(plan, plans, terms), rates, plans)
-
-    def together(self, staying: Sequence[RunningJob], wanted: Sequence[Reservation]) -> Plan:
-        """Return the plan of the first of these reservations' jobs when it shares the network with the other
-        reservations' jobs and with running ones. Raise Infeasible where the guarantees of all of them do not fit."""
-        state = self.state.now
-        demands = [self._demand(job, state) for job in staying if not self.state.cut_off(job)]
-        for one in wanted:
-            self.state.check_reach(one.job)
-            alone = get_strategy(one.strategy)(limited(state, self.state.kind.limits), one.job, seed=one.seed)
-            demands.append(_demand(one.job, (alone,), one.terms))
-        plans = share(state, demands, strict=True)
-        return plans[len(demands) - len(wanted)]
 
     def _shared_bottleneck(self, plan: Plan, plans: Mapping[str, Plan], terms: Terms) -> str:
         """Return the resource that a plan and these other jobs fill together, and which jobs these are."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import NoReturn
 
 import grpc
 from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 from grpc_health.v1.health import HealthServicer
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
@@ -26,7 +26,6 @@ from controlplane.common.rpc.stubs import SERVICE, add_to_server
 from controlplane.common.rpc.tls import Tls
 from controlplane.planner.job import Job, JobError, parse_next_job
 from controlplane.planner.plan import Plan
-from controlplane.planner.reservations import Reservation
 from controlplane.planner.terms import Terms
 from controlplane.planner.topology import Topology
 from controlplane.service.core.state import Refused
@@ -39,7 +38,6 @@ from controlplane.service.record import Order, ordered
 from controlplane.service.reload import ReloadError
 from controlplane.service.replanning import Late
 from controlplane.service.replies import admission_reply, job_statuses, other_traffic, reload_reply, replan_reply
-from controlplane.service.reservations import Reservations
 from controlplane.service.running import JobsError, NoJobYet
 from controlplane.targets.base import TargetError
 from controlplane.targets.fabric import everywhere
@@ -52,6 +50,8 @@ MOST_PARTS = 100
 MOST_WORDS = 1500
 DENIED_SECONDS = 60.0
 MOST_DENIED = 1000
+RESERVATION_FIELDS = range(12, 16)
+"""Numbers of the fields with which earlier commands ask for a job at a later time."""
 
 Bound = tuple[grpc.Server, int]
 
@@ -86,7 +86,6 @@ class Controller:
         self._server: grpc.Server | None = None
         self._denied: dict[str, float] = {}
         self._stopping = threading.Event()
-        self.reservations = Reservations(network, log)
         self._health = HealthServicer()  # which everybody may ask who gets a connection
 
     def start(self, address: str | Bound, tls: Tls | None = None) -> int:
@@ -98,7 +97,6 @@ class Controller:
         for service in ("", SERVICE):
             self._health.set(service, HealthCheckResponse.SERVING)
         self._server.start()
-        self.reservations.start()
         return port
 
     def _log_denied(self, line: str) -> None:
@@ -120,13 +118,11 @@ class Controller:
     def stop(self) -> None:
         """End all streams and the server."""
         self._stopping.set()
-        self.reservations.end()
         self._health.enter_graceful_shutdown()
         for job in self.jobs:
             job.roster.close()
         if self._server is not None:
             self._server.stop(STOP_SECONDS).wait(2 * STOP_SECONDS)
-            self.reservations.close()
 
     # -- agents (inart.proto) ---------------------------------------------------------------------------------------
 
@@ -237,7 +233,6 @@ class Controller:
         reply.jobs.extend(job_statuses(self.network))
         reply.uses.extend(self.network.uses(request.parts[:MOST_PARTS]))
         reply.without.extend(f"{name} ({why})" for name, why in self.network.state.disabled.items())
-        reply.reservations.extend(self.reservations.status())
         reply.tenants.extend(self.network.tenants.status())
         reply.others.extend(other_traffic(self.network))
         times = self.network.state.host_times_ms()
@@ -284,6 +279,12 @@ class Controller:
     def _add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
         with self._ordered("job add", request, context) as order:
             network = self.network
+            unknown = UnknownFieldSet(request)
+            if any(unknown[number].field_number in RESERVATION_FIELDS for number in range(len(unknown))):
+                raise JobsError(
+                    "this controller does not support reservations: run `inart job add` when the job begins, from cron "
+                    "or Slurm"
+                )
             terms = given_terms(request, tenant_of(self.access, context) or request.tenant)
             running, entries = None, 0
             if request.plan:
@@ -295,8 +296,6 @@ class Controller:
             else:
                 job = parse_given_job(request.job, network, request.hosts)
                 order.job, strategy = job.name, request.strategy or "inart"
-                if request.start:
-                    return reserve(self.reservations, request, job, terms)
                 if not request.dry_run:
                     admission, running, entries = network.launch(
                         job, strategy, request.seed, together=request.share, terms=terms
@@ -331,8 +330,6 @@ class Controller:
             if not request.name:
                 raise JobsError(f"say which job: {', '.join(job.name for job in network.jobs) or 'there is none'}")
             with self._ordered("job remove", request, context):
-                if self.reservations.cancel(request.name, tenant_of(self.access, context)):
-                    return pb.RemoveJobReply()
                 if (own := tenant_of(self.access, context)) and network.jobs.get(request.name).terms.tenant != own:
                     raise JobsError(f"job {request.name} is none of tenant {own}: an operator may remove it")
                 entries, later = network.remove(request.name)
@@ -414,16 +411,3 @@ def parse_given_job(text: str, network: Network, hosts: Sequence[pb.Host] = ()) 
 def given_terms(request: pb.AddJobRequest, tenant: str) -> Terms:
     """Return what a job of a tenant is to be promised; raise ValueError where the request cannot be."""
     return Terms(request.weight or 1.0, request.guarantee_mbps, request.priority, tenant)
-
-
-def reserve(reservations: Reservations, request: pb.AddJobRequest, job: Job, terms: Terms) -> pb.AddJobReply:
-    """Reserve a job for the time that the request names; in a dry run, only say what it would get. Raise JobsError,
-    Infeasible or ValueError where that is impossible."""
-    wanted = Reservation(
-        job, request.strategy or "inart", request.seed, terms, request.start, request.until or math.inf,
-        request.notice_seconds, request.preempt,
-    )  # fmt: skip
-    rate = (reservations.foresee if request.dry_run else reservations.book)(wanted)
-    reply = pb.AddJobReply(name=job.name, rate_mbps=rate, note=f"reserved: {wanted}", workers=job.workers)
-    reply.parameter_servers.extend(job.parameter_servers)
-    return reply

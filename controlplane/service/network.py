@@ -13,7 +13,6 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan, PlanError
-from controlplane.planner.reservations import Reservation
 from controlplane.planner.rules import Deployment
 from controlplane.planner.strategies import Infeasible
 from controlplane.planner.terms import USUAL, Quota, Terms
@@ -116,7 +115,6 @@ class Network:
         self.log = log
         self.changed: Callable[[], None] = lambda: None
         self.unkept: Callable[[], str] = lambda: ""
-        self.reserved: tuple[Reservation, ...] = ()
         self.read_again: Callable[[bool], Reloaded] | None = None
         self.settings = settings
         self.admissions = AdmissionControl(self.state, steady=settings.steady, most=settings.most, log=log)
@@ -196,7 +194,6 @@ class Network:
         """Run the jobs of a controller that ended, as they were, so that their agents carry on. What an operator had
         disabled stays disabled. Entries of jobs that were being added are deleted. Raise FabricError where a switch
         cannot be written."""
-        self.reserved = kept.reserved
         layout = self.state.parts.layout
         gone = [
             name for name in kept.disabled if not layout.has(name)
@@ -224,7 +221,7 @@ class Network:
         begun = list(self.jobs.begun)
         # Only an operator enables these again.
         off = [name for name, why in self.state.off.items() if why in (Why.OPERATOR, Why.CORRUPTS)]
-        return Keeps([job.stored() for job in self.jobs], off, begun, self.reserved)
+        return Keeps([job.stored() for job in self.jobs], off, begun)
 
     def launch(
         self,

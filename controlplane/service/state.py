@@ -19,7 +19,6 @@ from controlplane.common.whole_file import append_line, replace_file, state_home
 from controlplane.planner.entries import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
-from controlplane.planner.reservations import Reservation
 from controlplane.planner.rules import Deployment
 from controlplane.planner.terms import USUAL, Terms
 from controlplane.service.core.journal import Journal, Record
@@ -51,13 +50,12 @@ class Stored:
 
 @dataclass(frozen=True)
 class Keeps:
-    """State that a controller needs when it starts again: the jobs, what an operator has disabled, the numbers of jobs
-    that are being added (switches may have entries of them), and the reservations."""
+    """State that a controller needs when it starts again: the jobs, what an operator has disabled, and the numbers of
+    jobs that are being added (switches may have entries of them)."""
 
     jobs: Sequence[Stored] = ()
     disabled: Sequence[str] = ()
     begun: Sequence[int] = ()
-    reserved: tuple[Reservation, ...] = ()
 
 
 def default_folder(addresses: Iterable[str]) -> Path:
@@ -94,11 +92,11 @@ class StateFolder:
         try:
             text = self._stored()
             data = parse_json(text) if text else {"jobs": []}
+            _check_reservations(data)
             return Keeps(
                 [_job(entry) for entry in data["jobs"]],
                 [_name(name) for name in data.get("kept_off", [])],
                 [int(number) for number in data.get("begun", [])],
-                tuple(Reservation.from_json(one) for one in data.get("reserved", [])),
             )
         except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             where = self.path / "jobs.json"
@@ -122,7 +120,6 @@ class StateFolder:
                 "jobs": [_json(one) for one in keeps.jobs],
                 "kept_off": sorted(keeps.disabled),
                 "begun": sorted(keeps.begun),
-                "reserved": [one.to_json() for one in keeps.reserved],
             }
             self._store(json.dumps(data))
 
@@ -199,6 +196,15 @@ class Kept:
             self._waits = False
         if not self._folder.closed:
             self.save()
+
+
+def _check_reservations(data: Mapping[str, Any]) -> None:
+    """Raise StateError if a version that had reservations stored some: their jobs must not be dropped unsaid."""
+    if names := ", ".join(str(one["job"]["name"]) for one in data.get("reserved", [])):
+        raise StateError(
+            f"the stored state has reservations ({names}), which this version does not support: cancel them with the "
+            'version that stored them (inart job remove NAME), or delete "reserved" from the stored text'
+        )
 
 
 def _name(name: object) -> str:

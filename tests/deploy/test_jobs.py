@@ -347,6 +347,17 @@ def test_unreadable_state_is_reported(tmp_path):
             state.load()
 
 
+def test_stored_reservations_are_rejected_and_not_dropped(tmp_path):
+    with StateFolder(tmp_path) as state:
+        (tmp_path / "jobs.json").write_text('{"jobs": [], "reserved": []}')
+        assert state.load() == Keeps([], [], [])
+        text = '{"jobs": [], "reserved": [{"job": {"name": "night"}, "start": 1800000000.0}]}'
+        (tmp_path / "jobs.json").write_text(text)
+        with pytest.raises(StateError, match=r"has reservations \(night\).*inart job remove NAME"):
+            state.load()
+        assert (tmp_path / "jobs.json").read_text() == text
+
+
 @settings(max_examples=examples(40), deadline=None)
 @given(
     plans=st.lists(

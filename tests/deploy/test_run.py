@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -146,6 +148,14 @@ def test_a_machine_is_found_by_its_addresses_and_parameter_servers_may_be_of_the
             ask(address, "add_job", pb.AddJobRequest(job=words, hosts=hosts))
     with pytest.raises(ControllerError, match="h4 twice"):
         ask(address, "add_job", pb.AddJobRequest(hosts=[pb.Host(name="h4"), pb.Host(name="h4")]))
+
+
+def test_a_request_of_an_earlier_command_for_a_later_time_adds_no_job_now(rig, address):
+    at = bytes([12 << 3 | 1]) + struct.pack("<d", time.time() + 3600)  # field 12, a double: `start` of a reservation
+    request = pb.AddJobRequest.FromString(pb.AddJobRequest(job="workers=2,name=night").SerializeToString() + at)
+    with pytest.raises(ControllerError, match="does not support reservations: run `inart job add` when the job begins"):
+        ask(address, "add_job", request)
+    assert list(rig.network.jobs) == []
 
 
 def test_the_job_is_added_by_an_operator_and_the_command_runs_as_the_node(rig, tmp_path):

@@ -92,9 +92,6 @@ class Listener(Protocol):
     def on_rerouted(self, trees: Sequence[ReroutedTree]) -> None:
         """Take note that these trees were rerouted around a failure."""
 
-    def on_notice(self, text: str) -> None:
-        """Show words for people about what is going to happen to the job."""
-
     def on_retire(self, epoch: int) -> None:
         """Drop the versions before `epoch`, which no agent needs any more."""
 
@@ -268,8 +265,6 @@ class Membership:
             self.listener.on_rerouted(trees)
         elif kind == "retire":
             self.listener.on_retire(event.retire.epoch)
-        elif kind == "notice":
-            self.listener.on_notice(event.notice.text)
         elif kind == "refused":
             self.listener.on_refused(event.refused.reason)
             raise _Refused

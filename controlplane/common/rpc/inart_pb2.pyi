@@ -41,38 +41,30 @@ class AddJobReply(_message.Message):
     def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., bottleneck: _Optional[str] = ..., others: _Optional[_Iterable[_Union[JobRate, _Mapping]]] = ..., entries: _Optional[int] = ..., plan: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., parameter_servers: _Optional[_Iterable[str]] = ..., changes: _Optional[_Iterable[_Union[EntryChange, _Mapping]]] = ..., note: _Optional[str] = ...) -> None: ...
 
 class AddJobRequest(_message.Message):
-    __slots__ = ["dry_run", "guarantee_mbps", "hosts", "job", "notice_seconds", "plan", "preempt", "priority", "seed", "share", "start", "strategy", "tenant", "until", "weight"]
+    __slots__ = ["dry_run", "guarantee_mbps", "hosts", "job", "plan", "priority", "seed", "share", "strategy", "tenant", "weight"]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     GUARANTEE_MBPS_FIELD_NUMBER: _ClassVar[int]
     HOSTS_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
-    NOTICE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
-    PREEMPT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
-    UNTIL_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     dry_run: bool
     guarantee_mbps: float
     hosts: _containers.RepeatedCompositeFieldContainer[Host]
     job: str
-    notice_seconds: float
     plan: str
-    preempt: bool
     priority: int
     seed: int
     share: bool
-    start: float
     strategy: str
     tenant: str
-    until: float
     weight: float
-    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., seed: _Optional[int] = ..., plan: _Optional[str] = ..., dry_run: bool = ..., share: bool = ..., weight: _Optional[float] = ..., guarantee_mbps: _Optional[float] = ..., priority: _Optional[int] = ..., hosts: _Optional[_Iterable[_Union[Host, _Mapping]]] = ..., tenant: _Optional[str] = ..., start: _Optional[float] = ..., until: _Optional[float] = ..., notice_seconds: _Optional[float] = ..., preempt: bool = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., seed: _Optional[int] = ..., plan: _Optional[str] = ..., dry_run: bool = ..., share: bool = ..., weight: _Optional[float] = ..., guarantee_mbps: _Optional[float] = ..., priority: _Optional[int] = ..., hosts: _Optional[_Iterable[_Union[Host, _Mapping]]] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class AgentStatus(_message.Message):
     __slots__ = ["host_ms", "joined", "joined_seconds", "node", "peer", "reported_seconds", "role", "statistics"]
@@ -120,10 +112,9 @@ class EntryChange(_message.Message):
     def __init__(self, switch: _Optional[str] = ..., operation: _Optional[str] = ..., entry: _Optional[str] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ["abort", "configuration", "notice", "prepare", "refused", "rerouted", "retire", "switch_over", "waiting", "withdraw"]
+    __slots__ = ["abort", "configuration", "prepare", "refused", "rerouted", "retire", "switch_over", "waiting", "withdraw"]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
-    NOTICE_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     REROUTED_FIELD_NUMBER: _ClassVar[int]
@@ -133,7 +124,6 @@ class Event(_message.Message):
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     abort: Abort
     configuration: Configuration
-    notice: Notice
     prepare: Prepare
     refused: Refused
     rerouted: Rerouted
@@ -141,7 +131,7 @@ class Event(_message.Message):
     switch_over: SwitchOver
     waiting: Waiting
     withdraw: Withdraw
-    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., configuration: _Optional[_Union[Configuration, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., switch_over: _Optional[_Union[SwitchOver, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., rerouted: _Optional[_Union[Rerouted, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
+    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., configuration: _Optional[_Union[Configuration, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., switch_over: _Optional[_Union[SwitchOver, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., rerouted: _Optional[_Union[Rerouted, _Mapping]] = ...) -> None: ...
 
 class Host(_message.Message):
     __slots__ = ["addresses", "name"]
@@ -274,12 +264,6 @@ class LogRequest(_message.Message):
     most: int
     since: float
     def __init__(self, since: _Optional[float] = ..., job: _Optional[str] = ..., after: _Optional[int] = ..., most: _Optional[int] = ...) -> None: ...
-
-class Notice(_message.Message):
-    __slots__ = ["text"]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
-    text: str
-    def __init__(self, text: _Optional[str] = ...) -> None: ...
 
 class OtherTraffic(_message.Message):
     __slots__ = ["bandwidth_mbps", "measured_mbps", "planned_mbps", "source", "target"]
@@ -459,22 +443,6 @@ class Rerouted(_message.Message):
     trees: _containers.RepeatedCompositeFieldContainer[Rerouted.Tree]
     def __init__(self, trees: _Optional[_Iterable[_Union[Rerouted.Tree, _Mapping]]] = ...) -> None: ...
 
-class ReservationStatus(_message.Message):
-    __slots__ = ["name", "problem", "running", "start", "terms", "until"]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    PROBLEM_FIELD_NUMBER: _ClassVar[int]
-    RUNNING_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
-    TERMS_FIELD_NUMBER: _ClassVar[int]
-    UNTIL_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    problem: str
-    running: bool
-    start: float
-    terms: str
-    until: float
-    def __init__(self, name: _Optional[str] = ..., start: _Optional[float] = ..., until: _Optional[float] = ..., terms: _Optional[str] = ..., problem: _Optional[str] = ..., running: bool = ...) -> None: ...
-
 class Retire(_message.Message):
     __slots__ = ["epoch"]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -482,7 +450,7 @@ class Retire(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ["agents", "epoch", "events", "job", "jobs", "node", "others", "plan_version", "planned_rate_mbps", "reservations", "state", "strategy", "switches", "tenants", "trees", "update", "uses", "without"]
+    __slots__ = ["agents", "epoch", "events", "job", "jobs", "node", "others", "plan_version", "planned_rate_mbps", "state", "strategy", "switches", "tenants", "trees", "update", "uses", "without"]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
@@ -492,7 +460,6 @@ class StatusReply(_message.Message):
     OTHERS_FIELD_NUMBER: _ClassVar[int]
     PLANNED_RATE_MBPS_FIELD_NUMBER: _ClassVar[int]
     PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
-    RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
@@ -510,7 +477,6 @@ class StatusReply(_message.Message):
     others: _containers.RepeatedCompositeFieldContainer[OtherTraffic]
     plan_version: int
     planned_rate_mbps: float
-    reservations: _containers.RepeatedCompositeFieldContainer[ReservationStatus]
     state: str
     strategy: str
     switches: _containers.RepeatedCompositeFieldContainer[SwitchStatus]
@@ -519,7 +485,7 @@ class StatusReply(_message.Message):
     update: str
     uses: _containers.RepeatedCompositeFieldContainer[Use]
     without: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., planned_rate_mbps: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., agents: _Optional[_Iterable[_Union[AgentStatus, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeStatus, _Mapping]]] = ..., plan_version: _Optional[int] = ..., update: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[LogEvent, _Mapping]]] = ..., without: _Optional[_Iterable[str]] = ..., node: _Optional[str] = ..., uses: _Optional[_Iterable[_Union[Use, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ..., reservations: _Optional[_Iterable[_Union[ReservationStatus, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[OtherTraffic, _Mapping]]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., planned_rate_mbps: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., agents: _Optional[_Iterable[_Union[AgentStatus, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeStatus, _Mapping]]] = ..., plan_version: _Optional[int] = ..., update: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[LogEvent, _Mapping]]] = ..., without: _Optional[_Iterable[str]] = ..., node: _Optional[str] = ..., uses: _Optional[_Iterable[_Union[Use, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[OtherTraffic, _Mapping]]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ["addresses", "job", "parts"]
