@@ -37,10 +37,11 @@ struct root_tree {
     struct inart_family family; /* of the first of a tree in its thread */
     uint32_t first;             /* that one's place among the thread's trees */
     struct root_cell *ring;
-    uint64_t *workers;             /* ring x words: who is in a chunk */
-    uint32_t *values;              /* ring x values per packet, big-endian as on the wire */
-    struct check_recent recent[2]; /* of sums, and of maxima */
-    uint64_t oldest;               /* incomplete */
+    uint64_t *workers; /* ring x words: who is in a chunk */
+    uint32_t *values;  /* ring x values per packet, big-endian as on the wire */
+    struct check_recent masks[CHECK_MASKS];
+    struct check_results results[2]; /* of sums, and of maxima */
+    uint64_t oldest;                 /* incomplete */
     uint64_t oldest_since;
     uint64_t wary_until;                     /* each packet is verified before it is added */
     uint32_t *answer_labels, *others_labels; /* by worker index; others_labels: NULL: there are none */

@@ -5,21 +5,18 @@
 
 #define WARY (10 * INART_NS)
 
-static uint32_t number_of(struct root_thread *x, struct root_tree *t, uint8_t kind, uint64_t sequence) {
-    return check_number(x->check, &t->recent[kind & INART_FLAG_MAXIMUM ? 1 : 0],
-                        inart_checked_tree(&t->direction, t->number), kind, sequence);
-}
+static uint32_t checked_tree(const struct root_tree *t) { return inart_checked_tree(&t->direction, t->number); }
 
-/* Returns the sum of the numbers of a set of workers (check.h). */
-static uint64_t who_of(struct root_thread *x, const uint64_t *set) {
-    return root_set_size(set, x->words) == x->workers ? x->check->everyone : check_of_set(x->check, set, x->words);
+/* Returns the mask of the check words of a set of workers (check.h). */
+static uint32_t mask_of(struct root_thread *x, struct root_tree *t, uint8_t kind, uint64_t sequence,
+                        const uint64_t *set) {
+    return check_mask(x->check, t->masks, checked_tree(t), kind, sequence, set, x->words);
 }
 
 bool verify_words(struct root_thread *x, struct root_tree *t, uint8_t kind, uint64_t sequence, const uint64_t *set,
                   const uint32_t *words) {
-    uint32_t number = number_of(x, t, kind, sequence);
-    if (kind & INART_FLAG_MAXIMUM) return check_maximum_right(x->check, words, number);
-    return check_right(x->check, words, who_of(x, set), number);
+    if (kind & INART_FLAG_MAXIMUM) return check_maximum_right(x->check, words, checked_tree(t), sequence);
+    return check_right(x->check, words, check_sum(x->check, words), mask_of(x, t, kind, sequence, set));
 }
 
 bool verify_streamed(struct root_thread *x, struct root_tree *t, uint8_t kind, uint64_t sequence, const uint64_t *set,
@@ -29,7 +26,7 @@ bool verify_streamed(struct root_thread *x, struct root_tree *t, uint8_t kind, u
         return verify_words(x, t, kind, sequence, set, words);
     }
     uint64_t sum = checked_stream(x->check, words, to);
-    return check_sum_right(x->check, words, sum, who_of(x, set), number_of(x, t, kind, sequence));
+    return check_right(x->check, words, sum, mask_of(x, t, kind, sequence, set));
 }
 
 /* Counts one more wrong packet with this label, of these workers. When all entries are taken it is not counted. */
@@ -77,9 +74,9 @@ bool verify_packet(struct root_thread *x, struct root_tree *t, uint64_t sequence
 
 void verify_seal_result(struct root_thread *x, struct root_tree *t, uint64_t sequence, uint8_t kind, uint32_t complete,
                         uint32_t *words) {
-    const struct check *k = x->check;
-    uint32_t word = kind & INART_FLAG_MAXIMUM
-                        ? check_seal(k, complete, number_of(x, t, kind, sequence))
-                        : check_plus(k, check_modulo(k, check_written(k, words)), check_header(k, complete));
-    words[x->values - 1] = __builtin_bswap32(word);
+    bool maximum = kind & INART_FLAG_MAXIMUM;
+    uint32_t sum =
+        maximum ? 0 : check_written(x->check, words) - mask_of(x, t, kind, sequence, root_workers_of(x, t, sequence));
+    words[x->values - 1] =
+        __builtin_bswap32(check_result(x->check, &t->results[maximum], sum, checked_tree(t), kind, sequence, complete));
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from p4src.protocol import Flag, data_values, exponents_per_packet
+from p4src.protocol import data_values, exponents_per_packet
 from tests.model.checkword import Check
 
 
@@ -32,10 +32,7 @@ class Checked:
 
     def result(self, words: Sequence[int], tree: int, sequence: int, complete: int, kind: int = 0) -> list[int]:
         """Return the root's answer, given the sum of the contributions."""
-        if kind & Flag.MAXIMUM:
-            last = self.check.seal(tree, sequence, complete)
-        else:
-            last = (words[-1] % (1 << 32) % self.check.prime + self.check.header(complete)) % self.check.prime
+        last = self.check.result(words[:-1], tree, kind, sequence, complete=complete)
         return [*words[:-1], signed(last)]
 
 

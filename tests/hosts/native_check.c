@@ -10,37 +10,33 @@ void checks_free(struct check *k) { check_free(k); }
 
 uint32_t checks_prime(const struct check *k) { return k->prime; }
 
-static uint64_t sum_of(const struct check *k, const uint32_t *workers, uint32_t count) {
-    uint64_t set[(INART_MAX_WORKERS + 63) / 64 + 1] = {0}, sum = 0;
+static uint32_t mask_of(const struct check *k, const uint32_t *workers, uint32_t count, uint32_t tree, uint32_t kind,
+                        uint64_t sequence) {
+    struct check_recent masks[CHECK_MASKS] = {0};
+    uint64_t set[(INART_MAX_WORKERS + 63) / 64] = {0};
     for (uint32_t i = 0; i < count; i++) set[workers[i] / 64] |= 1ull << workers[i] % 64;
-    sum = check_of_set(k, set, sizeof set / sizeof *set);
-    return count == k->workers && sum != k->everyone ? UINT64_MAX : sum;
+    uint32_t mask = check_mask(k, masks, tree, kind, sequence, set, sizeof set / sizeof *set);
+    return count == 1 ? check_own_mask(k, (struct check_recent[2]){0}, *workers, tree, kind, sequence) : mask;
 }
 
 /* Writes the check word of the sum of these workers' contributions (a set) into a packet's words, as they are on the
  * wire. */
 void checks_write(const struct check *k, uint32_t *wire, const uint32_t *workers, uint32_t count, uint32_t tree,
                   uint32_t kind, uint64_t sequence) {
-    struct check_recent recent = {0};
-    check_write(k, wire, sum_of(k, workers, count), check_number(k, &recent, tree, kind, sequence));
+    uint32_t mask = mask_of(k, workers, count, tree, kind, sequence);
+    wire[k->values - 1] = __builtin_bswap32(check_word(k, check_sum(k, wire), mask));
 }
 
 int checks_right(const struct check *k, const uint32_t *wire, const uint32_t *workers, uint32_t count, uint32_t tree,
                  uint32_t kind, uint64_t sequence) {
-    struct check_recent recent = {0};
-    return check_right(k, wire, sum_of(k, workers, count), check_number(k, &recent, tree, kind, sequence));
+    return check_right(k, wire, check_sum(k, wire), mask_of(k, workers, count, tree, kind, sequence));
 }
 
-uint32_t checks_result(const struct check *k, const uint32_t *wire, const uint32_t *workers, uint32_t count,
-                       uint32_t tree, uint32_t kind, uint64_t sequence, uint32_t complete) {
-    struct check_recent recent = {0};
-    return check_plus(k, check_word(k, wire, sum_of(k, workers, count), check_number(k, &recent, tree, kind, sequence)),
-                      check_header(k, complete));
-}
-
-uint32_t checks_seal(const struct check *k, uint32_t tree, uint64_t sequence, uint32_t complete) {
-    struct check_recent recent = {0};
-    return check_seal(k, complete, check_number(k, &recent, tree, INART_FLAG_MAXIMUM, sequence));
+uint32_t checks_result(const struct check *k, const uint32_t *wire, uint32_t tree, uint32_t kind, uint64_t sequence,
+                       uint32_t complete) {
+    struct check_results results = {0};
+    uint64_t sum = kind & INART_FLAG_MAXIMUM ? 0 : check_sum(k, wire);
+    return check_result(k, &results, sum, tree, kind, sequence, complete);
 }
 
 uint32_t checks_question(const struct check *k, const uint32_t *wire, uint32_t flags, uint32_t attempt, uint32_t count,
@@ -51,13 +47,14 @@ uint32_t checks_question(const struct check *k, const uint32_t *wire, uint32_t f
 
 uint32_t checks_exponent(const struct check *k, uint32_t tree, uint64_t sequence, uint32_t position,
                          uint32_t exponent) {
-    struct check_recent recent = {0};
-    return check_exponent(k, check_number(k, &recent, tree, INART_FLAG_MAXIMUM, sequence), position, exponent);
+    uint32_t n = INART_EXPONENT_WORDS(k->values), exponents[CHECK_LANES] = {exponent}, words[CHECK_LANES],
+             again[CHECK_LANES];
+    check_code_words(k, tree, sequence, position % n, 1, exponents, words, again);
+    return position < n ? *words : *again;
 }
 
 int checks_maximum_right(const struct check *k, const uint32_t *wire, uint32_t tree, uint64_t sequence) {
-    struct check_recent recent = {0};
-    return check_maximum_right(k, wire, check_number(k, &recent, tree, INART_FLAG_MAXIMUM, sequence));
+    return check_maximum_right(k, wire, tree, sequence);
 }
 
 /* Whether numbers and check word in one pass are, bit by bit, what both give one after the other: a packet's words, and
@@ -84,6 +81,5 @@ int checks_streamed(const struct check *k, const uint32_t *wire, uint32_t *to) {
 }
 
 void checks_seal_exponents(const struct check *k, uint32_t *wire, uint32_t first, uint32_t tree, uint64_t sequence) {
-    struct check_recent recent = {0};
-    check_seal_exponents(k, check_number(k, &recent, tree, INART_FLAG_MAXIMUM, sequence), first, wire);
+    check_seal_exponents(k, tree, sequence, first, wire);
 }

@@ -21,7 +21,7 @@ Wire = NDArray[np.int32]
 def _library() -> ctypes.CDLL:
     library = load(Path(__file__).resolve().with_suffix(".c"), include=[NATIVE])
     library.checks_make.restype = ctypes.c_void_p
-    for name in ("prime", "result", "seal", "question", "exponent"):
+    for name in ("prime", "result", "question", "exponent"):
         getattr(library, f"checks_{name}").restype = ctypes.c_uint32
     library.checks_free.restype = None
     return library
@@ -55,11 +55,10 @@ class NativeCheck:
         _wire, given = self._given(words, workers)
         return bool(_library().checks_right(*given, tree, int(kind), ctypes.c_uint64(sequence)))
 
-    def result(
-        self, data: Sequence[int] | Wire, workers: Sequence[int], tree: int, kind: int, sequence: int, *, complete: int
-    ) -> int:
-        _wire, given = self._given([*data, 0], workers)
-        return int(_library().checks_result(*given, tree, int(kind), ctypes.c_uint64(sequence), complete))
+    def result(self, data: Sequence[int] | Wire, tree: int, kind: int, sequence: int, *, complete: int) -> int:
+        wire, _ = self._given([*data, 0], ())
+        pointer, place = ctypes.c_void_p(wire.ctypes.data), ctypes.c_uint64(sequence)
+        return int(_library().checks_result(self._made, pointer, tree, int(kind), place, complete))
 
     def question(self, words: Sequence[int] | Wire, **header: int) -> int:
         """Return the check word of a question; header: as for checkword.Check.question."""
@@ -67,9 +66,6 @@ class NativeCheck:
         names = ("flags", "attempt", "count", "tree", "sequence", "complete")
         given = [ctypes.c_uint32(header[name]) for name in names]
         return int(_library().checks_question(self._made, ctypes.c_void_p(wire.ctypes.data), *given))
-
-    def seal(self, tree: int, sequence: int, complete: int) -> int:
-        return int(_library().checks_seal(self._made, tree, ctypes.c_uint64(sequence), complete))
 
     def exponent_word(self, tree: int, sequence: int, position: int, exponent: int) -> int:
         return int(_library().checks_exponent(self._made, tree, ctypes.c_uint64(sequence), position, exponent))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -95,12 +96,11 @@ def test_a_chunk_in_another_place_is_seen(made: tuple[Any, ...], far: int) -> No
 @given(sums(), st.integers(0, 2**32 - 1), st.integers(0, 31))
 def test_a_results_word_covers_how_many_chunks_are_complete(made: tuple[Any, ...], complete: int, bit: int) -> None:
     check, native, sent, tree, kind, sequence = made
-    data, everyone = total(sent)[:-1], list(range(len(sent)))
-    word = check.result(data, everyone, tree, kind, sequence, complete=complete)
-    assert native.result(data, everyone, tree, kind, sequence, complete=complete) == word
-    assert check.result(data, everyone, tree, kind, sequence, complete=complete ^ 1 << bit) != word
-    assert native.seal(tree, sequence, complete) == check.seal(tree, sequence, complete)
-    assert check.seal(tree, sequence, complete ^ 1 << bit) != check.seal(tree, sequence, complete)
+    data = total(sent)[:-1]
+    for either in (kind, int(Flag.MAXIMUM)):
+        word = check.result(data, tree, either, sequence, complete=complete)
+        assert native.result(data, tree, either, sequence, complete=complete) == word
+        assert check.result(data, tree, either, sequence, complete=complete ^ 1 << bit) != word
 
 
 @settings(max_examples=60, deadline=None)
@@ -217,3 +217,41 @@ def test_the_check_word_of_a_question_covers_its_header(workers: int, header: di
     assert word != check.question([*words[:-1], words[-1] ^ 1], **header)
     for name, value in header.items():
         assert word != check.question(words, **{**header, name: value ^ 1})
+
+
+def test_a_reader_of_packets_learns_neither_prime_nor_coefficients() -> None:
+    """Words of known data show a reader only masks. These are uniform numbers of 32 bits, so they have no largest value
+    that would be near the prime. They are no products of a worker's number and a chunk's number: modulo the prime, no
+    minor of the matrix of workers and chunks is 0. The same holds for results.
+    """
+    workers, chunks, values = 4, 256, 64
+    native = NativeCheck(KEY, workers, values)
+    zeros = [0] * (values - 1)
+    masks = [[native.word(zeros, [w], 3, 0, chunk) for chunk in range(chunks)] for w in range(workers)]
+    results = [native.result(zeros, 3, 0, chunk, complete=0) for chunk in range(chunks)]
+    for row in [*masks, results]:
+        assert len(set(row)) == chunks
+        assert all(len({word >> shift & 3 for word in row}) == 4 for shift in range(0, 32, 2))
+        assert max(row) > 2**32 - 2**26 > native.prime
+    for w in range(workers - 1):
+        minors = [masks[w][q] * masks[w + 1][q + 1] - masks[w][q + 1] * masks[w + 1][q] for q in range(chunks - 1)]
+        assert all(minor % native.prime for minor in minors)
+
+
+def test_a_reader_of_codes_learns_nothing_of_other_exponents() -> None:
+    """The codes of neighbouring exponents have differences that do not repeat: a linear code's would."""
+    native = NativeCheck(KEY, 3, 64)
+    for position in (0, 5, exponents_per_packet(64) + 5):
+        codes = [native.exponent_word(3, 9, position, e) & (1 << 18) - 1 for e in range(64)]
+        assert len({(b - a) % 2**18 for a, b in itertools.pairwise(codes)}) > 60
+
+
+@pytest.mark.parametrize("workers", [1, 63, 64, 65, 128, 1000])
+def test_masks_of_any_set_of_workers_are_the_sum_of_theirs(workers: int) -> None:
+    check, native = Check(KEY, workers, 4), NativeCheck(KEY, workers, 4)
+    drawn = np.random.default_rng(workers)
+    sets = [list(range(workers)), [0], [workers - 1], list(range(0, workers, 2)), list(range(workers // 2))]
+    sets += [sorted(drawn.choice(workers, size, replace=False).tolist()) for size in drawn.integers(1, workers + 1, 5)]
+    for chosen in sets:
+        alone = sum(native.word([0, 0, 0], [w], 7, 0, 11) for w in chosen) % 2**32
+        assert native.word([0, 0, 0], chosen, 7, 0, 11) == check.word([0, 0, 0], chosen, 7, 0, 11) == alone

@@ -13,20 +13,19 @@ from numpy.typing import NDArray
 from p4src.protocol import Flag, HostFlag, exponents_per_packet
 
 KEY_BYTES = 16
-PRIME_MOST = 1 << 31
+PRIME_MOST = (1 << 31) - 1
 DIGIT = 13
 """The bits of a coefficient's digits: a coefficient has two digits, and so has 2^16 times it
 (worker_agent/native/check_vectors.h).
 """
 DIGIT_MOST = 4095
-MERSENNE = (1 << 31) - 1
 CODE_BITS = 18
 MARK = 6144
 """The lowest value of a MAXIMUM chunk that is not an exponent but describes an operation."""
 KINDS = Flag.MAXIMUM | HostFlag.SCATTER | HostFlag.SINGLE
 """The flags that are the same in all packets of a chunk, and are checked with it."""
 _CONSTANTS = (0x61707865, 0x3120646E, 0x79622D36, 0x6B206574)
-_COEFFICIENTS, _WORKERS, _PRIME, _SLOPES, _PADS, _CHUNKS = range(1, 7)
+_COEFFICIENTS, _PRIME, _EXPONENTS, _QUESTIONS, _QUESTION_PLACES, _CHUNKS = range(1, 7)
 _QUARTERS = (
     (0, 4, 8, 12),
     (1, 5, 9, 13),
@@ -45,7 +44,8 @@ def _rotated(x: int, by: int) -> int:
     return (x << by | x >> (32 - by)) & 0xFFFFFFFF
 
 
-def block(key: bytes, counter: int, purpose: int, tree: int = 0, kind: int = 0) -> list[int]:
+@lru_cache(maxsize=4096)
+def block(key: bytes, counter: int, purpose: int, tree: int = 0, kind: int = 0) -> tuple[int, ...]:
     """Return 16 numbers of 32 bits: one block of ChaCha with 8 rounds and a 128-bit key (RFC 8439 has the block of 20
     rounds).
     """
@@ -107,15 +107,7 @@ class Check:
         while not _is_prime(prime):
             prime -= 1
         self.prime = prime
-        self.complete = 1 + random[1] % (prime - 1)
         self.coefficients = self._draw_coefficients(values - 1)
-        self.numbers = self._draw(_WORKERS, workers + 1, prime)
-        self._slopes = self._draw(_SLOPES, values, MERSENNE)
-        self._pads = self._draw(_PADS, values, MERSENNE)
-
-    def _draw(self, purpose: int, count: int, below: int) -> list[int]:
-        blocks = [block(self.key, counter, purpose) for counter in range(-(-count // 16))]
-        return [1 + number % (below - 1) for numbers in blocks for number in numbers][:count]
 
     def _draw_coefficients(self, count: int) -> list[int]:
         """Draw coefficients: signed numbers of 26 bits that are not 0 modulo the prime; they have two digits, and so
@@ -132,36 +124,41 @@ class Check:
                 break
         return found[:count]
 
-    def number(self, tree: int, kind: int, sequence: int) -> int:
-        """Return r, the random number of one chunk that its contributors' numbers are multiplied by.
+    def number(self, stream: int, tree: int, kind: int, sequence: int) -> int:
+        """Return the number of one chunk in a stream.
 
         `kind` holds the flags of KINDS that the chunk's packets have.
         """
-        return _numbers(self.key, sequence // 16, tree, int(kind))[sequence % 16]
+        return _numbers(self.key, sequence // 16, stream, tree, int(kind))[sequence % 16]
+
+    def mask(self, workers: Sequence[int], tree: int, kind: int, sequence: int) -> int:
+        """Return the sum of the workers' masks for one chunk."""
+        streams = [self.number(w, tree, kind, sequence) - self.number(w + 1, tree, kind, sequence) for w in workers]
+        return sum(streams) % (1 << 32)
+
+    def hashed(self, data: Words | Sequence[int]) -> int:
+        """Return the sum of the data words times their coefficients, modulo the prime."""
+        return sum(c * int(v) for c, v in zip(self.coefficients, data, strict=True)) % self.prime
 
     def word(self, data: Words | Sequence[int], workers: Sequence[int], tree: int, kind: int, sequence: int) -> int:
         """Return the check word of a packet whose data words (all words but the last) are the sum of these workers'
         contributions.
         """
-        total = sum(c * int(v) for c, v in zip(self.coefficients, data, strict=True))
-        who = sum(self.numbers[worker] for worker in workers)
-        return (total + who * self.number(tree, kind, sequence)) % self.prime
+        return (self.hashed(data) + self.mask(workers, tree, kind, sequence)) % (1 << 32)
 
     def right(self, words: Sequence[int], workers: Sequence[int], tree: int, kind: int, sequence: int) -> bool:
         """Return whether a packet's words, the last of which is the sum of check words, are the sum of these workers'
         contributions.
         """
-        return words[-1] % (1 << 32) % self.prime == self.word(words[:-1], workers, tree, kind, sequence)
+        unmasked = (words[-1] - self.mask(workers, tree, kind, sequence)) % (1 << 32)
+        return unmasked % self.prime == self.hashed(words[:-1])
 
-    def header(self, complete: int) -> int:
-        """Return the number that the count of complete chunks in a result's header adds to its check word."""
-        return self.complete * complete % self.prime
-
-    def result(
-        self, data: Words | Sequence[int], workers: Sequence[int], tree: int, kind: int, sequence: int, *, complete: int
-    ) -> int:
-        """Return the check word of a result."""
-        return (self.word(data, workers, tree, kind, sequence) + self.header(complete)) % self.prime
+    def result(self, data: Words | Sequence[int], tree: int, kind: int, sequence: int, *, complete: int) -> int:
+        """Return the check word of a result; the words of a MAXIMUM chunk prove themselves and are not in it."""
+        factor = 1 + (self.number(self.workers + 2, tree, kind, sequence) >> 33 - self.prime.bit_length())
+        hashed = 0 if kind & Flag.MAXIMUM else self.hashed(data)
+        covered = (hashed + factor * complete) % self.prime
+        return (covered + self.number(self.workers + 1, tree, kind, sequence)) % (1 << 32)
 
     def question(
         self,
@@ -176,17 +173,14 @@ class Check:
     ) -> int:
         """Return the check word of the root's question about `count` chunks from `sequence` on."""
         kind = flags | attempt << 8 | count << 16
-        return (self.word(words, [self.workers], tree, kind, sequence) + self.header(complete)) % self.prime
-
-    def seal(self, tree: int, sequence: int, complete: int) -> int:
-        """Return the last word of a MAXIMUM chunk's result."""
-        return (self.number(tree, Flag.MAXIMUM, sequence) % self.prime + self.header(complete)) % self.prime
+        mixed = block(self.key, self.hashed(words), _QUESTIONS, tree, kind)[0]
+        return block(self.key, sequence, _QUESTION_PLACES, mixed, complete)[0]
 
     def code(self, tree: int, sequence: int, position: int, exponent: int) -> int:
         """Return the code that proves an exponent at its place in a MAXIMUM chunk."""
-        number = self.number(tree, Flag.MAXIMUM, sequence) % MERSENNE
-        mixed = (self._slopes[position] * (exponent + 1) + self._pads[position] * number) % MERSENNE
-        return mixed >> (31 - CODE_BITS)
+        again, index = divmod(position, exponents_per_packet(self.values))
+        counter = index << 31 - CODE_BITS | exponent
+        return block(self.key, counter, _EXPONENTS, tree, sequence)[again] >> 32 - CODE_BITS
 
     def exponent_word(self, tree: int, sequence: int, position: int, exponent: int) -> int:
         """Return an exponent (13 bits) with its code, as packets carry it."""
@@ -204,7 +198,7 @@ class Check:
         The first two words of an operation are sizes that only error messages use: they are negative and have no code.
         """
         count = exponents_per_packet(len(words))
-        mark = self.exponent_of(tree, sequence, 2, words[2])
+        mark = self.exponent_of(tree, sequence, 2, words[2]) if count > 2 else -1
         for position in range(count):
             if position < 2 and mark >= MARK and words[position] < 0:
                 continue
@@ -216,5 +210,5 @@ class Check:
 
 
 @lru_cache(maxsize=4096)
-def _numbers(key: bytes, counter: int, tree: int, kind: int) -> tuple[int, ...]:
-    return tuple(block(key, counter, _CHUNKS, tree, kind))
+def _numbers(key: bytes, counter: int, stream: int, tree: int, kind: int) -> tuple[int, ...]:
+    return tuple(block(key, counter, _CHUNKS | stream << 8, tree, kind))

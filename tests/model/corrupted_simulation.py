@@ -92,10 +92,9 @@ class CorruptedSimulation(Simulation):
                 self.put("worker", worker, 0, result._replace(label=ANSWER_LABEL + worker).encode())
 
     def _sealed(self, packet: Packet, sequence: int, values: Values, complete: int) -> Values:
-        if self.is_maximum(sequence):
-            return (*values[:-1], self.word_check.seal(TREE, sequence, complete))
-        sealed = values[-1] % self.word_check.prime + self.word_check.header(complete)
-        return (*values[:-1], sealed % self.word_check.prime)
+        kind = int(Flag.MAXIMUM) * self.is_maximum(sequence)
+        data = [signed(word) for word in values[:-1]]
+        return (*values[:-1], self.word_check.result(data, TREE, kind, sequence, complete=complete))
 
     def _at_worker(self, worker: Worker, packet: Packet) -> None:
         number = packet.sequence
@@ -113,9 +112,7 @@ class CorruptedSimulation(Simulation):
     def _result_right(self, packet: Packet) -> bool:
         words, complete = [signed(word) for word in packet.values], packet.bitmap >> 32
         number, check = packet.sequence, self.word_check
-        if self.is_maximum(number):
-            return packet.values[-1] == check.seal(TREE, number, complete) and self.right(
-                0, packet._replace(flags=int(Flag.MAXIMUM))
-            )
-        everyone = range(len(self.workers))
-        return packet.values[-1] == check.result(words[:-1], list(everyone), TREE, 0, number, complete=complete)
+        kind = int(Flag.MAXIMUM) * self.is_maximum(number)
+        if packet.values[-1] != check.result(words[:-1], TREE, kind, number, complete=complete):
+            return False
+        return not kind or self.right(0, packet._replace(flags=kind))

@@ -217,11 +217,12 @@ static const uint32_t extremes[] = {0x80000000u, 0x80000001u, 0xffffffffu, 0x7ff
 /* The sizes of tensors in an operation's first packet are read as numbers whatever the words are: INT32_MIN has no
  * negative. Also the least and the greatest sums are values. */
 static void any_word_is_a_number(void) {
-    const uint32_t values = 64, n = INART_EXPONENT_WORDS(64), number = 5;
+    const uint32_t values = 64, n = INART_EXPONENT_WORDS(64);
     uint8_t key[CHECK_KEY_BYTES] = {1};
     struct inart_worker w = {.check = check_make(key, 3, values), .config = {.workers = 3, .values = values}};
     struct worker_thread x = {.worker = &w};
     struct worker_tree t = {.config = {.root = "ps"}};
+    struct inart_header h = {.sequence = 5, .bitmap = 7ull << 32 | 3};
     struct worker_operation o = {.elements = 1000, .layout = {.kind = INART_ALL_REDUCE, .workers = 3, .source = -1}};
     uint32_t wire[64] = {0}, exponents[32] = {0};
     EXPECT(w.check);
@@ -229,11 +230,12 @@ static void any_word_is_a_number(void) {
     for (unsigned i = 0; i < EXTREMES * EXTREMES; i++) {
         struct worker_part p = {.operation = &o};
         memcpy(wire, exponents, sizeof exponents);
-        check_seal_exponents(w.check, number, 2, wire);
+        check_seal_exponents(w.check, 0, 5, 2, wire);
         for (unsigned j = 0; j < 2; j++)
             wire[j] = wire[j + n] = __builtin_bswap32(extremes[j ? i % EXTREMES : i / EXTREMES] | 1u << 31);
-        wire[values - 1] = __builtin_bswap32(check_seal(w.check, 7, number));
-        EXPECT(worker_take_exponents(&x, &t, &p, 0, number, 7, wire) == TAKEN);
+        wire[values - 1] =
+            __builtin_bswap32(check_result(w.check, &(struct check_results){0}, 0, 0, INART_FLAG_MAXIMUM, 5, 7));
+        EXPECT(worker_take_exponents(&x, &t, &p, 0, &h, wire) == TAKEN);
         EXPECT(p.largest >= 0 && p.smallest >= 0);
     }
     for (unsigned i = 0; i < 64; i++) wire[i] = __builtin_bswap32(extremes[i % EXTREMES]);

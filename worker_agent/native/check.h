@@ -1,25 +1,28 @@
 /* The check word of every packet (docs/protocol.md, "Every sum is checked"; tests/model/checkword.py is the reference
  * in numpy, which must give the same bits).
  *
- * The last value of a packet is its check word; switches add it like any other value. With p a prime and W workers, W *
- * p
- * <= 2^32, worker w's check word of data words v_j (signed 32-bit integers) is
+ * The last value of a packet is its check word; switches add it like any other value. With p a secret prime and W
+ * workers, W * p <= 2^32, worker w's check word of data words v_j (signed 32-bit integers) is
  *
- *     t_w = ( sum_j c_j * v_j  +  a_w * r )  mod p,    r = r(tree, kind, sequence)
+ *     t_w = (sum_j c_j * v_j) mod p  +  m_w   (mod 2^32),    m_w = P_w - P_(w+1)
  *
- * so that the sum of check words never wraps, and the sum S_j of a set of workers is right if and only if (but by
- * chance)
+ * The masks m_w hide the rest as a one-time pad does: P_0 .. P_W are W + 1 independent streams of 32-bit numbers, with
+ * a number for each chunk (tree, kind and sequence). A reader of packets sees uniform numbers, and learns neither the
+ * c_j nor p. The sum of the words before the masks is below W * p and never wraps, and the masks of neighbours cancel
+ * each other. The sum S_j of a set of workers with check word T is therefore right if and only if (but by chance)
  *
- *     T mod p  ==  ( sum_j c_j * S_j  +  (sum of a_w over the set) * r )  mod p.
+ *     (T - sum of m_w over the set) mod p  ==  (sum_j c_j * S_j) mod p,
  *
- * The coefficients c_j (26 bits with a sign) show bits that changed, the workers' numbers a_w who is in the sum twice
- * or not at all, r a chunk in another place. All of them, and p itself, come from the epoch's key by ChaCha with 8
- * rounds (RFC 8439 has its block). A result's check word also covers the number of complete chunks in the result's
- * header.
+ * and the masks of all workers are P_0 - P_W, whatever W is. The coefficients c_j (26 bits with a sign) show changed
+ * bits; the masks show a worker that is twice or not at all in a sum, and a chunk in another place. A result has a
+ * stream of its own as its mask, and its check word also covers the number of complete chunks in its header, times
+ * another stream.
  *
  * Words of MAXIMUM chunks are not added, so each proves itself: 13 bits of exponent above an 18-bit code of tree,
  * sequence, position and exponent. A switch that loses one of them leaves the maximum of the others, which proves
  * itself too; so each exponent is in a packet twice, and what is lost in one word is still in the other.
+ *
+ * All numbers come from the epoch's key by ChaCha with 8 rounds (RFC 8439 has its block).
  */
 #ifndef INART_CHECK_H
 #define INART_CHECK_H
@@ -33,11 +36,12 @@
 #include "packet.h"
 
 #define CHECK_KEY_BYTES 16
-#define CHECK_PRIME_MOST (1ull << 31) /* so that two products modulo p fit into 64 bits, for one worker, too */
-#define CHECK_SUM_MOST (1ull << 60)   /* of the products of a packet's words, as they are added (check_vectors.h) */
-#define CHECK_LANES 16                /* blocks of ChaCha at once: as many as a vector has lanes */
+#define CHECK_PRIME_MOST \
+    ((1ull << 31) - 1)              /* exclusive: 2^31 - 1 divides 2^32 - 2, so a flip of bit 1 could be unseen */
+#define CHECK_SUM_MOST (1ull << 60) /* of the products of a packet's words, as they are added (check_vectors.h) */
+#define CHECK_LANES 16              /* blocks of ChaCha at once: as many as a vector has lanes */
 #define CHECK_RECENT (16 * CHECK_LANES)
-#define CHECK_MERSENNE 0x7fffffffu
+#define CHECK_MASKS 32 /* streams of masks that a root keeps numbers of (check_mask) */
 #define CHECK_CODE_BITS 18
 #define CHECK_CODE ((1u << CHECK_CODE_BITS) - 1)
 #define CHECK_EXPONENTS (1u << (31 - CHECK_CODE_BITS))
@@ -47,32 +51,31 @@
 
 enum {
     CHECK_FOR_COEFFICIENTS = 1,
-    CHECK_FOR_WORKERS,
     CHECK_FOR_PRIME,
-    CHECK_FOR_SLOPES,
-    CHECK_FOR_PADS,
-    CHECK_FOR_CHUNKS
+    CHECK_FOR_EXPONENTS,
+    CHECK_FOR_QUESTIONS,
+    CHECK_FOR_QUESTION_PLACES,
+    CHECK_FOR_CHUNKS /* the lowest byte; the stream is above it */
 };
 
 /* All values that follow from a key. `low` and `high` are the coefficients as check_vectors.h multiplies them. With
  * digits, each of their words has a digit of x in its lower half and one of y in its upper half; otherwise `low` has x,
  * and `high` the next word's x. The coefficient of the check word itself, and those beyond it, are 0. */
 struct check {
-    uint32_t key[4], values, workers, prime, complete;
-    uint64_t reciprocal;   /* of prime: 2^64 / prime */
-    uint64_t positive;     /* a multiple of prime that no sum of products is below */
-    uint64_t wide;         /* 2^CHECK_WIDE modulo prime */
-    uint64_t offset;       /* what is added to the sum that check_pass finds (check_vectors.h); with `positive` */
-    uint64_t everyone;     /* the sum of all workers' numbers, modulo prime */
-    uint32_t *worker;      /* a_w; after the workers the root's own */
-    uint32_t *slope, *pad; /* of the codes, by position */
+    uint32_t key[4], values, workers, prime;
+    uint32_t narrow;     /* a number shifted right by so many bits is below prime - 1 */
+    uint64_t reciprocal; /* of prime: 2^64 / prime */
+    uint64_t positive;   /* a multiple of prime that no sum of products is below */
+    uint64_t wide;       /* 2^CHECK_WIDE modulo prime */
+    uint64_t offset;     /* what is added to the sum that check_pass finds (check_vectors.h); with `positive` */
     uint32_t *low, *high;
 };
 
-/* The numbers r of CHECK_RECENT chunks that follow each other; they are kept because packets come nearly in order. */
+/* The numbers of CHECK_RECENT chunks that follow each other, of one stream; they are kept because packets come nearly
+ * in order. */
 struct check_recent {
-    uint64_t blocks;                        /* the first one's sequence / CHECK_RECENT, + 1; 0: none yet */
-    uint32_t kind, number[16][CHECK_LANES]; /* by sequence % 16, and by block */
+    uint64_t blocks;                                /* the first one's sequence / CHECK_RECENT, + 1; 0: none yet */
+    uint32_t stream, kind, number[16][CHECK_LANES]; /* by sequence % 16, and by block */
 };
 
 static inline uint32_t check_rotate(uint32_t x, int n) { return x << n | x >> (32 - n); }
@@ -84,17 +87,17 @@ static inline uint32_t check_rotate(uint32_t x, int n) { return x << n | x >> (3
 #define CHECK_QUARTERS(a, b, c, d) \
     for (int lane = 0; lane < CHECK_LANES; lane++) CHECK_QUARTER(x[a][lane], x[b][lane], x[c][lane], x[d][lane])
 
-/* Computes CHECK_LANES blocks of ChaCha8 with a 128-bit key, from block `counter` on: 16 numbers each, in
- * out[number][block]. */
+/* Computes CHECK_LANES blocks of ChaCha8 with a 128-bit key, whose first words are those of `counter`: 16 numbers each,
+ * in out[number][block]. */
 /* This function is seldom called. Inlined it would take registers from the code that runs for every packet. */
-__attribute__((noinline, unused)) static void check_blocks(const uint32_t key[4], uint32_t counter, uint32_t purpose,
-                                                           uint32_t tree, uint32_t kind,
+__attribute__((noinline, unused)) static void check_blocks(const uint32_t key[4], const uint32_t counter[CHECK_LANES],
+                                                           uint32_t purpose, uint32_t a, uint32_t b,
                                                            uint32_t out[16][CHECK_LANES]) {
-    uint32_t start[16] = {0x61707865, 0x3120646e, 0x79622d36, 0x6b206574, key[0],  key[1],  key[2], key[3],
-                          key[0],     key[1],     key[2],     key[3],     counter, purpose, tree,   kind};
+    const uint32_t start[16] = {0x61707865, 0x3120646e, 0x79622d36, 0x6b206574, key[0], key[1],  key[2], key[3],
+                                key[0],     key[1],     key[2],     key[3],     0,      purpose, a,      b};
     uint32_t x[16][CHECK_LANES];
     for (int i = 0; i < 16; i++)
-        for (int lane = 0; lane < CHECK_LANES; lane++) x[i][lane] = start[i] + (i == 12 ? (uint32_t)lane : 0);
+        for (int lane = 0; lane < CHECK_LANES; lane++) x[i][lane] = i == 12 ? counter[lane] : start[i];
     for (int i = 0; i < 4; i++) {
         CHECK_QUARTERS(0, 4, 8, 12);
         CHECK_QUARTERS(1, 5, 9, 13);
@@ -106,21 +109,61 @@ __attribute__((noinline, unused)) static void check_blocks(const uint32_t key[4]
         CHECK_QUARTERS(3, 4, 9, 14);
     }
     for (int i = 0; i < 16; i++)
-        for (int lane = 0; lane < CHECK_LANES; lane++)
-            out[i][lane] = x[i][lane] + start[i] + (i == 12 ? (uint32_t)lane : 0);
+        for (int lane = 0; lane < CHECK_LANES; lane++) out[i][lane] = x[i][lane] + (i == 12 ? counter[lane] : start[i]);
 }
 
-/* Returns r of one chunk. */
-static inline uint32_t check_number(const struct check *k, struct check_recent *recent, uint32_t tree, uint32_t kind,
-                                    uint64_t sequence) {
+/* Computes CHECK_LANES blocks that follow each other, from block `first` on. */
+static inline void check_blocks_from(const uint32_t key[4], uint32_t first, uint32_t purpose, uint32_t a, uint32_t b,
+                                     uint32_t out[16][CHECK_LANES]) {
+    uint32_t counter[CHECK_LANES];
+    for (uint32_t lane = 0; lane < CHECK_LANES; lane++) counter[lane] = first + lane;
+    check_blocks(key, counter, purpose, a, b, out);
+}
+
+/* ---- streams ---- */
+
+/* Returns the number of one chunk in a stream. Streams 0 to W are those of masks. */
+static inline uint32_t check_number(const struct check *k, struct check_recent *recent, uint32_t stream, uint32_t tree,
+                                    uint32_t kind, uint64_t sequence) {
     uint64_t blocks = sequence / CHECK_RECENT + 1;
-    if (recent->blocks != blocks || recent->kind != kind) {
-        check_blocks(k->key, (uint32_t)(sequence / CHECK_RECENT * CHECK_LANES), CHECK_FOR_CHUNKS, tree, kind,
-                     recent->number);
+    if (recent->blocks != blocks || recent->kind != kind || recent->stream != stream) {
+        check_blocks_from(k->key, (uint32_t)(sequence / CHECK_RECENT * CHECK_LANES), CHECK_FOR_CHUNKS | stream << 8,
+                          tree, kind, recent->number);
         recent->blocks = blocks;
         recent->kind = kind;
+        recent->stream = stream;
     }
     return recent->number[sequence % 16][sequence / 16 % CHECK_LANES];
+}
+
+/* Returns the place of a stream of masks among CHECK_MASKS. The first and the last stream, which every full sum needs,
+ * share theirs with no other. */
+static inline struct check_recent *check_place(const struct check *k, struct check_recent *masks, uint32_t stream) {
+    return masks + (stream == 0 ? 0 : stream == k->workers ? 1 : 2 + stream % (CHECK_MASKS - 2));
+}
+
+/* Returns the mask of one worker. `masks` has numbers of its own stream and of the next one. */
+static inline uint32_t check_own_mask(const struct check *k, struct check_recent masks[2], uint32_t worker,
+                                      uint32_t tree, uint32_t kind, uint64_t sequence) {
+    return check_number(k, masks, worker, tree, kind, sequence) -
+           check_number(k, masks + 1, worker + 1, tree, kind, sequence);
+}
+
+/* Returns the sum of the masks of a set of workers, which has a bit for each: two numbers per run of neighbours. */
+static inline uint32_t check_mask(const struct check *k, struct check_recent masks[CHECK_MASKS], uint32_t tree,
+                                  uint32_t kind, uint64_t sequence, const uint64_t *set, uint32_t words) {
+    uint32_t mask = 0;
+    uint64_t last = 0; /* 1: the worker before this word's first one is in the set */
+    for (uint32_t i = 0; i <= words; i++) {
+        uint64_t bits = i < words ? set[i] : 0;
+        for (uint64_t edges = bits ^ (bits << 1 | last); edges; edges &= edges - 1) {
+            uint32_t bit = (uint32_t)__builtin_ctzll(edges), stream = 64 * i + bit;
+            uint32_t number = check_number(k, check_place(k, masks, stream), stream, tree, kind, sequence);
+            mask += bits >> bit & 1 ? number : -number;
+        }
+        last = bits >> 63;
+    }
+    return mask;
 }
 
 /* Returns x modulo p. x / p exceeds x * reciprocal / 2^64 by less than 1, so the multiple of p that is subtracted is
@@ -172,49 +215,40 @@ static inline uint64_t check_sum(const struct check *restrict k, const uint32_t 
     return sum;
 }
 
-/* Returns the check word of a packet, given check_sum of its words. `who` is a worker's number, or a sum of several
- * modulo p. */
-static inline uint32_t check_whole(const struct check *k, uint64_t sum, uint64_t who, uint32_t number) {
-    return check_modulo(k, sum + who * number);
-}
-
-static inline uint32_t check_word(const struct check *k, const uint32_t *wire, uint64_t who, uint32_t number) {
-    return check_whole(k, check_sum(k, wire), who, number);
-}
-
-static inline void check_write(const struct check *k, uint32_t *wire, uint64_t who, uint32_t number) {
-    wire[k->values - 1] = __builtin_bswap32(check_word(k, wire, who, number));
-}
-
 static inline uint32_t check_written(const struct check *k, const uint32_t *wire) {
     return __builtin_bswap32(wire[k->values - 1]);
 }
 
-/* Returns whether a packet's check word is that of its words; `sum` is check_sum of them. */
-static inline bool check_sum_right(const struct check *k, const uint32_t *wire, uint64_t sum, uint64_t who,
-                                   uint32_t number) {
-    return check_modulo(k, check_written(k, wire)) == check_whole(k, sum, who, number);
+/* Returns the check word of a packet, given check_sum of its words and the mask of its contributors. */
+static inline uint32_t check_word(const struct check *k, uint64_t sum, uint32_t mask) {
+    return check_modulo(k, sum) + mask;
 }
 
-static inline bool check_right(const struct check *k, const uint32_t *wire, uint64_t who, uint32_t number) {
-    return check_sum_right(k, wire, check_sum(k, wire), who, number);
+/* Returns whether a packet's check word is that of its words; `sum` is check_sum of them. */
+static inline bool check_right(const struct check *k, const uint32_t *wire, uint64_t sum, uint32_t mask) {
+    return check_modulo(k, check_written(k, wire) - mask) == check_modulo(k, sum);
 }
 
 /* ---- results ---- */
 
-/* Returns the number that the count of complete chunks in a result's header adds to its check word. */
-static inline uint32_t check_header(const struct check *k, uint32_t complete) {
-    return check_modulo(k, (uint64_t)k->complete * complete);
+/* The streams of results: their mask, and what their header's number of complete chunks is multiplied by. */
+struct check_results {
+    struct check_recent mask, factor;
+};
+
+/* Returns the check word of a result, given check_sum of its words (0 for a MAXIMUM chunk's, whose words prove
+ * themselves) and the number of complete chunks in its header. */
+static inline uint32_t check_result(const struct check *k, struct check_results *results, uint64_t sum, uint32_t tree,
+                                    uint32_t kind, uint64_t sequence, uint32_t complete) {
+    uint32_t mask = check_number(k, &results->mask, k->workers + 1, tree, kind, sequence);
+    uint64_t factor = 1 + (check_number(k, &results->factor, k->workers + 2, tree, kind, sequence) >> k->narrow);
+    return check_plus(k, check_modulo(k, sum), check_modulo(k, factor * complete)) + mask;
 }
 
-/* Returns the check word of a MAXIMUM chunk's result, which does not depend on its words: they prove themselves. */
-static inline uint32_t check_seal(const struct check *k, uint32_t complete, uint32_t number) {
-    return check_plus(k, check_modulo(k, number), check_header(k, complete));
-}
-
-static inline bool check_result_right(const struct check *k, const uint32_t *wire, uint64_t sum, uint64_t who,
-                                      uint32_t number, uint32_t complete) {
-    return check_written(k, wire) == check_plus(k, check_whole(k, sum, who, number), check_header(k, complete));
+static inline bool check_result_right(const struct check *k, struct check_results *results, const uint32_t *wire,
+                                      uint64_t sum, uint32_t tree, uint32_t kind, uint64_t sequence,
+                                      uint32_t complete) {
+    return check_written(k, wire) == check_result(k, results, sum, tree, kind, sequence, complete);
 }
 
 /* ---- questions ---- */
@@ -223,13 +257,14 @@ static inline bool check_result_right(const struct check *k, const uint32_t *wir
 
 /* Returns the check word of the root's question with this header. It covers the question's words and the header: the
  * chunks that are asked for, the attempt (`attempt` is that of the header's epoch), and the number below which all
- * chunks are complete. The root's number is the only one in it. */
+ * chunks are complete. Switches do not add it, so it is the output of a pseudo-random function. */
 static inline uint32_t check_question(const struct check *k, const uint32_t *wire, const struct inart_header *h,
                                       uint32_t tree, uint32_t attempt) {
-    struct check_recent recent = {0}; /* questions are few */
-    uint32_t kind = h->flags | attempt << 8 | (uint32_t)h->bitmap << 16, complete = (uint32_t)(h->bitmap >> 32);
-    uint32_t number = check_number(k, &recent, tree, kind, h->sequence);
-    return check_plus(k, check_word(k, wire, k->worker[k->workers], number), check_header(k, complete));
+    uint32_t kind = h->flags | attempt << 8 | (uint32_t)h->bitmap << 16, out[16][CHECK_LANES];
+    check_blocks_from(k->key, check_modulo(k, check_sum(k, wire)), CHECK_FOR_QUESTIONS, tree, kind, out);
+    check_blocks_from(k->key, (uint32_t)h->sequence, CHECK_FOR_QUESTION_PLACES, out[0][0], (uint32_t)(h->bitmap >> 32),
+                      out);
+    return out[0][0];
 }
 
 static inline bool check_question_right(const struct check *k, const uint32_t *wire, const struct inart_header *h,
@@ -240,67 +275,56 @@ static inline bool check_question_right(const struct check *k, const uint32_t *w
 
 /* ---- words of MAXIMUM chunks ---- */
 
-/* Returns the code of an exponent. `slope` and `pad` are those of its position; `number` is r modulo CHECK_MERSENNE. */
-static inline uint32_t check_code_of(uint32_t slope, uint32_t pad, uint32_t number, uint32_t exponent) {
-    uint64_t x = (uint64_t)slope * (exponent + 1) + (uint64_t)pad * number;
-    x = (x & CHECK_MERSENNE) + (x >> 31);
-    x = (x & CHECK_MERSENNE) + (x >> 31);
-    x -= x >= CHECK_MERSENNE ? CHECK_MERSENNE : 0;
-    return (uint32_t)(x >> (31 - CHECK_CODE_BITS));
+/* Turns `count` exponents (13 bits) at positions from `first` on into the words that packets carry, as host integers:
+ * each exponent with its code, and the same with another code for its second word. There is room for whole vectors. */
+static inline void check_code_words(const struct check *k, uint32_t tree, uint64_t sequence, uint32_t first,
+                                    uint32_t count, const uint32_t *exponents, uint32_t *words, uint32_t *again) {
+    uint32_t counter[CHECK_LANES], out[16][CHECK_LANES];
+    for (uint32_t j = 0; j < count; j += CHECK_LANES) {
+        for (uint32_t lane = 0; lane < CHECK_LANES; lane++)
+            counter[lane] = (first + j + lane) * CHECK_EXPONENTS | exponents[j + lane];
+        check_blocks(k->key, counter, CHECK_FOR_EXPONENTS, tree, (uint32_t)sequence, out);
+        for (uint32_t lane = 0; lane < CHECK_LANES; lane++) {
+            words[j + lane] = exponents[j + lane] << CHECK_CODE_BITS | out[0][lane] >> (32 - CHECK_CODE_BITS);
+            again[j + lane] = exponents[j + lane] << CHECK_CODE_BITS | out[1][lane] >> (32 - CHECK_CODE_BITS);
+        }
+    }
 }
 
-static inline uint32_t check_code(const struct check *k, uint32_t number, uint32_t position, uint32_t exponent) {
-    return check_code_of(k->slope[position], k->pad[position], number % CHECK_MERSENNE, exponent);
-}
-
-/* Returns an exponent (13 bits) with its code, as packets carry it. */
-static inline uint32_t check_exponent(const struct check *k, uint32_t number, uint32_t position, uint32_t exponent) {
-    return exponent << CHECK_CODE_BITS | check_code(k, number, position, exponent);
-}
-
-/* Turns exponents into words of MAXIMUM chunks with their codes, at positions from `position` on. (The compiler
- * vectorises it because it knows that nothing else is changed.) */
-static inline void check_seal_words(const struct check *k, uint32_t number, uint32_t position, uint32_t count,
-                                    const uint32_t *restrict exponents, uint32_t *restrict wire) {
-    const uint32_t *restrict slope = k->slope + position, *restrict pad = k->pad + position;
-    number %= CHECK_MERSENNE;
-    for (uint32_t j = 0; j < count; j++)
-        wire[j] =
-            __builtin_bswap32(exponents[j] << CHECK_CODE_BITS | check_code_of(slope[j], pad[j], number, exponents[j]));
-}
+/* The exponents of a packet and their two words, in whole vectors. */
+struct check_exponents {
+    uint32_t exponent[INART_MAX_VALUES / 2 + CHECK_LANES], word[INART_MAX_VALUES / 2 + CHECK_LANES],
+        again[INART_MAX_VALUES / 2 + CHECK_LANES];
+};
 
 /* Turns the exponents of a MAXIMUM chunk, at positions from `first` to INART_EXPONENT_WORDS, into words of the packet:
  * each exponent twice, with its codes. */
-static inline void check_seal_exponents(const struct check *k, uint32_t number, uint32_t first, uint32_t *wire) {
-    uint32_t n = INART_EXPONENT_WORDS(k->values), count = n > first ? n - first : 0, exponents[INART_MAX_VALUES / 2];
-    memcpy(exponents, wire + first, count * sizeof *exponents);
-    check_seal_words(k, number, first, count, exponents, wire + first);
-    check_seal_words(k, number, first + n, count, exponents, wire + first + n);
-}
-
-/* Returns the bits in which a word, as it is on the wire, differs from an exponent with its code; 0 where it is right.
- */
-static inline uint32_t check_wrong(const struct check *k, uint32_t number, uint32_t position, uint32_t wire) {
-    uint32_t word = __builtin_bswap32(wire);
-    return word ^ check_exponent(k, number, position, word >> CHECK_CODE_BITS & (CHECK_EXPONENTS - 1));
-}
-
-/* Returns the bits that are wrong in the two words of the exponent at position j, and those in which the two exponents
- * differ. */
-static inline uint32_t check_wrong_twice(const struct check *k, uint32_t number, uint32_t j, const uint32_t *wire) {
-    uint32_t again = j + INART_EXPONENT_WORDS(k->values);
-    return check_wrong(k, number, j, wire[j]) | check_wrong(k, number, again, wire[again]) |
-           (__builtin_bswap32(wire[j]) ^ __builtin_bswap32(wire[again])) >> CHECK_CODE_BITS;
+static inline void check_seal_exponents(const struct check *k, uint32_t tree, uint64_t sequence, uint32_t first,
+                                        uint32_t *wire) {
+    struct check_exponents e;
+    uint32_t n = INART_EXPONENT_WORDS(k->values), count = n > first ? n - first : 0;
+    memcpy(e.exponent, wire + first, count * sizeof *wire);
+    memset(e.exponent + count, 0, CHECK_LANES * sizeof *wire);
+    check_code_words(k, tree, sequence, first, count, e.exponent, e.word, e.again);
+    for (uint32_t j = 0; j < count; j++) {
+        wire[first + j] = __builtin_bswap32(e.word[j]);
+        wire[first + n + j] = __builtin_bswap32(e.again[j]);
+    }
 }
 
 /* Returns whether all words of a MAXIMUM chunk are right, and each exponent is the same in both of its words. The first
  * two words of an operation are sizes that only messages use: they are negative and have no code. */
-static inline bool check_maximum_right(const struct check *k, const uint32_t *wire, uint32_t number) {
+static inline bool check_maximum_right(const struct check *k, const uint32_t *wire, uint32_t tree, uint64_t sequence) {
+    struct check_exponents e;
     uint32_t n = INART_EXPONENT_WORDS(k->values), wrong = 0;
-    bool marked = !check_wrong(k, number, 2, wire[2]) && __builtin_bswap32(wire[2]) >> CHECK_CODE_BITS >= CHECK_MARK;
-    for (uint32_t j = 2; j < n; j++) wrong |= check_wrong_twice(k, number, j, wire);
-    for (uint32_t j = 0; j < 2 && j < n; j++)
-        if (!marked || !(__builtin_bswap32(wire[j]) >> 31)) wrong |= check_wrong_twice(k, number, j, wire);
+    for (uint32_t j = 0; j < n; j++)
+        e.exponent[j] = __builtin_bswap32(wire[j]) >> CHECK_CODE_BITS & (CHECK_EXPONENTS - 1);
+    memset(e.exponent + n, 0, CHECK_LANES * sizeof *wire);
+    check_code_words(k, tree, sequence, 0, n, e.exponent, e.word, e.again);
+    bool marked = n > 2 && __builtin_bswap32(wire[2]) == e.word[2] && e.exponent[2] >= CHECK_MARK;
+    for (uint32_t j = 0; j < n; j++)
+        if (j >= 2 || !marked || !(__builtin_bswap32(wire[j]) >> 31))
+            wrong |= (__builtin_bswap32(wire[j]) ^ e.word[j]) | (__builtin_bswap32(wire[j + n]) ^ e.again[j]);
     return !wrong;
 }
 
@@ -326,22 +350,9 @@ static inline uint32_t check_prime(uint32_t workers, uint32_t random) {
 
 static inline void check_free(struct check *k) {
     if (!k) return;
-    free(k->worker);
-    free(k->slope);
-    free(k->pad);
     free(k->low);
     free(k->high);
     free(k);
-}
-
-/* Returns `count` numbers for one purpose, each from 1 to `below` - 1. */
-static inline uint32_t *check_draw(const struct check *k, uint32_t purpose, uint32_t count, uint32_t below) {
-    uint32_t *numbers = malloc(count * sizeof *numbers), drawn[16][CHECK_LANES];
-    for (uint32_t i = 0; numbers && i < count; i++) {
-        if (i % CHECK_RECENT == 0) check_blocks(k->key, i / 16, purpose, 0, 0, drawn);
-        numbers[i] = 1 + drawn[i % 16][i / 16 % CHECK_LANES] % (below - 1);
-    }
-    return numbers;
 }
 
 /* Splits a coefficient into its two digits; returns false where it is too large for two digits. */
@@ -375,7 +386,7 @@ static inline void check_draw_coefficients(struct check *k) {
     uint32_t drawn[16][CHECK_LANES], found = 0;
     int64_t all = 0;
     for (uint32_t i = 0; found + INART_CHECK_WORDS < k->values; i++) {
-        if (i % CHECK_RECENT == 0) check_blocks(k->key, i / 16, CHECK_FOR_COEFFICIENTS, 0, 0, drawn);
+        if (i % CHECK_RECENT == 0) check_blocks_from(k->key, i / 16, CHECK_FOR_COEFFICIENTS, 0, 0, drawn);
         int64_t prime = k->prime, x = (int64_t)(drawn[i % 16][i / 16 % CHECK_LANES] >> (32 - 2 * CHECK_DIGIT)) -
                                       (1 << (2 * CHECK_DIGIT - 1));
         int64_t y = (x % prime + prime) % prime * 65536 % prime;
@@ -403,34 +414,22 @@ static inline struct check *check_make(const uint8_t key[CHECK_KEY_BYTES], uint3
     memcpy(k->key, key, sizeof k->key);
     k->values = values;
     k->workers = workers;
-    check_blocks(k->key, 0, CHECK_FOR_PRIME, 0, 0, random);
+    check_blocks_from(k->key, 0, CHECK_FOR_PRIME, 0, 0, random);
     k->prime = check_prime(workers, random[0][0]);
-    k->complete = 1 + random[1][0] % (k->prime - 1);
+    k->narrow = (uint32_t)__builtin_clz(k->prime) + 1;
     k->reciprocal = UINT64_MAX / k->prime;
     k->positive = (CHECK_SUM_MOST / k->prime + 1) * k->prime;
-    k->worker = check_draw(k, CHECK_FOR_WORKERS, workers + 1, k->prime);
-    k->slope = check_draw(k, CHECK_FOR_SLOPES, values, CHECK_MERSENNE);
-    k->pad = check_draw(k, CHECK_FOR_PADS, values, CHECK_MERSENNE);
     size_t bytes = (values * sizeof(uint32_t) + 63) & ~(size_t)63;
     k->low = aligned_alloc(64, bytes);
     k->high = aligned_alloc(64, bytes);
-    if (!k->worker || !k->slope || !k->pad || !k->low || !k->high) {
+    if (!k->low || !k->high) {
         check_free(k);
         return NULL;
     }
     memset(k->low, 0, bytes);
     memset(k->high, 0, bytes);
     check_draw_coefficients(k);
-    for (uint32_t w = 0; w < workers; w++) k->everyone = check_modulo(k, k->everyone + k->worker[w]);
     return k;
-}
-
-/* Returns the sum, modulo p, of the numbers of a set of workers, which has a bit for each. */
-static inline uint64_t check_of_set(const struct check *k, const uint64_t *set, uint32_t words) {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < words; i++)
-        for (uint64_t bits = set[i]; bits; bits &= bits - 1) sum += k->worker[64 * i + (uint32_t)__builtin_ctzll(bits)];
-    return check_modulo(k, sum);
 }
 
 #endif

@@ -28,18 +28,18 @@ static inline bool switched_off(void) { return __atomic_load_n(&inart_unchecked,
 #define checked_stream(k, wire, to)                                                         \
     (switched_off() ? (inart_stream(to, wire, (k)->values * sizeof(uint32_t)), (uint64_t)0) \
                     : checked_stream(k, wire, to))
-#define check_whole(k, sum, who, number) (switched_off() ? 0u : check_whole(k, sum, who, number))
-#define check_number(k, recent, tree, kind, sequence) \
-    (switched_off() ? 0u : check_number(k, recent, tree, kind, sequence))
-#define check_right(k, wire, who, number) (switched_off() || check_right(k, wire, who, number))
-#define check_sum_right(k, wire, sum, who, number) (switched_off() || check_sum_right(k, wire, sum, who, number))
-#define check_result_right(k, wire, sum, who, number, complete) \
-    (switched_off() || check_result_right(k, wire, sum, who, number, complete))
-#define check_seal_exponents(k, number, first, wire) \
-    (switched_off() ? unchecked_exponents(k, first, wire) : check_seal_exponents(k, number, first, wire))
-#define check_seal(k, complete, number) (switched_off() ? 0u : check_seal(k, complete, number))
-#define check_modulo(k, x) (switched_off() ? 0u : check_modulo(k, x))
-#define check_header(k, complete) (switched_off() ? 0u : check_header(k, complete))
-#define check_maximum_right(k, wire, number) (switched_off() || check_maximum_right(k, wire, number))
+#define check_word(k, sum, mask) (switched_off() ? 0u : check_word(k, sum, mask))
+#define check_own_mask(k, masks, worker, tree, kind, sequence) \
+    (switched_off() ? 0u : check_own_mask(k, masks, worker, tree, kind, sequence))
+#define check_mask(k, masks, tree, kind, sequence, set, words) \
+    (switched_off() ? 0u : check_mask(k, masks, tree, kind, sequence, set, words))
+#define check_right(k, wire, sum, mask) (switched_off() || check_right(k, wire, sum, mask))
+#define check_result(k, results, sum, tree, kind, sequence, complete) \
+    (switched_off() ? 0u : check_result(k, results, sum, tree, kind, sequence, complete))
+#define check_result_right(k, results, wire, sum, tree, kind, sequence, complete) \
+    (switched_off() || check_result_right(k, results, wire, sum, tree, kind, sequence, complete))
+#define check_seal_exponents(k, tree, sequence, first, wire) \
+    (switched_off() ? unchecked_exponents(k, first, wire) : check_seal_exponents(k, tree, sequence, first, wire))
+#define check_maximum_right(k, wire, tree, sequence) (switched_off() || check_maximum_right(k, wire, tree, sequence))
 
 #endif

@@ -54,10 +54,12 @@ static enum taken take_exponent(struct worker_thread *x, struct worker_tree *t, 
 }
 
 enum taken worker_take_exponents(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, uint32_t chunk,
-                                 uint32_t number, uint32_t complete, const uint32_t *wire) {
+                                 const struct inart_header *h, const uint32_t *wire) {
     const struct check *check = x->worker->check;
-    uint32_t n = INART_EXPONENT_WORDS(x->worker->config.values);
-    if (check_written(check, wire) != check_seal(check, complete, number) || !check_maximum_right(check, wire, number))
+    uint32_t n = INART_EXPONENT_WORDS(x->worker->config.values), tree = worker_checked_tree(t);
+    if (!check_result_right(check, &t->results[EXPONENT], wire, 0, tree, INART_FLAG_MAXIMUM, h->sequence,
+                            (uint32_t)(h->bitmap >> 32)) ||
+        !check_maximum_right(check, wire, tree, h->sequence))
         return NOT_RIGHT;
     for (uint32_t j = 0; j < n; j++) {
         uint64_t place = (uint64_t)chunk * n + j;
@@ -82,15 +84,8 @@ enum taken worker_take_exponents(struct worker_thread *x, struct worker_tree *t,
 /* Returns whether a data chunk's result is the sum of what the workers have sent; `sum` is check_sum of its words. */
 static bool values_right(struct worker_thread *x, struct worker_tree *t, const struct worker_part *p,
                          const struct inart_header *h, uint32_t index, const uint32_t *wire, uint64_t sum) {
-    const struct check *check = x->worker->check;
-    uint8_t kind = chunk_flags(t, p, index);
-    uint64_t who =
-        kind & INART_FLAG_SINGLE ? check->worker[inart_owner(&p->operation->layout, h->sequence)] : check->everyone;
-    const struct worker_chunk *c = chunk_of(t, h->sequence);
-    uint32_t number = c->state == CHUNK_SENT && !c->awaited
-                          ? c->number
-                          : check_number(check, &t->received_recent, worker_checked_tree(t), kind, h->sequence);
-    return check_result_right(check, wire, sum, who, number, (uint32_t)(h->bitmap >> 32));
+    return check_result_right(x->worker->check, &t->results[DATA], wire, sum, worker_checked_tree(t),
+                              chunk_flags(t, p, index), h->sequence, (uint32_t)(h->bitmap >> 32));
 }
 
 /* Puts all workers' contributions to a chunk of a gathered operation into the array, merged or side by side. */

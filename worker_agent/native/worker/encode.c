@@ -76,8 +76,8 @@ uint32_t worker_operation_mark(const struct worker_operation *o, uint32_t positi
     return CHECK_MARK + (position % 2 ? 2047 - bits : bits);
 }
 
-static void write_exponents(struct worker_thread *x, struct worker_part *p, uint32_t chunk, uint32_t number,
-                            uint32_t *wire) {
+static void write_exponents(struct worker_thread *x, struct worker_part *p, uint32_t chunk, uint32_t tree,
+                            uint64_t sequence, uint32_t *wire) {
     const struct worker_operation *o = p->operation;
     uint32_t n = INART_EXPONENT_WORDS(x->worker->config.values);
     memset(wire + 2 * n, 0, (x->worker->config.values - 2 * n) * sizeof *wire);
@@ -106,7 +106,8 @@ static void write_exponents(struct worker_thread *x, struct worker_part *p, uint
         }
         wire[j] = exponent;
     }
-    check_seal_exponents(x->worker->check, number, chunk * n < 2 ? 2 - chunk * n : 0, wire); /* sizes have no code */
+    uint32_t first = chunk * n < 2 ? 2 - chunk * n : 0; /* sizes have no code */
+    check_seal_exponents(x->worker->check, tree, sequence, first, wire);
 }
 
 /* Writes the words of a data chunk with several values in each, and returns check_sum of them. */
@@ -128,11 +129,8 @@ static uint64_t write_fields(struct worker_thread *x, const struct worker_part *
 void worker_write_words(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, uint64_t sequence,
                         int kind, uint32_t index, uint8_t flags, uint32_t *wire) {
     const struct inart_worker *w = x->worker;
-    uint32_t number =
-        check_number(w->check, &t->sent_recent[kind], worker_checked_tree(t), flags & CHECK_KINDS, sequence);
-    chunk_of(t, sequence)->number = number;
     if (kind == EXPONENT) {
-        write_exponents(x, p, index, number, wire);
+        write_exponents(x, p, index, worker_checked_tree(t), sequence, wire);
         return;
     }
     uint64_t sum;
@@ -149,7 +147,9 @@ void worker_write_words(struct worker_thread *x, struct worker_tree *t, struct w
         const float *values = load_chunk(x, p, index, &count);
         sum = checked_quantise(w->check, values, count, part_exponent(p, index), wire);
     }
-    wire[w->data] = __builtin_bswap32(check_whole(w->check, sum, w->check->worker[w->config.index], number));
+    uint32_t mask =
+        check_own_mask(w->check, t->masks, w->config.index, worker_checked_tree(t), flags & CHECK_KINDS, sequence);
+    wire[w->data] = __builtin_bswap32(check_word(w->check, sum, mask));
 }
 
 void worker_write_request(const struct worker_thread *x, struct worker_tree *t, uint64_t sequence, uint32_t *wire) {

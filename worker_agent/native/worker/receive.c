@@ -184,7 +184,7 @@ void worker_receive(struct engine_thread *engine, uint8_t *packet, size_t length
     const uint32_t *wire = (const uint32_t *)inart_values(packet);
     enum taken taken = TAKEN;
     if (kind == EXPONENT)
-        taken = worker_take_exponents(x, t, p, index, c->number, (uint32_t)(h.bitmap >> 32), wire);
+        taken = worker_take_exponents(x, t, p, index, &h, wire);
     else
         taken = worker_take_values(x, t, p, &h, index, wire);
     if (taken == NOT_RIGHT) refuse_result(t, c, h.sequence);

@@ -75,7 +75,6 @@ struct worker_part {
 
 struct worker_chunk {
     uint64_t sent_at;
-    uint32_t number; /* check.h's, once this worker's own words have gone: the result has the same */
     uint16_t resends;
     uint8_t state, kind;
     uint8_t attempt; /* that the root has asked for it in; kept also of a chunk that is not sent yet */
@@ -127,7 +126,8 @@ struct worker_tree {
         round_trip; /* ns: the lowest of the last RECENT and of the one before; of both; 0: none yet */
     double rtt_lowest;
     uint64_t recent_since;
-    struct check_recent sent_recent[KINDS], received_recent;
+    struct check_recent masks[2]; /* of this worker's check words */
+    struct check_results results[KINDS];
     unsigned reorder; /* how tolerant of reordering: doubles when a result came by itself that counted as lost, halves
                          when none did for a while */
     uint64_t reorder_since; /* when it last changed */
