@@ -125,7 +125,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
     parser.add_argument("--cifar100", type=Path, metavar="FOLDER", help="train on CIFAR-100 from there")
     parser.add_argument(
-        "--bits", type=int, help="bits of a gradient value on the wire: 16, 10, 8 or 6 (default: those of its type)"
+        "--bits", type=int, help="bits of a gradient value on the wire: 16, 10 or 8 (default: those of its type)"
     )
     parser.add_argument("--steps", type=int, default=100, help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=32, help="images per rank and step")

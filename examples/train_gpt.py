@@ -106,7 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--agent", metavar="unix:PATH", help="an `inart agent` of this machine instead")
     parser.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
     parser.add_argument(
-        "--bits", type=int, help="bits of a gradient value on the wire: 16, 10, 8 or 6 (default: those of its type)"
+        "--bits", type=int, help="bits of a gradient value on the wire: 16, 10 or 8 (default: those of its type)"
     )
     parser.add_argument("--steps", type=int, default=100, help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=8, help="sequences per rank and step")

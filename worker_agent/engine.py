@@ -158,7 +158,7 @@ class Engine(NativeEngine):
             array: the input, and later the result.
             op: "sum", or "mean" (sum / number of workers), or another collective (collectives.py).
             dtype: the elements' type where the array does not say it; see host_array.
-            bits: bits per value, 32, 16, 10, 8 or 6, the same on all workers; None: 32 for float32, 16 for float16 and
+            bits: bits per value, 32, 16, 10 or 8, the same on all workers; None: 32 for float32, 16 for float16 and
                 bfloat16 (fields.py).
             seed: seed of the random numbers by which values that lose bits are rounded; use another one for each step.
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from worker_agent import fixedpoint
 from worker_agent.fixedpoint import BIAS, NONFINITE, Floats, Integers, Mixed
 
-FIELDS = {32: 1, 16: 2, 10: 3, 8: 4, 6: 5}
+FIELDS = {32: 1, 16: 2, 10: 3, 8: 4}
 """Maps the bits per value to the number of values that share a word."""
 OWN_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 SIGNIFICANT = {"float16": 11, "bfloat16": 8}

@@ -152,7 +152,7 @@ def test_with_feedback_values_are_rounded_to_the_nearest(make_rig: MakeRig) -> N
 
 
 def test_with_feedback_rounded_off_parts_are_sent_later(make_rig: MakeRig) -> None:
-    """The same gradient is summed in each of 20 steps in 6 bits. The sum of the results is that of the exact sums
+    """The same gradient is summed in each of 20 steps in 8 bits. The sum of the results is that of the exact sums
     except for the last residual, whereas without feedback the errors of the steps add up.
     """
     rig = make_rig()
@@ -163,7 +163,7 @@ def test_with_feedback_rounded_off_parts_are_sent_later(make_rig: MakeRig) -> No
     arrived = {True: np.zeros(elements), False: np.zeros(elements)}
     for step in range(steps):
         for feedback in arrived:
-            op = collective("sum").encoded(6, step, feedback=feedback)
+            op = collective("sum").encoded(8, step, feedback=feedback)
             if feedback:
                 zeros = np.zeros(elements, np.float32)
                 arrays = [np.concatenate([one + rest, zeros]) for one, rest in zip(gradients, left, strict=True)]

@@ -203,7 +203,7 @@ def test_in_how_many_bits_values_travel() -> None:
     assert [bits_of("bfloat16", None, workers) for workers in (2, 128, 129)] == [16, 16, 32]
     assert [bits_of("float16", None, workers) for workers in (2, 16, 17)] == [16, 16, 32]
     assert bits_of("bfloat16", 32, 4) == 32 and bits_of("float32", 8, 4) == 8
-    with pytest.raises(ValueError, match="bits must be one of 32, 16, 10, 8, 6 for 4 workers, not 7"):
+    with pytest.raises(ValueError, match="bits must be one of 32, 16, 10, 8 for 4 workers, not 7"):
         bits_of("float32", 7, 4)
     with pytest.raises(ValueError, match="one of 32, 16, 10 for 200 workers, not 8"):
         bits_of("float32", 8, 200)
@@ -221,7 +221,7 @@ def test_an_operation_says_in_how_many_bits_its_values_travel() -> None:
             collective(wrong)
 
 
-ENCODED = (MEAN.encoded(6, 7, feedback=True), SCATTER_MEAN.encoded(16))
+ENCODED = (MEAN.encoded(8, 7, feedback=True), SCATTER_MEAN.encoded(16))
 
 
 @pytest.mark.parametrize("op", [*NAMES, broadcast(3), *ENCODED], ids=str)

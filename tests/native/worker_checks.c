@@ -239,7 +239,7 @@ static void any_word_is_a_number(void) {
         EXPECT(p.largest >= 0 && p.smallest >= 0);
     }
     for (unsigned i = 0; i < 64; i++) wire[i] = __builtin_bswap32(extremes[i % EXTREMES]);
-    float found[320];
+    float found[INART_MOST_FIELDS * 64];
     for (int32_t e = INART_EXPONENT_LOWEST; e <= INART_EXPONENT_HIGHEST; e += 4) {
         inart_dequantise(wire, 64, e, 3, 3, found);
         inart_dequantise(wire, 64, e + INART_NONFINITE, 3, 3, found);
@@ -260,11 +260,11 @@ static void values_that_were_written_meanwhile(void) {
     const double most = ldexp(1, inart_fraction_bits((int)workers));
     uint8_t key[CHECK_KEY_BYTES] = {1};
     struct check *check = check_make(key, workers, values);
-    float x[5 * 64];
+    float x[INART_MOST_FIELDS * 64];
     uint16_t halves[2 * 64];
     uint32_t wire[64] = {0};
     EXPECT(check);
-    for (unsigned i = 0; i < 5 * 64; i++) x[i] = written[i % 8];
+    for (unsigned i = 0; i < INART_MOST_FIELDS * 64; i++) x[i] = written[i % 8];
     for (unsigned i = 0; i < 2 * 64; i++) halves[i] = (uint16_t)(inart_bits(written[i % 8]) >> 16);
     for (int32_t e = INART_EXPONENT_LOWEST; e <= INART_EXPONENT_HIGHEST; e++) {
         inart_quantise(x, data, data, e, workers, wire);
@@ -276,7 +276,7 @@ static void values_that_were_written_meanwhile(void) {
             for (int chance = 0; chance < 2; chance++) {
                 struct inart_fields f = inart_fields_of(count, workers, chance, 7, 1);
                 inart_fields_quantise(&f, x, count * data, data, e, 0, wire);
-                inart_fields_residual(&f, x, count * data, e, 0, (float[5 * 64]){0});
+                inart_fields_residual(&f, x, count * data, e, 0, (float[INART_MOST_FIELDS * 64]){0});
             }
         struct inart_fields pair = inart_fields_of(2, workers, false, 0, 0);
         if (inart_pairs_fit(&pair, INART_BFLOAT16, 2 * data, data, e))

@@ -19,7 +19,7 @@
 
 #include "numbers.h"
 
-#define INART_MOST_FIELDS 5
+#define INART_MOST_FIELDS 4
 
 /* The encoding of values. `count` is the number of fields in a word; with 1 the word is the value's, and numbers.h has
  * its form. A value keeps `fraction_bits` bits below 2^e, with the chunk's exponent e, and is at most `most` steps. */

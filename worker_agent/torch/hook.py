@@ -356,7 +356,7 @@ class InArtState:
             there is no copy and no agreement.
         take_over: replace another job's trainers that use this node's agent; otherwise this one is refused.
         interface, tls: see worker_agent.Agent.
-        bits: bits per value in packets: 32, 16, 10, 8 or 6, the same on all ranks; None: 32 for float32, 16 for float16
+        bits: bits per value in packets: 32, 16, 10 or 8, the same on all ranks; None: 32 for float32, 16 for float16
             and bfloat16. With fewer bits than its type has, a gradient is rounded stochastically, and with one rank per
             node the residual is kept for each parameter and added to its next gradient (state_dict contains it).
         reproducible: True: steps that run over torch.distributed (on the CPU) give the same bits as in the network,
