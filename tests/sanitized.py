@@ -129,7 +129,7 @@ def main() -> None:
         Switch(network.middle, network.ports(), VALUES, threads=2) as switch,
     ):
         for number in range(int(sys.argv[1])):
-            life(network, switch, IoOptions(("udp", "raw")[number % 2], (2, 1, 3)[number % 3]), (2, 1, 4)[number % 3])
+            life(network, switch, IoOptions((2, 1, 3)[number % 3]), (2, 1, 4)[number % 3])
     print("good")
 
 

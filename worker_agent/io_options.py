@@ -1,7 +1,7 @@
-"""The options of an engine's input and output, which workers and parameter servers share: back end, I/O threads, cores.
+"""The options of an engine's input and output, which workers and parameter servers share: I/O threads, cores.
 
-They are chosen at the start by arguments or by the environment: INART_IO (udp, raw), INART_THREADS (a number),
-INART_CORES (such as 2,3 or 2-5, or numa: those next to the network card).
+They are chosen at the start by arguments or by the environment: INART_THREADS (a number), INART_CORES (such as 2,3 or
+2-5, or numa: those next to the network card).
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import math
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
 from controlplane.common.agentconfig import LANE_MBPS, MOST_LINKS, AgentConfig, interfaces_in
 
-BACKENDS = ("udp", "raw")  # in the order of the enum in native/io.h
 MOST_THREADS = 16  # the number of a job's ports
 RECEIVE_BYTES = 32 << 20  # the receive buffer that engines request from the kernel
 _NAME_BYTES = 16
@@ -57,7 +56,6 @@ class IoConfig(ctypes.Structure):
         ("further", ctypes.c_char * _NAME_BYTES * (MOST_LINKS - 1)),
         ("address", ctypes.c_uint32),
         ("receive_bytes", ctypes.c_uint32),
-        ("backend", ctypes.c_int32),
         ("dscp", ctypes.c_uint32),
         ("threads", ctypes.c_uint32),
         ("core", ctypes.c_int32 * MOST_THREADS),
@@ -80,7 +78,7 @@ PACKET_COUNTERS = (
     "cpu_ns",
 )
 """The fields of the C structure inart_packet_stats, which every engine counts."""
-_COUNTERS = ("messages_sent", "messages_received", "foreign", "receive_buffer", "segments")
+_COUNTERS = ("messages_sent", "messages_received", "receive_buffer", "segments")
 
 
 class NativeIoStats(ctypes.Structure):
@@ -98,17 +96,14 @@ class IoStats:
 
     Attributes:
         messages_sent, messages_received: messages that the kernel accepted and delivered (a super-frame is one).
-        foreign: packets that this host sent and received again.
         receive_buffer: bytes per lane that the kernel granted.
         segments: packets that a message may have now (1: this kernel or interface does not segment).
         trouble: the last failure to send, in words; empty when there was none since the last configuration.
     """
 
-    backend: str
     threads: int
     messages_sent: int
     messages_received: int
-    foreign: int
     receive_buffer: int
     segments: int
     trouble: str
@@ -131,7 +126,7 @@ class IoStats:
         """Convert the engine's structure."""
         counters = {name: int(getattr(native, name)) for name in _COUNTERS}
         trouble = bytes(native.trouble).decode(errors="replace")
-        return cls(backend=BACKENDS[config.backend], threads=config.threads, trouble=trouble, **counters)
+        return cls(threads=config.threads, trouble=trouble, **counters)
 
 
 @dataclass(frozen=True)
@@ -139,7 +134,6 @@ class IoOptions:
     """The options of input and output; values that do not exist raise ValueError.
 
     Attributes:
-        backend: "udp" (needs no privilege) or "raw" (packet sockets, needs CAP_NET_RAW).
         threads: number of I/O threads; 0: as many as the rate needs.
         cores: the cores that the threads are pinned to, in turn; empty: not pinned; "numa": those of the network card's
             memory node.
@@ -147,15 +141,12 @@ class IoOptions:
         dscp: code point of the packets that are sent (RFC 2474), by which switches choose a queue.
     """
 
-    backend: str = "udp"
     threads: int = 0
     cores: tuple[int, ...] | str = ()
     receive_bytes: int = 0
     dscp: int = 0
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
-            raise ValueError(f"there is no I/O back end {self.backend!r}: {', '.join(BACKENDS)}")
         if not 0 <= self.threads <= MOST_THREADS:
             raise ValueError(f"{self.threads} I/O threads: at most {MOST_THREADS}, or 0 for as many as the rate needs")
         if not 0 <= self.dscp < 64:
@@ -170,23 +161,21 @@ class IoOptions:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> IoOptions:
-        """Return the options of INART_IO, INART_THREADS, INART_CORES and INART_DSCP. Raise ValueError, which names the
-        variable, for values that do not exist.
+        """Return the options of INART_THREADS, INART_CORES and INART_DSCP. Raise ValueError, which names the variables,
+        for values that do not exist.
         """
         try:
             return cls(
-                environment.get("INART_IO") or "udp",
                 int(environment.get("INART_THREADS") or 0),
                 parse_cores(environment.get("INART_CORES") or ""),
                 dscp=int(environment.get("INART_DSCP") or 0),
             )
         except ValueError as error:
-            raise ValueError(f"INART_IO, INART_THREADS, INART_CORES, INART_DSCP: {error}") from None
+            raise ValueError(f"INART_THREADS, INART_CORES, INART_DSCP: {error}") from None
 
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:
-        """Add --io, --threads, --cores to a parser; options that are not given have the environment's values."""
-        parser.add_argument("--io", choices=BACKENDS, help="I/O back end (default $INART_IO, else udp)")
+        """Add --threads and --cores to a parser; options that are not given have the environment's values."""
         parser.add_argument("--threads", type=int, metavar="N", help="I/O threads (default: by the rate)")
         parser.add_argument("--cores", metavar="LIST", help='cores of the I/O threads: 2,3 or 2-5, or "numa"')
 
@@ -196,18 +185,11 @@ class IoOptions:
         where engines find them. Raise ValueError for values that do not exist.
         """
         given = {
-            "INART_IO": arguments.io,
             "INART_THREADS": None if arguments.threads is None else str(arguments.threads),
             "INART_CORES": arguments.cores,
         }
         os.environ.update({name: text for name, text in given.items() if text is not None})
         return cls.from_environment()
-
-    def of(self, config: AgentConfig) -> IoOptions:
-        """Return the options for this agent: a host that is worker and parameter server sends to itself, which only
-        `udp` can.
-        """
-        return replace(self, backend="udp") if config.both_roles else self
 
     def native(self, config: AgentConfig, interface: str, ports: Iterable[int], mbps: float) -> IoConfig:
         """Return the C structure for an engine. Raise ValueError for too many interfaces.
@@ -234,7 +216,6 @@ class IoOptions:
             ),
             int(IPv4Address(config.address)) if config.address else 0,
             self.receive_bytes,
-            BACKENDS.index(self.backend),
             self.dscp,
             threads,
             (ctypes.c_int32 * MOST_THREADS)(*pinned),

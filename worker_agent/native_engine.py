@@ -71,7 +71,7 @@ class NativeEngine(ABC):
         interface: the interface of the data network; where the node has several links, their interfaces separated by
             commas, in the order of `AgentConfig.links`.
         mbps: the rate of the trees together; 0: not known.
-        io: back end and threads (default: those of the environment).
+        io: threads (default: those of the environment).
     """
 
     _library: ctypes.CDLL
@@ -82,7 +82,7 @@ class NativeEngine(ABC):
         self.interface = interface
         self._lock = threading.Lock()  # protects the handle, the configuration, and the order of calls
         self._handle: int | None = None
-        options = (io or IoOptions.from_environment()).of(config)
+        options = io or IoOptions.from_environment()
         self._io = options.native(config, interface, [lane.port for lane in lanes_of(self._trees(config))], mbps)
         native, self._keep = self._native_config(config)
         error = ctypes.create_string_buffer(MESSAGE_BYTES)

@@ -212,7 +212,7 @@ def check_abilities() -> Iterable[Check]:
         os.geteuid() == 0,
         True,
         f"user {os.geteuid()}",
-        "" if os.geteuid() == 0 else "the emulation needs root (sudo); agents do not, but for INART_IO=raw",
+        "" if os.geteuid() == 0 else "the emulation needs root (sudo); agents do not",
     )
 
 
@@ -248,9 +248,6 @@ def check_interface(interface: str | None) -> Iterable[Check]:
     """Check the kernel's features that agents need, and their data interface if one is given."""
     from controlplane.common import data_interface, other_users
 
-    backend = os.environ.get("INART_IO") or "udp"
-    known = backend in ("udp", "raw")
-    yield Check("agents' I/O", "back end", known, True, backend, "" if known else "INART_IO is udp or raw")
     findings = (data_interface.receive_limit(), other_users.finding())
     for finding in findings:
         yield Check("agents' I/O", **asdict(finding))

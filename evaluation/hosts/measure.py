@@ -105,7 +105,6 @@ class Result:
     root_cpu_us_per_packet: float
     switch_cpu_us_per_packet: float
     values_per_packet: int
-    io: str
     cpu_idle: float
     threads: int
     packets_per_message: float
@@ -200,7 +199,6 @@ def measure(setting: Setting) -> Result:
         root_cpu_us_per_packet=min(cost[1] for cost in costs),
         switch_cpu_us_per_packet=min(cost[2] for cost in costs),
         values_per_packet=setting.values,
-        io=stats[0].io.backend,
         cpu_idle=statistics.median(cost[3] for cost in costs),
         threads=stats[0].io.threads,
         packets_per_message=sum(s.packets_sent for s in stats) / sum(s.io.messages_sent for s in stats),

@@ -76,7 +76,7 @@ def _network_library() -> ctypes.CDLL:
     return lib
 
 
-OF_THE_KERNEL = {"io_udp.c", "io_raw.c", "io_backends.c"}
+OF_THE_KERNEL = {"io_udp.c"}
 """Files of an engine that virtual.c replaces."""
 OPTIONS = (*ENGINES, "-include", str(HERE / "virtual_calls.h"))
 

@@ -26,16 +26,15 @@ def everybody_reads(path: Path) -> bool:
     return all(folder.stat().st_mode & 0o001 for folder in path.resolve().parents) and bool(path.stat().st_mode & 0o004)
 
 
-def ordinary_user(*kept: str) -> list[str]:
-    """Return the command that runs another as an ordinary user with these capabilities. Where the interpreter is in a
-    folder that only root can read, the capability to read files is added.
+def ordinary_user() -> list[str]:
+    """Return the command that runs another as an ordinary user without capabilities. If the interpreter is in a folder
+    that only root can read, the user has the capability to read files.
     """
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         pytest.skip("needs setpriv: apt-get install util-linux")
-    if not (everybody_reads(Path(sys.executable)) and everybody_reads(ROOT / "README.md")):
-        kept = (*kept, "dac_read_search")
-    capabilities = ",".join(["-all", *(f"+{name}" for name in kept)])
+    readable = everybody_reads(Path(sys.executable)) and everybody_reads(ROOT / "README.md")
+    capabilities = "-all" if readable else "-all,+dac_read_search"
     user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
     return [setpriv, *user, *(f"--{which}={capabilities}" for which in ("bounding-set", "inh-caps", "ambient-caps"))]
 
@@ -111,31 +110,3 @@ def test_ordinary_users_run_a_whole_job(network: Network, shared: dict[str, str]
     found = alike(workers)
     assert all(0 <= result["error"] <= result["error_bound"] for result in found)
     assert network.switch.verdicts()["completed"] > 0, "the switch has summed"
-
-
-@pytest.mark.namespaces
-def test_one_capability_is_enough_for_packet_sockets(network: Network, shared: dict[str, str]) -> None:
-    """The capabilities are those that examples/services/inart-raw.conf grants."""
-    user, raw = ordinary_user("net_raw"), ("--controller", network.address, "--io", "raw")
-    server = network.run("s0", "ps_server", *raw, before=user, env=shared)
-    workers = [
-        network.run(node, "worker_agent", "allreduce", *raw, "--bytes", "1M", "--json", before=user, env=shared)
-        for node in ("w0", "w1")
-    ]
-    alike(workers)
-    assert server.poll() is None
-    assert network.switch.verdicts()["completed"] > 0, "the switch has summed"
-
-
-@pytest.mark.namespaces
-def test_the_back_end_that_needs_privileges_says_so(network: Network, shared: dict[str, str]) -> None:
-    options = ("--controller", network.address, "--io", "raw")
-    server = network.run("s0", "ps_server", *options, before=ordinary_user(), env=shared)
-    workers = [
-        network.run(node, "worker_agent", "allreduce", *options, "--timeout", "60", before=ordinary_user(), env=shared)
-        for node in ("w0", "w1")
-    ]
-    words = [worker.communicate(timeout=SECONDS)[1] for worker in workers]
-    assert all(worker.returncode == 1 for worker in workers)
-    assert any("CAP_NET_RAW" in text and "INART_IO=udp" in text for text in words), words
-    assert server.poll() is None or "CAP_NET_RAW" in server.communicate()[1]

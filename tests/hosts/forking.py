@@ -15,14 +15,12 @@ from controlplane.common.agentconfig import AgentConfig
 from ps_server.server import Server
 from worker_agent.engine import Engine
 from worker_agent.errors import AgentError
-from worker_agent.io_options import IoOptions
 
 
 def sockets() -> int:
-    """Return the UDP sockets on our ports and the packet sockets in this network namespace."""
+    """Return the number of UDP sockets on our ports in this network namespace."""
     udp = Path("/proc/net/udp").read_text().splitlines()[1:]
-    ours = [line for line in udp if line.split()[1].split(":")[1].startswith("5")]
-    return len(ours) + len(Path("/proc/net/packet").read_text().splitlines()[1:])
+    return sum(line.split()[1].split(":")[1].startswith("5") for line in udp)
 
 
 def descriptors() -> set[str]:
@@ -92,11 +90,11 @@ def loader_child(agent: Engine | Server) -> None:
 
 
 def main() -> None:
-    what, backend = sys.argv[1:3]
+    what = sys.argv[1]
     config = AgentConfig.from_json(sys.stdin.read())
     before = descriptors()
     make = Engine if config.role == "worker" else Server
-    agent = make(config, "data0", io=IoOptions(backend))  # type: ignore[operator]
+    agent = make(config, "data0")  # type: ignore[operator]
     if what == "linger":
         lingering_child(agent, before)
     elif what == "end":

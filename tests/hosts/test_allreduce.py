@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 from worker_agent.collectives import Operation
 from worker_agent.fields import error_bound as narrow_bound
 from worker_agent.fixedpoint import error_bound
-from worker_agent.io_options import BACKENDS, IoOptions
+from worker_agent.io_options import IoOptions
 from worker_agent.split import lane_shares, ranges
 from worker_agent.work import Work
 
@@ -78,15 +78,14 @@ def test_the_check_takes_less_than_a_hundredth_of_the_bytes(make_rig: MakeRig) -
         assert needed < sent <= 1.01 * needed
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_back_ends_and_threads_give_the_same_sums(make_rig: MakeRig, backend: str, threads: int) -> None:
-    rig = make_rig(io=IoOptions(backend, threads))
+def test_any_number_of_threads_gives_the_same_sums(make_rig: MakeRig, threads: int) -> None:
+    rig = make_rig(io=IoOptions(threads))
     rig.faults(loss=0.02, duplicate=0.05, reorder=0.05, hold_seconds=0.005)
     for seed, elements in enumerate([1, 30_000, 20_001]):
         reduce_and_check(rig, seed, elements)
     stats = rig.engines[0].stats()
-    assert (stats.io.backend, stats.io.threads) == (backend, threads)
+    assert stats.io.threads == threads
     assert stats.packets_sent > stats.io.messages_sent > 0, "super-frames"
     # Two trees end at the second server, on ports of their own.
     assert [server.stats().io.threads for server in rig.servers] == [1, min(threads, 2)]

@@ -30,7 +30,6 @@ def test_a_setting_is_one_object_with_the_keys_that_others_read(capsys: pytest.C
     result = json.loads(capsys.readouterr().out)
     assert tuple(result) == tuple(field.name for field in fields(Result))
     assert (result["workers"], result["mbps"], result["bytes"], result["values_per_packet"]) == (2, 40, 100_000, 256)
-    assert result["io"] == "udp"
     assert result["gloo_seconds"] is None
     assert result["bound_seconds"] == pytest.approx(8 * 1090 * 99 / 40e6)
     assert result["network_seconds"] > 0

@@ -14,27 +14,20 @@ import pytest
 from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.star import star
 from tests.support.examples import nightly
-from worker_agent.io_options import BACKENDS
 
 HERE = Path(__file__).resolve()
 
 
 @pytest.mark.parametrize(
-    ("what", "role", "backend"),
-    [
-        *product(["linger", "end"], ["worker", "server"], BACKENDS),
-        ("loader", "worker", "udp"),
-        ("loader", "server", "raw"),
-        nightly("loader", "worker", "raw"),
-        nightly("loader", "server", "udp"),
-    ],
+    ("what", "role"),
+    [*product(["linger", "end"], ["worker", "server"]), ("loader", "worker"), nightly("loader", "server")],
 )
-def test_a_forked_process_leaves_the_agent_alone(network: StarNetwork, what: str, role: str, backend: str) -> None:
+def test_a_forked_process_leaves_the_agent_alone(network: StarNetwork, what: str, role: str) -> None:
     if what == "loader":
         pytest.importorskip("torch")
     job = star(2, 1, hosts=list(network.hosts))
     config = (job.workers if role == "worker" else job.servers)[0]
-    command = [sys.executable, "-m", "tests.hosts.forking", what, backend]
+    command = [sys.executable, "-m", "tests.hosts.forking", what]
     done = subprocess.run(
         ["ip", "netns", "exec", network.hosts[config.node], *command],
         input=config.dumps(),

@@ -1,4 +1,4 @@
-"""Packet input and output: back ends, lanes on threads, and the errors when a kernel or an interface does not allow
+"""Packet input and output: lanes on threads, and the errors when a kernel or an interface does not allow
 it.
 """
 
@@ -23,7 +23,7 @@ from tests.hosts.rig import DEADLINE, Rig
 from tests.hosts.test_allreduce import reduce_and_check
 from tests.support.waiting import wait_until
 from worker_agent import ProgressTimeoutError
-from worker_agent.io_options import BACKENDS, MOST_THREADS, IoOptions, assign, parse_cores, threads_for
+from worker_agent.io_options import MOST_THREADS, IoOptions, assign, parse_cores, threads_for
 
 MakeRig = Callable[..., Rig]
 ONE = (TreeShape(0, 1.0, True),)
@@ -59,35 +59,31 @@ def test_one_thread_is_the_default_where_one_suffices() -> None:
 
 def test_options_come_from_the_environment_and_are_checked() -> None:
     core = min(os.sched_getaffinity(0))
-    assert IoOptions.from_environment({}) == IoOptions("udp", 0, ())
-    given = {"INART_IO": "raw", "INART_THREADS": "2", "INART_CORES": str(core)}
-    assert IoOptions.from_environment(given) == IoOptions("raw", 2, (core,))
+    assert IoOptions.from_environment({}) == IoOptions(0, ())
+    given = {"INART_THREADS": "2", "INART_CORES": str(core)}
+    assert IoOptions.from_environment(given) == IoOptions(2, (core,))
     assert IoOptions.from_environment({"INART_CORES": "numa"}).cores == "numa"
     assert IoOptions.from_environment({"INART_DSCP": "32"}).dscp == 32
     assert parse_cores("1,4-6") == (1, 4, 5, 6)
     for wrong in (
-        {"INART_IO": "dpdk"},
         {"INART_THREADS": "99"},
         {"INART_CORES": "4095"},
         {"INART_CORES": "all"},
         {"INART_DSCP": "64"},
     ):
-        with pytest.raises(ValueError, match="INART_IO, INART_THREADS, INART_CORES"):
+        with pytest.raises(ValueError, match="INART_THREADS, INART_CORES"):
             IoOptions.from_environment(wrong)
 
 
 @pytest.mark.parametrize("cores", [(min(os.sched_getaffinity(0)),), "numa"])
 def test_pinned_threads_do_the_same(make_rig: MakeRig, cores: tuple[int, ...] | str) -> None:
-    rig = make_rig(io=IoOptions("udp", 2, cores))
+    rig = make_rig(io=IoOptions(2, cores))
     reduce_and_check(rig, 1, 10_000)
     assert rig.engines[0].stats().io.threads == 2
 
 
 def test_an_mtu_that_becomes_too_small_is_reported(make_rig: MakeRig) -> None:
-    """With `udp` the limit is smaller, since a packet socket's super-frames are not checked against an MTU before the
-    card.
-    """
-    rig = make_rig(ONE, timeout=1.0, io=IoOptions("udp"))
+    rig = make_rig(ONE, timeout=1.0)
     namespace = rig.network.hosts["w1"]
     run("ip", "-n", namespace, "link", "set", "dev", "data0", "mtu", "200")
     try:
@@ -101,9 +97,8 @@ def test_an_mtu_that_becomes_too_small_is_reported(make_rig: MakeRig) -> None:
     reduce_and_check(rig, 1, 5000)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_super_frames_of_other_sizes_are_malformed_packet_by_packet(make_rig: MakeRig, backend: str) -> None:
-    rig = make_rig(ONE, io=IoOptions(backend), anybody=True)
+def test_super_frames_of_other_sizes_are_malformed_packet_by_packet(make_rig: MakeRig) -> None:
+    rig = make_rig(ONE, anybody=True)
     port = rig.job.workers[0].worker_trees[0].port
     packet = PROTOCOL.udp_length(64) - 8
     raw = rig.raw_port("w0")

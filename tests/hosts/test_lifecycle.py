@@ -11,19 +11,17 @@ from tests.hosts.conftest import WORKERS
 from tests.hosts.rig import Rig, check, finish, tensors
 from tests.hosts.test_allreduce import VALUES, reduce_and_check, starts
 from tests.support.waiting import wait_until
-from worker_agent.io_options import BACKENDS, IoOptions
 
 MakeRig = Callable[..., Rig]
 ONE = (TreeShape(0, 1.0, True),)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("host", ["w1", "s0"])
-def test_a_job_goes_on_when_an_interface_is_made_again(make_rig: MakeRig, backend: str, host: str) -> None:
+def test_a_job_goes_on_when_an_interface_is_made_again(make_rig: MakeRig, host: str) -> None:
     """The interface is made again in the middle of an all-reduce and while nothing is in progress, for a worker, a
     parameter server and the switch whose port it is (the other end of a veth is made again with it).
     """
-    rig = make_rig(ONE, rate_mbps=20, io=IoOptions(backend))
+    rig = make_rig(ONE, rate_mbps=20)
     before = tensors(1, WORKERS, 150_000)
     after = [tensor.copy() for tensor in before]
     works = rig.submit(after)
@@ -36,10 +34,9 @@ def test_a_job_goes_on_when_an_interface_is_made_again(make_rig: MakeRig, backen
     reduce_and_check(rig, 2, 10_000)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_an_interface_that_is_away_for_a_while_costs_few_attempts(make_rig: MakeRig, backend: str) -> None:
+def test_an_interface_that_is_away_for_a_while_costs_few_attempts(make_rig: MakeRig) -> None:
     """It has no address for a moment, too, as after `ip address flush`: super-frames leave again when it has one."""
-    rig = make_rig(ONE, rate_mbps=20, io=IoOptions(backend))
+    rig = make_rig(ONE, rate_mbps=20)
     network, engine = rig.network, rig.engines[1]
     before = tensors(1, WORKERS, 50_000)
     after = [tensor.copy() for tensor in before]

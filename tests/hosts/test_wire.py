@@ -30,7 +30,7 @@ from tests.model.checkword import MARK
 from tests.support.waiting import wait_until
 from worker_agent import fixedpoint
 from worker_agent.errors import AllReduceError
-from worker_agent.io_options import BACKENDS, IoOptions
+from worker_agent.io_options import IoOptions
 from worker_agent.wire import InArt, packet
 
 VALUES = 64
@@ -88,13 +88,10 @@ def sent_by_engine(raw: Any) -> Any:
     return decoded
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("service", "flag"), [(MAY_BE_MARKED, 0), (MARKED, 0), (0, HostFlag.CONGESTED)])
-def test_scapy_can_be_the_server_of_a_c_worker(
-    make_rig: Callable[..., Rig], service: int, flag: int, backend: str
-) -> None:
+def test_scapy_can_be_the_server_of_a_c_worker(make_rig: Callable[..., Rig], service: int, flag: int) -> None:
     """The worker counts a result that a switch has marked, or whose contributions were."""
-    rig = make_rig(DIRECT, values=VALUES, workers=1, without=["s0", "s1"], io=IoOptions(backend, dscp=DSCP))
+    rig = make_rig(DIRECT, values=VALUES, workers=1, without=["s0", "s1"], io=IoOptions(dscp=DSCP))
     config, server = rig.job.workers[0], rig.raw("s0")
     tree = config.worker_trees[0]
     tensor, checked = np.linspace(-3, 5, 100, dtype=np.float32), Checked(1, VALUES)
@@ -181,13 +178,10 @@ def test_a_worker_that_is_told_a_lower_exponent_than_its_own_says_so_at_once(mak
         work.wait()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("marked", [(), (0,), (1,)])
-def test_scapy_can_be_the_workers_of_a_c_server(
-    make_rig: Callable[..., Rig], marked: tuple[int, ...], backend: str
-) -> None:
+def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig], marked: tuple[int, ...]) -> None:
     """The result says whether a switch has marked a contribution, whichever."""
-    rig = make_rig(DIRECT, values=VALUES, workers=2, without=["w0", "w1"], io=IoOptions(backend))
+    rig = make_rig(DIRECT, values=VALUES, workers=2, without=["w0", "w1"])
     result = Flag.RESULT | (HostFlag.CONGESTED if marked else 0)
     raws = [rig.raw("w0"), rig.raw("w1")]
     labels, checked = [config.worker_trees[0] for config in rig.job.workers], Checked(2, VALUES)

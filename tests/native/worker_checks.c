@@ -126,8 +126,7 @@ static void reordering_is_forgotten(void) {
 /* When a result turns out to be lost, the window becomes half of what is under way: once in a round trip. */
 static void lost_results_halve_the_window(void) {
     char error[256];
-    struct io_spec spec = {
-        .interface = "lo", .values = 64, .lanes = 1, .port = {INART_UDP_PORT_BASE}, .backend = INART_UDP};
+    struct io_spec spec = {.interface = "lo", .values = 64, .lanes = 1, .port = {INART_UDP_PORT_BASE}};
     const uint64_t now = 100 * INART_NS;
     uint8_t key[CHECK_KEY_BYTES] = {1};
     struct inart_worker w = {.check = check_make(key, 2, 64), .config = {.workers = 2, .values = 64}};
@@ -157,8 +156,7 @@ static void lost_results_halve_the_window(void) {
 /* An interface that has no address for a moment refuses as a kernel without segmentation does. */
 static void super_frames_come_back(void) {
     char error[256];
-    struct io_spec spec = {
-        .interface = "lo", .values = 64, .lanes = 1, .port = {INART_UDP_PORT_BASE}, .backend = INART_UDP};
+    struct io_spec spec = {.interface = "lo", .values = 64, .lanes = 1, .port = {INART_UDP_PORT_BASE}};
     struct io *io = io_open(&spec, error, sizeof error);
     EXPECT(io);
     unsigned most = io->segments;
@@ -187,8 +185,7 @@ static void super_frames_come_back(void) {
  * room. */
 static void attempts_become_rarer(void) {
     char error[256];
-    struct io_spec spec = {
-        .interface = "lo", .values = 64, .lanes = 1, .port = {INART_UDP_PORT_BASE}, .backend = INART_UDP};
+    struct io_spec spec = {.interface = "lo", .values = 64, .lanes = 1, .port = {INART_UDP_PORT_BASE}};
     struct io *io = io_open(&spec, error, sizeof error);
     EXPECT(io);
     struct inart_header header = {0};

@@ -74,7 +74,7 @@ static void engine_forget_news(struct engine_thread *t) {
 static void engine_change(struct engine_thread *t, struct io *io) {
     if (t->io) {
         io->counters = t->io->counters; /* they count since the engine was made */
-        io->counters.kernel_drops += t->io->backend->drops(t->io);
+        io->counters.kernel_drops += io_backend.drops(t->io);
         t->io->next = t->retired;
         t->retired = t->io;
     }
@@ -262,13 +262,12 @@ struct io_spec engine_spec(const struct inart_io_config *config, uint32_t values
     spec.address = config->address;
     spec.values = values;
     spec.receive_bytes = config->receive_bytes;
-    spec.backend = config->backend;
     spec.service = (uint8_t)(config->dscp << 2 | INART_ECN_CAPABLE);
     return spec;
 }
 
 static uint64_t engine_drops(const struct engine_thread *t) {
-    return t->io ? t->io->counters.kernel_drops + t->io->backend->drops(t->io) : 0;
+    return t->io ? t->io->counters.kernel_drops + io_backend.drops(t->io) : 0;
 }
 
 /* Returns the CPU time of a running thread in ns; 0: unknown. */
@@ -300,7 +299,6 @@ void engine_statistics(const struct engine_thread *t, struct inart_io_stats *sta
     if (!io) return;
     stats->messages_sent += io->counters.messages_sent;
     stats->messages_received += io->counters.messages_received;
-    stats->foreign += io->counters.foreign;
     if (!stats->receive_buffer || io->receive_buffer < stats->receive_buffer)
         stats->receive_buffer = io->receive_buffer;
     if (!stats->segments || io->segments < stats->segments) stats->segments = io->segments;

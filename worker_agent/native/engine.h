@@ -37,14 +37,13 @@ struct inart_io_config {
     char further[INART_MOST_LINKS - 1][IFNAMSIZ];
     uint32_t address;       /* of the data interface, host order; 0: its first */
     uint32_t receive_bytes; /* of the kernel's receive buffer; 0: as much as there is */
-    int32_t backend;        /* INART_UDP, INART_RAW */
     uint32_t dscp;          /* of the packets that it sends (RFC 2474) */
     uint32_t threads;
     int32_t core[MOST_THREADS];  /* of each thread; -1: any */
     struct inart_uplink *uplink; /* outlives the engine; NULL: it shares the link with no other */
 };
 struct inart_io_stats {
-    uint64_t messages_sent, messages_received, foreign, receive_buffer, segments;
+    uint64_t messages_sent, messages_received, receive_buffer, segments;
     char trouble[INART_TROUBLE];
 };
 struct inart_packet_stats {

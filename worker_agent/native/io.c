@@ -77,7 +77,7 @@ void io_flush(struct io *io, uint64_t now) {
     if (io->segments < io->segments_most && now >= io->segments_doubt) io->segments = io->segments_most;
     for (unsigned lane = 0; lane < io->spec.lanes; lane++) io->open[lane] = -1;
     while (io->out_head < io->out_count) {
-        int error = io->backend->send(io);
+        int error = io_backend.send(io);
         if (!error) {
             io->refused_wait = 0;
             continue;
@@ -109,9 +109,9 @@ void io_close(struct io *io) {
     if (!io) return;
     owned_lock();
     owned_give_up(&io->owned);
-    if (io->backend) {
+    if (io->opened) {
         if (io->sources > 1) close(io->any);
-        io->backend->close(io);
+        io_backend.close(io);
     }
     owned_unlock();
     free(io->out_memory);
@@ -150,20 +150,18 @@ uint32_t io_waiting(const struct io *io) {
  * reason in `error`, and then nothing is open. No process is forked meanwhile, so that none inherits a descriptor that
  * is not recorded yet. */
 static int io_open_sockets(struct io *io, char *error, size_t size) {
-    const struct io_backend *backend = io_backends[io->spec.backend];
     owned_lock();
-    int result = backend->open(io, error, size);
+    int result = io_backend.open(io, error, size);
     if (!result && io_watch(io)) {
         snprintf(error, size, "cannot watch %u sockets: %s", io->sources, strerror(errno));
-        backend->close(io);
+        io_backend.close(io);
         result = -1;
     }
     if (!result) {
-        io->backend = backend;
+        io->opened = true;
         for (unsigned i = 0; i < io->sources; i++) owned_add(&io->owned, io->source[i]);
         if (io->sources > 1) owned_add(&io->owned, io->any);
         if (io->here >= 0) owned_add(&io->owned, io->here);
-        for (unsigned i = 0; i < io->claims; i++) owned_add(&io->owned, io->claim[i]);
         for (unsigned i = 0; i < INART_MOST_LINKS - 1; i++)
             if (io->over[i] >= 0) owned_add(&io->owned, io->over[i]);
     }
@@ -174,7 +172,7 @@ static int io_open_sockets(struct io *io, char *error, size_t size) {
 bool io_moved(const struct io *io) {
     for (unsigned link = 0; link <= io->spec.more; link++)
         if (if_nametoindex(io_interface(&io->spec, link)) != io_index(io, link)) return true;
-    return io->spec.backend == INART_RAW && !io->address;
+    return false;
 }
 
 struct io *io_open(const struct io_spec *spec, char *error, size_t size) {
@@ -214,7 +212,7 @@ struct io *io_open(const struct io_spec *spec, char *error, size_t size) {
 }
 
 int io_receive(struct io *io, unsigned source) {
-    int n = io->backend->receive(io, source);
+    int n = io_backend.receive(io, source);
     if (!io->full) io->ready &= ~(1u << source);
     io->counters.messages_received += (unsigned)n;
     if (n) {

@@ -1,5 +1,5 @@
-/* Packets in and out of one interface for one I/O thread: what the engines see of it. Two back ends do the work behind
- * it: `udp` (io_udp.c) and `raw` (io_raw.c).
+/* Packets in and out of one interface for one I/O thread: what the engines see of it. A back end does the work behind
+ * it: io_udp.c, or that of the network in virtual time (evaluation/recovery).
  *
  * A lane is a UDP port: all packets of a tree have the tree's port as destination, so ports keep trees, and with them
  * threads, apart. Packets travel in super-frames: up to 120 of one lane and one size, one after another, that the
@@ -53,8 +53,6 @@
 #define INART_RETRY_MOST (64 * INART_RETRY)
 #define INART_DOUBT INART_NS /* ns: a kernel that did not take a super-frame is offered one again after so long */
 
-enum { INART_UDP, INART_RAW, INART_BACKENDS };
-
 /* Where a lane leads. A host may be worker and parameter server at once, whose packets to each other stay on the host.
  * LINK: over the interface. HERE: to engines on this host only (a worker's packets to its own parameter server). BOTH:
  * over the interface, and to this host (the packets of a parameter server with a worker beside it). */
@@ -73,8 +71,7 @@ struct io_spec {
     uint16_t port[INART_MOST_LANES];
     uint8_t reach[INART_MOST_LANES];
     uint8_t link[INART_MOST_LANES]; /* over which it is sent, unless it stays here */
-    int32_t backend;
-    uint8_t service; /* IPv4's type of service: the DSCP, and that switches may mark (ECN) */
+    uint8_t service;                /* IPv4's type of service: the DSCP, and that switches may mark (ECN) */
 };
 
 /* A super-frame to send: `packets` packets from `sent` on are built and not yet handed to the kernel. */
@@ -92,28 +89,25 @@ struct io_in {
 };
 
 struct io_counters {
-    uint64_t messages_received, messages_sent, send_errors, kernel_drops, malformed, foreign;
+    uint64_t messages_received, messages_sent, send_errors, kernel_drops, malformed;
 };
 
 struct io {
     struct io_spec spec;
-    const struct io_backend *backend;
     unsigned interface, further[INART_MOST_LINKS - 1]; /* the links' indices */
-    uint32_t address;
     size_t packet_bytes, frame_bytes;
     unsigned segments;       /* packets a message now: 1 when the kernel does not segment */
     unsigned segments_most;  /* ... when nothing has been refused */
     uint64_t segments_doubt; /* until when fewer leave at a time than that, because the kernel has refused more */
+    bool opened;             /* the back end has it, until it is closed */
     unsigned sources;        /* descriptors with packets to receive */
     int source[INART_MOST_SOURCES];
     int here;                       /* sends to engines on this host; -1: nobody needs it */
-    int over[INART_MOST_LINKS - 1]; /* `udp`: sends over a further link; -1: there is none */
+    int over[INART_MOST_LINKS - 1]; /* sends over a further link; -1: there is none */
     int any;                        /* readable when a source is: the only one, or an epoll of all */
-    unsigned claims;                /* `raw`: UDP sockets that hear nothing, and keep other users from the ports */
-    int claim[INART_MOST_SOURCES];
-    uint32_t ready;  /* bitmap of the sources that may have some */
-    unsigned wanted; /* messages to receive at once */
-    bool full;       /* the last call of receive filled all of them: there may be more */
+    uint32_t ready;                 /* bitmap of the sources that may have some */
+    unsigned wanted;                /* messages to receive at once */
+    bool full;                      /* the last call of receive filled all of them: there may be more */
     uint8_t *out_memory, *in_memory;
     struct io_out out[INART_OUT];
     unsigned out_head, out_count; /* [head, count) are not all sent */
@@ -136,7 +130,6 @@ struct io {
 };
 
 struct io_backend {
-    const char *name;
     int (*open)(struct io *io, char *error, size_t size); /* 0 or -1 with the reason */
     void (*close)(struct io *io);
     int (*receive)(struct io *io, unsigned source); /* messages, now in io->in; sets io->full */
@@ -203,7 +196,7 @@ void io_flush(struct io *io, uint64_t now);
 
 void io_close(struct io *io);
 
-extern const struct io_backend *const io_backends[INART_BACKENDS]; /* by number: io_backends.c */
+extern const struct io_backend io_backend; /* the one that is linked: io_udp.c's in an agent */
 
 /* Returns a bitmap of the sources that have packets. */
 uint32_t io_waiting(const struct io *io);

@@ -1,4 +1,4 @@
-/* The back end `udp`: one socket a lane, bound to the group and the lane's port; needs no privilege.
+/* The back end of agents: one UDP socket a lane, bound to the group and the lane's port; needs no privilege.
  *
  * A socket that is bound to the group's address gets what is sent to it and nothing else, and the kernel's GRO looks
  * sockets up by that address. UDP_SEGMENT sends a super-frame by one call; with UDP_GRO one comes whole. A kernel
@@ -246,4 +246,4 @@ static uint64_t udp_drops(struct io *io) {
     return drops;
 }
 
-const struct io_backend io_udp_backend = {"udp", udp_open, udp_close, udp_receive, udp_send, udp_drops};
+const struct io_backend io_backend = {udp_open, udp_close, udp_receive, udp_send, udp_drops};

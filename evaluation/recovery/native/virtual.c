@@ -59,10 +59,7 @@ static uint64_t virtual_drops(struct io *io) {
     return 0;
 }
 
-static const struct io_backend virtual_backend = {"virtual",       virtual_open, virtual_close,
-                                                  virtual_receive, virtual_send, virtual_drops};
-
-const struct io_backend *const io_backends[INART_BACKENDS] = {&virtual_backend, &virtual_backend};
+const struct io_backend io_backend = {virtual_open, virtual_close, virtual_receive, virtual_send, virtual_drops};
 
 /* ---- the only thread ---- */
 
