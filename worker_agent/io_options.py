@@ -1,7 +1,6 @@
-"""The options of an engine's input and output, which workers and parameter servers share: I/O threads, cores.
+"""The options of an engine's input and output, which workers and parameter servers share: I/O threads, DSCP.
 
-They are chosen at the start by arguments or by the environment: INART_THREADS (a number), INART_CORES (such as 2,3 or
-2-5, or numa: those next to the network card).
+They are chosen at the start by arguments or by the environment: INART_THREADS, INART_DSCP (numbers).
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ class IoConfig(ctypes.Structure):
         ("receive_bytes", ctypes.c_uint32),
         ("dscp", ctypes.c_uint32),
         ("threads", ctypes.c_uint32),
-        ("core", ctypes.c_int32 * MOST_THREADS),
         ("uplink", ctypes.POINTER(Uplink)),
     )
 
@@ -135,14 +133,11 @@ class IoOptions:
 
     Attributes:
         threads: number of I/O threads; 0: as many as the rate needs.
-        cores: the cores that the threads are pinned to, in turn; empty: not pinned; "numa": those of the network card's
-            memory node.
         receive_bytes: size of each lane's receive buffer; 0: as much as the kernel grants.
         dscp: code point of the packets that are sent (RFC 2474), by which switches choose a queue.
     """
 
     threads: int = 0
-    cores: tuple[int, ...] | str = ()
     receive_bytes: int = 0
     dscp: int = 0
 
@@ -151,44 +146,32 @@ class IoOptions:
             raise ValueError(f"{self.threads} I/O threads: at most {MOST_THREADS}, or 0 for as many as the rate needs")
         if not 0 <= self.dscp < 64:
             raise ValueError(f"the DSCP is a number from 0 to 63, not {self.dscp}")
-        if isinstance(self.cores, str):
-            if self.cores != "numa":
-                raise ValueError(f'cores are numbers or "numa", not {self.cores!r}')
-        else:
-            missing = set(self.cores) - os.sched_getaffinity(0)
-            if missing:
-                raise ValueError(f"cores {sorted(missing)} are not this process's: {sorted(os.sched_getaffinity(0))}")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> IoOptions:
-        """Return the options of INART_THREADS, INART_CORES and INART_DSCP. Raise ValueError, which names the variables,
+        """Return the options of INART_THREADS and INART_DSCP. Raise ValueError, which names the variables,
         for values that do not exist.
         """
         try:
             return cls(
                 int(environment.get("INART_THREADS") or 0),
-                parse_cores(environment.get("INART_CORES") or ""),
                 dscp=int(environment.get("INART_DSCP") or 0),
             )
         except ValueError as error:
-            raise ValueError(f"INART_THREADS, INART_CORES, INART_DSCP: {error}") from None
+            raise ValueError(f"INART_THREADS, INART_DSCP: {error}") from None
 
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:
-        """Add --threads and --cores to a parser; options that are not given have the environment's values."""
+        """Add --threads to a parser; without it the environment's value is used."""
         parser.add_argument("--threads", type=int, metavar="N", help="I/O threads (default: by the rate)")
-        parser.add_argument("--cores", metavar="LIST", help='cores of the I/O threads: 2,3 or 2-5, or "numa"')
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> IoOptions:
         """Return the options that the arguments of `add_arguments` give, and store them in this process's environment,
         where engines find them. Raise ValueError for values that do not exist.
         """
-        given = {
-            "INART_THREADS": None if arguments.threads is None else str(arguments.threads),
-            "INART_CORES": arguments.cores,
-        }
-        os.environ.update({name: text for name, text in given.items() if text is not None})
+        if arguments.threads is not None:
+            os.environ["INART_THREADS"] = str(arguments.threads)
         return cls.from_environment()
 
     def native(self, config: AgentConfig, interface: str, ports: Iterable[int], mbps: float) -> IoConfig:
@@ -203,11 +186,9 @@ class IoOptions:
         first, *further = interfaces_in(interface)
         if len(further) >= MOST_LINKS:
             raise ValueError(f"{interface}: an agent uses at most {MOST_LINKS} interfaces")
-        cores = numa_cores(first) if isinstance(self.cores, str) else self.cores
         threads = self.threads or threads_for(mbps)
         threads = max(1, min(threads, len(set(ports)), MOST_THREADS))
         uplink = uplink_of(config, interface)
-        pinned = [cores[thread % len(cores)] if cores else -1 for thread in range(MOST_THREADS)]
         return IoConfig(
             first.encode()[: _NAME_BYTES - 1],
             len(further),
@@ -218,33 +199,8 @@ class IoOptions:
             self.receive_bytes,
             self.dscp,
             threads,
-            (ctypes.c_int32 * MOST_THREADS)(*pinned),
             None if uplink is None else ctypes.pointer(uplink),
         )
-
-
-def parse_cores(text: str) -> tuple[int, ...] | str:
-    """Parse "2,4-6" as (2, 4, 5, 6); "numa" stays as it is. Raise ValueError for other text."""
-    if text == "numa":
-        return text
-    cores: list[int] = []
-    for part in filter(None, text.split(",")):
-        first, dash, last = part.partition("-")
-        cores += range(int(first), int(last if dash else first) + 1)
-    return tuple(cores)
-
-
-def numa_cores(interface: str) -> tuple[int, ...]:
-    """Return this process's cores on the memory node of an interface's card; all of this process's cores where the card
-    has no such node.
-    """
-    allowed = os.sched_getaffinity(0)
-    try:
-        node = int((_SYSTEM / "class/net" / interface / "device/numa_node").read_text())
-        near = parse_cores((_SYSTEM / f"devices/system/node/node{node}/cpulist").read_text().strip())
-    except (OSError, ValueError):
-        return tuple(sorted(allowed))
-    return tuple(sorted(allowed.intersection(near))) or tuple(sorted(allowed))
 
 
 def link_mbps(interface: str) -> float:

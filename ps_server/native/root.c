@@ -77,7 +77,7 @@ struct inart_root *inart_root_create(const struct inart_io_config *io, const str
     int result = 0;
     for (uint32_t i = 0; i < io->threads && !result; i++) {
         r->threads[i].engine.uplink = io->uplink;
-        result = engine_start(&r->threads[i].engine, "inart-root", io->core[i], root_round);
+        result = engine_start(&r->threads[i].engine, "inart-root", root_round);
         if (result) snprintf(error, size, "cannot start the server's thread: %s", strerror(result));
     }
     if (result || root_configure(r, config, error, size)) {

@@ -23,7 +23,7 @@ from tests.hosts.rig import DEADLINE, Rig
 from tests.hosts.test_allreduce import reduce_and_check
 from tests.support.waiting import wait_until
 from worker_agent import ProgressTimeoutError
-from worker_agent.io_options import MOST_THREADS, IoOptions, assign, parse_cores, threads_for
+from worker_agent.io_options import MOST_THREADS, IoOptions, assign, threads_for
 
 MakeRig = Callable[..., Rig]
 ONE = (TreeShape(0, 1.0, True),)
@@ -58,28 +58,11 @@ def test_one_thread_is_the_default_where_one_suffices() -> None:
 
 
 def test_options_come_from_the_environment_and_are_checked() -> None:
-    core = min(os.sched_getaffinity(0))
-    assert IoOptions.from_environment({}) == IoOptions(0, ())
-    given = {"INART_THREADS": "2", "INART_CORES": str(core)}
-    assert IoOptions.from_environment(given) == IoOptions(2, (core,))
-    assert IoOptions.from_environment({"INART_CORES": "numa"}).cores == "numa"
-    assert IoOptions.from_environment({"INART_DSCP": "32"}).dscp == 32
-    assert parse_cores("1,4-6") == (1, 4, 5, 6)
-    for wrong in (
-        {"INART_THREADS": "99"},
-        {"INART_CORES": "4095"},
-        {"INART_CORES": "all"},
-        {"INART_DSCP": "64"},
-    ):
-        with pytest.raises(ValueError, match="INART_THREADS, INART_CORES"):
+    assert IoOptions.from_environment({}) == IoOptions()
+    assert IoOptions.from_environment({"INART_THREADS": "2", "INART_DSCP": "32"}) == IoOptions(2, dscp=32)
+    for wrong in ({"INART_THREADS": "99"}, {"INART_THREADS": "all"}, {"INART_DSCP": "64"}):
+        with pytest.raises(ValueError, match="INART_THREADS, INART_DSCP"):
             IoOptions.from_environment(wrong)
-
-
-@pytest.mark.parametrize("cores", [(min(os.sched_getaffinity(0)),), "numa"])
-def test_pinned_threads_do_the_same(make_rig: MakeRig, cores: tuple[int, ...] | str) -> None:
-    rig = make_rig(io=IoOptions(2, cores))
-    reduce_and_check(rig, 1, 10_000)
-    assert rig.engines[0].stats().io.threads == 2
 
 
 def test_an_mtu_that_becomes_too_small_is_reported(make_rig: MakeRig) -> None:

@@ -103,12 +103,6 @@ static void *engine_run(void *argument) {
     fesetenv(FE_DFL_ENV); /* the creating thread may flush subnormals to zero */
     pthread_setname_np(pthread_self(), t->name);
     prctl(PR_SET_TIMERSLACK, 1000ul); /* ns: bursts are a few tens of microseconds apart at high rates */
-    if (t->core >= 0) {
-        cpu_set_t cores;
-        CPU_ZERO(&cores);
-        CPU_SET(t->core, &cores);
-        pthread_setaffinity_np(pthread_self(), sizeof cores, &cores);
-    }
     owned_lock();
     t->link = engine_hear_links();
     if (t->link >= 0) owned_add(&t->owned, t->link);
@@ -152,10 +146,8 @@ static void *engine_run(void *argument) {
     return NULL;
 }
 
-int engine_start(struct engine_thread *t, const char *name, int core,
-                 struct engine_sleep (*work)(struct engine_thread *)) {
+int engine_start(struct engine_thread *t, const char *name, struct engine_sleep (*work)(struct engine_thread *)) {
     t->name = name;
-    t->core = core;
     t->work = work;
     pthread_mutex_init(&t->mutex, NULL);
     pthread_cond_init(&t->answered, NULL);

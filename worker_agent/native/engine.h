@@ -39,7 +39,6 @@ struct inart_io_config {
     uint32_t receive_bytes; /* of the kernel's receive buffer; 0: as much as there is */
     uint32_t dscp;          /* of the packets that it sends (RFC 2474) */
     uint32_t threads;
-    int32_t core[MOST_THREADS];  /* of each thread; -1: any */
     struct inart_uplink *uplink; /* outlives the engine; NULL: it shares the link with no other */
 };
 struct inart_io_stats {
@@ -68,8 +67,7 @@ struct engine_thread {
     struct owned owned; /* these descriptors */
     pthread_t thread;
     bool started, closing;
-    bool look; /* whether the lanes' interface is still the same must be looked at */
-    int core;
+    bool look;                   /* whether the lanes' interface is still the same must be looked at */
     struct inart_uplink *uplink; /* NULL: shared with nobody */
     const char *name;
     struct engine_sleep (*work)(struct engine_thread *); /* one round; says how long nothing will happen by itself */
@@ -81,8 +79,7 @@ struct engine_thread {
     /* What the thread sleeps for, while it sleeps (read it with the lock held): another thread that does its work
      * meanwhile knows by it whether it must be woken. */
     struct engine_sleep asleep;
-    /* A request that the thread opens these lanes, because it is in the right network namespace and on the right core.
-     */
+    /* A request that the thread opens these lanes, because it is in the right network namespace. */
     const struct io_spec *wanted;
     bool good; /* the answer */
     char *error;
@@ -110,8 +107,7 @@ static inline void engine_wake(struct engine_thread *t) {
 
 /* Starts the thread; returns 0, or an errno. Signals stay with the program's own threads: Python's main thread must be
  * the one that Ctrl-C interrupts. */
-int engine_start(struct engine_thread *t, const char *name, int core,
-                 struct engine_sleep (*work)(struct engine_thread *));
+int engine_start(struct engine_thread *t, const char *name, struct engine_sleep (*work)(struct engine_thread *));
 
 /* Ends the thread and closes its lanes. */
 void engine_join(struct engine_thread *t);

@@ -94,7 +94,7 @@ struct inart_worker *inart_worker_create(const struct inart_io_config *io, const
          * something. */
         x->random = (((uint32_t)inart_now() ^ (config->index * MOST_THREADS + i + 1) * 2654435761u) * 2246822519u) | 1;
         x->engine.uplink = io->uplink;
-        result = engine_start(&x->engine, "inart-worker", io->core[i], worker_round);
+        result = engine_start(&x->engine, "inart-worker", worker_round);
         if (result) snprintf(error, size, "cannot start the engine's thread: %s", strerror(result));
     }
     if (result || worker_configure(w, config, error, size)) {
