@@ -43,8 +43,9 @@ class Verb:
 
 
 VERBS = {
-    "plan": Verb("controlplane.cli.plan.command", "plan a job on a topology, without any switch", extra="control"),
-    "compare": Verb("controlplane.cli.plan.command", "all strategies on one topology and job", ("compare",), "control"),
+    "plan": Verb(
+        "controlplane.cli.plan.command", "plan a job on a topology, or compare strategies; no switch", extra="control"
+    ),
     "deploy": Verb("controlplane.cli.deploy", "put a plan on the switches and run the controller", extra="control"),
     "serve": Verb("controlplane.cli.serve", "the controller of a network; jobs come and go", extra="control"),
     "job": Verb("controlplane.cli.controller", "add, list, show, remove jobs", ("job",), order=True),
@@ -78,6 +79,8 @@ VERBS = {
     "overlay": Verb("overlay.__main__", "agents that add for each other: coordinator, agent", extra="control"),
     "doctor": Verb("controlplane.cli.doctor", "what is missing on this machine, and what installs it"),
 }
+ALIASES = {"compare": ("plan", "--compare")}
+"""Words that stand for others, for scripts."""
 SERVERS = {("agent",), ("ps",), ("serve",), ("site", "coordinator"), ("overlay", "coordinator"), ("overlay", "agent")}
 """The commands that run until SIGINT or SIGTERM, also where a script started them with `&`, so that SIGINT was ignored:
 it ends them while modules are imported, too."""
@@ -116,6 +119,7 @@ def run(words: list[str]) -> int:
     if words[0] in ("-V", "--version"):
         print(f"inart {__version__}")
         return 0
+    words = [*ALIASES.get(words[0], words[:1]), *words[1:]]
     verb = VERBS.get(words[0])
     if verb is None:
         print(f"inart: no verb {words[0]!r}\n{usage()}", file=sys.stderr)

@@ -119,8 +119,8 @@ def test_nothing_beats_the_bound_of_any_kind(instance, seed):
 
 def test_compare_lists_the_rates_of_hosts_and_reports_when_they_are_faster(capsys):
     words = ["--topology", "fattree:k=6", "--job", "workers=50,ps=4,seed=1,model=1M"]
-    chosen = ["--strategies", "inart", "host-ring", "reduce-scatter+all-gather", "host-trees"]
-    assert main(["compare", *words, *chosen, "--json"]) == 0
+    chosen = ["--strategy", "inart,host-ring,reduce-scatter+all-gather,host-trees"]
+    assert main([*words, *chosen, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     rows = {row["strategy"]: row for row in found["strategies"]}
     for name, rate in (("inart", 9.538), ("host-ring", 10.204), ("host-trees", 10.204)):
@@ -128,7 +128,7 @@ def test_compare_lists_the_rates_of_hosts_and_reports_when_they_are_faster(capsy
         assert rows[name]["seconds"] == pytest.approx(8 / rate, rel=1e-3)
         assert rows[name]["bound_mbps"] >= rate * 0.999 and rows[name]["bound"]
     assert found["all_reduce_bound_mbps"] >= 14.19
-    assert main(["compare", *words, *chosen]) == 0
+    assert main([*words, *chosen]) == 0
     assert "is faster than all plans for these parameter servers" in capsys.readouterr().out
     assert main(words) == 0
     assert "without switches that add, is faster: 10.2041 Mbit/s" in capsys.readouterr().out
@@ -137,10 +137,10 @@ def test_compare_lists_the_rates_of_hosts_and_reports_when_they_are_faster(capsy
 def test_hosts_of_a_higher_rate_are_not_recommended_where_their_messages_take_longer(capsys):
     """At k = 6 with 50 workers hosts have 10.2 Mbit/s and the plan 9.5; of 20 KB their 98 messages take longer."""
     words = ["--topology", "fattree:k=6", "--target", "v1model", "--job"]
-    chosen = ["--strategies", "inart", "host-ring"]
+    chosen = ["--strategy", "inart,host-ring"]
     assert main([*words, "workers=50,ps=4,seed=1,model=20K"]) == 0
     assert "without switches that add" not in capsys.readouterr().out
-    assert main(["compare", *words, "workers=50,ps=4,seed=1,model=20K", *chosen]) == 0
+    assert main([*words, "workers=50,ps=4,seed=1,model=20K", *chosen]) == 0
     assert "host-ring, without switches that add, has a higher rate, 10.2041 Mbit/s, and takes longer at this size" in (
         capsys.readouterr().out
     )

@@ -157,11 +157,10 @@ def test_an_error_in_a_file_names_the_file(option, content, words, tmp_path, cap
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--rate-at-least", "nan"], "--rate-at-least must be a part of the rate"),
-        (["--rate-at-least", "3"], "--rate-at-least must be a part of the rate"),
-        (["--host-ms", "nan"], "--host-ms must be a number of milliseconds of at least 0, got nan"),
+        (["pareto", "--rate-at-least", "nan"], "--rate-at-least must be a part of the rate"),
+        (["pareto", "--rate-at-least", "3"], "--rate-at-least must be a part of the rate"),
         (["--strategy", "nobody"], "unknown strategy 'nobody'"),
-        (["compare", "--strategies", "lbmm", "nobody"], "unknown strategy 'nobody'"),
+        (["--strategy", "lbmm,nobody"], "unknown strategy 'nobody'"),
         (["--draw", "plan.nothing"], "no picture has the format 'nothing'"),
         (["pareto", "--plot", "plan.nothing"], "no picture has the format 'nothing'"),
     ],
@@ -178,9 +177,8 @@ def test_wrong_options_are_refused_before_anything_is_planned(arguments, words, 
 @pytest.mark.parametrize(
     ("command", "own", "others"),
     [
-        ("plan", ("--losses", "--draw", "--output"), ("--plot", "--apart", "--strategies")),
-        ("compare", ("--strategies", "--prove", "--losses", "--headroom"), ("--draw", "--plot")),
-        ("pareto", ("--plot",), ("--draw", "--losses", "--strategies")),
+        ("plan", ("--losses", "--draw", "--output", "--compare"), ("--plot", "--apart", "--rate-at-least")),
+        ("pareto", ("--plot", "--rate-at-least"), ("--draw", "--losses", "--frozen-split")),
         ("place", ("--apart", "--output"), ("--prove", "--plot", "--keep")),
     ],
 )

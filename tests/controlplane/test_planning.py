@@ -23,6 +23,7 @@ from controlplane.planner.generators import fattree, parse_topology, random_topo
 from controlplane.planner.job import place_job
 from controlplane.planner.plan.cost import windows
 from controlplane.planner.plan.limits import Limits, limited
+from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.planning import timed
 from controlplane.planner.rules import build
 from controlplane.planner.strategies import get_strategy
@@ -107,7 +108,7 @@ def test_exact_takes_one_worker_and_four_servers():
 
 def test_exact_refuses_too_large_instances_at_once(capsys):
     large = ["--topology", "fattree:k=6", "--job", "workers=50,ps=4,seed=1"]
-    assert main(["compare", *large, "--strategies", "exact"]) == 0
+    assert main(["--compare", *large, "--strategy", "exact"]) == 0
     assert "exact: more than 4000 choices of point and path" in capsys.readouterr().out
 
 
@@ -117,7 +118,7 @@ def test_plans_that_do_not_fit_say_so_without_a_target(capsys):
     printed = capsys.readouterr().out
     assert "note        cannot be deployed on tna: switch " in printed and "flows added at one point" in printed
     assert "cannot be deployed on v1model" not in printed
-    assert main(["compare", *wide, "--strategies", "equal", "lbmm"]) == 0
+    assert main([*wide, "--strategy", "equal,lbmm"]) == 0
     assert "cannot be deployed on tna: equal (the plan of one says why)" in capsys.readouterr().out
 
 
@@ -134,7 +135,7 @@ def test_the_first_interrupt_ends_the_search():
 
 def test_compare_limits_each(capsys):
     thin = ["--topology", "fattree:k=6,oversubscription=4,bandwidth=10-30,seed=1", "--job", "workers=50,ps=4,seed=1"]
-    assert main(["compare", *thin, "--time-limit", "0.01", "--strategies", "inart", "lbmm"]) == 0
+    assert main([*thin, "--time-limit", "0.01", "--strategy", "inart,lbmm"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("inart ") and lines[1].endswith("(best so far: time was over)")
     assert lines[2].startswith("lbmm ") and "time was over" not in lines[2]
@@ -185,7 +186,12 @@ def test_fewer_trees_for_a_part_of_the_rate(tmp_path, capsys):
     picture = tmp_path / "pareto.png"
     assert main(["pareto", "--topology", "fattree:k=4", "--job", "workers=4,ps=1", "--plot", str(picture)]) == 0
     assert picture.stat().st_size > 5_000 and "entries" in capsys.readouterr().out
-    assert main(["--topology", "testbed", "--rate-at-least", "most"]) == 2
+    few = ["pareto", "--topology", "fattree:k=4", "--job", "workers=4,ps=2,seed=1", "--rate-at-least", "75%"]
+    assert main([*few, "--output", str(tmp_path / "few.json")]) == 0
+    assert "rate        " in capsys.readouterr().out
+    kept = Plan.load(tmp_path / "few.json")
+    assert kept.rate_mbps >= 0.75 * best.rate_mbps * (1 - 1e-9) and len(kept.trees) < len(best.trees)
+    assert main(["pareto", "--topology", "testbed", "--rate-at-least", "most"]) == 2
     assert "--rate-at-least must be a part of the rate, like 90% or 0.9, got 'most'" in capsys.readouterr().err
 
 

@@ -243,12 +243,12 @@ def test_a_host_that_adds_and_has_two_links_is_deployed_with_a_switch_that_has_b
 
 
 def test_compare_has_a_row_for_parameter_servers_on_all_workers(capsys):
-    words = ["compare", "--topology", "fattree:k=4,aggregation=9", "--job", "workers=12,ps=1,seed=1"]
-    assert main([*words, "--strategies", "inart", "inart-on-workers", "--json"]) == 0
+    words = ["--topology", "fattree:k=4,aggregation=9", "--job", "workers=12,ps=1,seed=1"]
+    assert main([*words, "--strategy", "inart,inart-on-workers", "--json"]) == 0
     rows = {row["strategy"]: row for row in json.loads(capsys.readouterr().out)["strategies"]}
     assert rows["inart-on-workers"]["rate_mbps"] > 1.15 * rows["inart"]["rate_mbps"]
     assert rows["inart-on-workers"]["gap"] < 0.01
-    assert main([*words, "--strategies", "inart", "inart-on-workers"]) == 0
+    assert main([*words, "--strategy", "inart,inart-on-workers"]) == 0
     assert "ps=workers" in capsys.readouterr().out
 
 

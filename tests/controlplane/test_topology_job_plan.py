@@ -280,8 +280,8 @@ def test_limits_on_the_command_line(tmp_path, capsys):
     assert "lbmm: the plan needs 2 trees, job 'job' allows 1" in capsys.readouterr().err
     assert main([*few, "--target", "abacus"]) == 2
     assert "unknown target 'abacus'; known: v1model" in capsys.readouterr().err
-    assert main(["compare", *few, "--draw", "x.png"]) == 2
-    assert "--draw is for plan: compare has no use for it" in capsys.readouterr().err
+    assert main(["--compare", *few, "--draw", "x.png"]) == 2
+    assert "--draw shows one plan: give one --strategy, and no --compare" in capsys.readouterr().err
 
 
 def test_the_command_line(tmp_path, capsys):
@@ -297,12 +297,14 @@ def test_the_command_line(tmp_path, capsys):
     again = json.loads(capsys.readouterr().out)
     assert again["version"] == 2 and again["split"] == pytest.approx(printed["split"])
     assert again["difference"]["removed_trees"] == [0, 1, 2, 3]
-    assert main(["compare", "--topology", "testbed", "--json", "--strategies", "inart", "lbmm", "exact"]) == 0
-    rates = {row["strategy"]: row["rate_mbps"] for row in json.loads(capsys.readouterr().out)["strategies"]}
+    assert main(["--topology", "testbed", "--json", "--strategy", "inart,lbmm,exact", "--output", str(output)]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert json.loads(output.read_text()) == table
+    rates = {row["strategy"]: row["rate_mbps"] for row in table["strategies"]}
     assert rates == pytest.approx({"inart": 3, "lbmm": 4 / 3, "exact": 8 / 3}, rel=1e-6)
     assert main(["--topology", "testbed", "--strategy", "best"]) == 2
     assert "unknown strategy 'best'" in capsys.readouterr().err
-    assert main(["compare", "--topology", "testbed", "--strategies", "inart", "best"]) == 2
+    assert main(["--topology", "testbed", "--strategy", "inart,best"]) == 2
     assert "unknown strategy 'best'" in capsys.readouterr().err
     for option in ("--output", "--draw"):
         assert main(["--topology", "testbed", option, str(tmp_path / "missing" / "plan.png")]) == 2
@@ -322,9 +324,11 @@ def test_a_file_that_cannot_be_written_is_reported_before_planning(tmp_path, cap
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--strategies", "inart", "atp"], "--strategies is for compare: plan has no use for it"),
+        (["place", "--strategy", "inart,atp"], "place plans with one strategy, got --strategy inart,atp"),
+        (["pareto", "--compare"], "--compare is for plan: pareto has no use for it"),
+        (["pareto", "--rate-at-least", "90%", "--plot", "x.png"], "--plot shows all numbers of trees"),
         (["--plot", "x.png"], "--plot is for pareto"),
-        (["pareto", "--losses"], "--losses is for plan and compare: pareto has no use for it"),
+        (["pareto", "--losses"], "--losses is for plan: pareto has no use for it"),
         (["--time-limit", "-1"], "--time-limit must be above 0 s, got -1"),
         (["--time-limit", "nan"], "--time-limit must be above 0 s, got nan"),
     ],
@@ -365,7 +369,7 @@ def test_bad_input_is_named_on_the_command_line(tmp_path, capsys, network, job, 
 def test_a_closed_pipe_ends_a_table_without_an_error():
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "controlplane.plan", "compare", "--topology", "testbed", "--strategies", "atp"]
+    command = [sys.executable, "-m", "controlplane.plan", "compare", "--topology", "testbed", "--strategy", "atp"]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")

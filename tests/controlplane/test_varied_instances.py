@@ -199,11 +199,11 @@ def test_compare_shows_what_hosts_that_add_reach_where_hosts_alone_are_faster(tm
     network, job = tmp_path / "network.json", tmp_path / "job.json"
     network.write_text(json.dumps(instance.topology.to_json()))
     job.write_text(json.dumps(instance.job.to_json()))
-    words = ["compare", "--topology", str(network), "--job", str(job)]
-    assert inart([*words, "--json"]) == 0
+    words = ["--topology", str(network), "--job", str(job)]
+    assert inart([*words, "--compare", "--json"]) == 0
     rows = {row["strategy"]: row.get("rate_mbps", 0.0) for row in json.loads(capsys.readouterr().out)["strategies"]}
     assert rows["inart-on-hosts"] >= rows["host-trees"] * (1 - 1e-6) > 1.2 * rows["inart"]
-    assert inart([*words, "--strategies", "inart", "inart-on-hosts"]) == 0
+    assert inart([*words, "--strategy", "inart,inart-on-hosts"]) == 0
     assert "not deployed yet" in capsys.readouterr().out
 
 

@@ -25,6 +25,13 @@ def test_a_verbs_help_calls_it_as_it_was_typed(verb: str, capsys) -> None:
     assert "python -m controlplane" not in words
 
 
+def test_scripts_may_call_the_comparison_of_strategies_compare(capsys) -> None:
+    words = ["--topology", "testbed", "--strategy", "lbmm"]
+    assert inart(["compare", *words]) == inart(["plan", "--compare", *words]) == 0
+    heads = [line for line in capsys.readouterr().out.splitlines() if line.startswith("strategy ")]
+    assert len(heads) == 2
+
+
 @pytest.mark.parametrize(
     ("module", "order"),
     [

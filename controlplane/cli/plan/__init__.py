@@ -1,1 +1,1 @@
-"""The commands `inart plan`, `inart compare`, `inart pareto` and `inart plan place`."""
+"""The commands `inart plan`, `inart plan pareto` and `inart plan place`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,20 +15,23 @@ from controlplane.planner.job import Job, parse_job
 from controlplane.planner.plan.limits import Limits, limited
 from controlplane.planner.plan.measured import measured_in
 from controlplane.planner.plan.model import Plan
-from controlplane.planner.plan.slots import with_host_ms
 from controlplane.planner.strategies import STRATEGIES
 from controlplane.planner.topology import Topology
 from controlplane.planner.topology_cables import hangs_on_switches
 from p4src.protocol import PROTOCOL
 
-COMMANDS = {"plan": "single", "compare": "compare", "pareto": "pareto", "place": "placement"}
-"""The module of this package for each command; its `command(arguments, topology, job)` prints the result.
+COMMANDS = {"plan": "single", "pareto": "pareto", "place": "placement"}
+"""The module of this package for each command; its `command(arguments, topology, job)` prints the result. The command
+`plan` with several strategies is in the module `compare`.
 
-They are imported on demand, because they import solvers, which takes long.
+The modules are imported on demand, because they import solvers, which takes long.
 """
 
+ALIAS = "compare"
+"""The name for `plan --compare` that scripts may use."""
+
 HOST_WAYS = ("host-ring", "reduce-scatter+all-gather", "host-trees")
-"""Rows of `compare` for collectives among hosts without switches that add (planner/plan/host_collectives.py)."""
+"""Rows of `plan --compare` for collectives among hosts without switches that add (planner/plan/host_collectives.py)."""
 ON_WORKERS = "inart-on-workers"
 """Row of our planner with a parameter server on every worker's server instead of the job's own ones."""
 ON_HOSTS = "inart-on-hosts"
@@ -44,34 +46,30 @@ def _program(name: str) -> str:
 
 
 ONLY = {
-    "strategies": ("compare",),
+    "compare": ("plan",),
     "plot": ("pareto",),
-    "output": ("plan", "place"),
+    "rate_at_least": ("pareto",),
     "draw": ("plan",),
-    "prove": ("plan", "compare"),
-    "rate_at_least": ("plan",),
-    "losses": ("plan", "compare"),
-    "headroom": ("plan", "compare"),
+    "prove": ("plan",),
+    "losses": ("plan",),
     "apart": ("place",),
-    "frozen_split": ("plan", "compare"),
+    "frozen_split": ("plan",),
 }
 """The commands that each of these options goes with."""
 
 
 ALL = "all"
-"""Value of `--losses` without a number: links and switches are lost as a whole."""
+"""Value of `--losses` without a number: links and switches are lost as a whole; of `--strategy`: all strategies."""
 
 
-def part_of_links(arguments: argparse.Namespace, name: str) -> float | None:
-    """Return the part of links' capacity, between 0 and 1, that `--losses` or `--headroom` gives; None where it gives
-    none. Raise ValueError where it is no part."""
-    text = getattr(arguments, name)
-    if text in (None, ALL):
+def part_of_links(arguments: argparse.Namespace) -> float | None:
+    """Return the part of links' capacity, between 0 and 1, that `--losses` gives; None where it gives none. Raise
+    ValueError where it is no part."""
+    if arguments.losses in (None, ALL):
         return None
-    part = parse_part(text, f"--{name}", "links' capacity")
+    part = parse_part(arguments.losses, "--losses", "links' capacity")
     if part == 1:
-        whole = "a link that is lost is `--losses` without a part" if name == "losses" else "nothing would be left"
-        raise ValueError(f"--{name} must be less than 100%: {whole}")
+        raise ValueError("--losses must be less than 100%: a link that is lost is `--losses` without a part")
     return part
 
 
@@ -87,10 +85,11 @@ def parser(description: str | None, command: str = "plan") -> argparse.ArgumentP
     result.add_argument(
         "command",
         nargs="?",
-        choices=tuple(COMMANDS),
+        choices=(*COMMANDS, ALIAS),
         default="plan",
-        help="one plan (default), all strategies side by side, rates over numbers of trees, or where to put the "
-        "parameter servers (--output: the job file); each with --help has its own options",
+        metavar="pareto|place",
+        help="pareto: rates over numbers of trees; place: where to put the parameter servers (--output: the job file); "
+        "each with --help has its own options",
     )
     _add_inputs(result.add_argument_group("inputs"))
     _add_search(result.add_argument_group("planning"))
@@ -99,6 +98,27 @@ def parser(description: str | None, command: str = "plan") -> argparse.ArgumentP
         if command not in ONLY.get(action.dest, (command,)):
             action.help = argparse.SUPPRESS
     return result
+
+
+def parse(words: Sequence[str], description: str | None) -> argparse.Namespace:
+    """Return the arguments of the command line. `strategies` are those that were named, `strategy` is the first of them
+    or the default, and `compare` says whether there are several."""
+    arguments = parser(description, command_of(words)).parse_args(words)
+    if arguments.command == ALIAS:
+        arguments.command, arguments.compare = "plan", True
+    arguments.strategy = arguments.strategies[0] if arguments.strategies else "inart"
+    if arguments.command == "plan" and (len(arguments.strategies) > 1 or ALL in arguments.strategies):
+        arguments.compare = True
+    return arguments
+
+
+def module_of(arguments: argparse.Namespace) -> str:
+    """Return the name of the module whose `command` prints what the arguments ask for."""
+    return "compare" if arguments.compare else COMMANDS[arguments.command]
+
+
+def _strategies(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (name.strip() for name in text.split(","))))
 
 
 def _add_inputs(group: argparse._ArgumentGroup) -> None:
@@ -117,12 +137,6 @@ def _add_inputs(group: argparse._ArgumentGroup) -> None:
         f"({', '.join(PROTOCOL.targets)})",
     )
     group.add_argument(
-        "--host-ms",
-        type=float,
-        metavar="MS",
-        help="ms that a host without host_ms in the topology adds to a round trip (default: 2)",
-    )
-    group.add_argument(
         "--measured",
         metavar="FILE",
         help="measurements: hosts' times (from `inart status --json`), or rates of links and nodes",
@@ -131,9 +145,18 @@ def _add_inputs(group: argparse._ArgumentGroup) -> None:
 
 def _add_search(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-trees", type=int, metavar="N", help="most aggregation trees")
-    group.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
     group.add_argument(
-        "--strategies", nargs="+", metavar="NAME", help="strategies to compare, or all (default: the in-network ones)"
+        "--strategy",
+        dest="strategies",
+        type=_strategies,
+        default=(),
+        metavar="NAME,...",
+        help=f"one of {', '.join(STRATEGIES)} (default: inart); several, or all: compare them",
+    )
+    group.add_argument(
+        "--compare",
+        action="store_true",
+        help="print a table of several strategies (default: the in-network ones) and of collectives among the hosts",
     )
     group.add_argument(
         "--seed", type=int, default=0, help="random seed, for strategies that use one (default: %(default)s)"
@@ -148,16 +171,13 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         "--time-limit",
         type=float,
         metavar="SECONDS",
-        help="end with the best plan so far (as Ctrl-C does) so long after the command began; with compare: limit "
-        "of each strategy's search (60)",
+        help="end with the best plan so far (as Ctrl-C does) so long after the command began; of several strategies: "
+        "limit of each search (60)",
     )
     group.add_argument(
-        "--rate-at-least", metavar="PART", help="find the fewest trees that keep this part of the rate, like 90%%"
-    )
-    group.add_argument(
-        "--headroom",
+        "--rate-at-least",
         metavar="PART",
-        help="plan with this part of each link less, like 20%%: the most that can be kept when any one link loses it",
+        help="print the plan of the fewest trees that keeps this part of the rate, like 90%%",
     )
     group.add_argument(
         "--apart",
@@ -180,7 +200,7 @@ def _add_shown(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--plot", metavar="PNG", help="draw the rate over the number of trees")
     command_line.add_output(
-        group, "print JSON (docs/planner.md)", str, "FILE: also write the JSON there; it can be read as a plan again"
+        group, "print JSON (docs/planner.md)", str, "FILE: also write the JSON there; of one plan, it can be read again"
     )
     group.add_argument("--draw", metavar="PNG", help="draw the fabric with trees, link loads and the bottleneck")
 
@@ -194,20 +214,30 @@ def refuse_useless(arguments: argparse.Namespace) -> None:
             raise ValueError(f"{option} is for {others}: {command} has no use for it")
     if arguments.rate_at_least is not None:
         parse_part(arguments.rate_at_least, "--rate-at-least")
-    if arguments.losses == ALL and command == "compare":
-        raise ValueError("compare: --losses needs a part of links' capacity, like --losses 20%")
-    for option in ("losses", "headroom"):
-        part_of_links(arguments, option)
-    named = arguments.strategies if command == "compare" else [arguments.strategy]
-    for name in [] if named in (None, ["all"]) else named:
-        if name in (*HOST_WAYS, ON_WORKERS, ON_HOSTS) and command == "compare":
-            continue
-        if name not in tuple(STRATEGIES):  # asking the registry itself would import it
-            raise ValueError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}")
+        if arguments.plot:
+            raise ValueError("--plot shows all numbers of trees, --rate-at-least one plan: give one of them")
+    if arguments.draw and arguments.compare:
+        raise ValueError("--draw shows one plan: give one --strategy, and no --compare")
+    if arguments.losses == ALL and arguments.compare:
+        raise ValueError("several strategies: --losses needs a part of links' capacity, like --losses 20%")
+    part_of_links(arguments)
+    _refuse_unknown(arguments)
     if arguments.time_limit is not None and not arguments.time_limit > 0:
         raise ValueError(f"--time-limit must be above 0 s, got {arguments.time_limit:g}")
-    if arguments.host_ms is not None and not 0 <= arguments.host_ms < math.inf:
-        raise ValueError(f"--host-ms must be a number of milliseconds of at least 0, got {arguments.host_ms:g}")
+
+
+def _refuse_unknown(arguments: argparse.Namespace) -> None:
+    """Check that the strategies exist, and that the command takes as many; raise ValueError otherwise."""
+    names = arguments.strategies
+    if not arguments.compare and len(names) > 1:
+        raise ValueError(f"{arguments.command} plans with one strategy, got --strategy {','.join(names)}")
+    if arguments.compare and names == (ALL,):
+        return
+    known = (*STRATEGIES, *(HOST_WAYS if arguments.compare else ()))
+    known += (ON_WORKERS, ON_HOSTS) if arguments.compare else ()
+    for name in names:
+        if name not in known:
+            raise ValueError(f"unknown strategy {name!r}; known: {', '.join(known)}")
 
 
 def refuse_unwritable(arguments: argparse.Namespace) -> None:
@@ -249,8 +279,6 @@ def loaded(arguments: argparse.Namespace) -> tuple[Topology, Job]:
             hangs_on_switches(topology, node)
     if arguments.measured is not None:
         topology = measured_in(topology, arguments.measured)
-    if arguments.host_ms is not None:
-        topology = with_host_ms(topology, arguments.host_ms)
     if arguments.target is not None:
         topology = limited(topology, Limits.of_target(arguments.target))
     if arguments.max_trees is not None:

@@ -1,4 +1,10 @@
-"""The planner's command line: python -m controlplane.plan [compare] --topology .. --job .. --strategy .."""
+"""The planner's command line: plans a job on a topology, without any switch.
+
+inart plan --topology fattree:k=6 --job workers=50,ps=4,seed=1
+inart plan --compare --topology fattree:k=6 --job workers=50,ps=4,seed=1
+inart plan --topology testbed --strategy atp,inart
+inart plan pareto|place --topology fattree:k=6 --job workers=40,ps=4,seed=1
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ import importlib
 import sys
 import time
 
-from controlplane.cli.plan.arguments import COMMANDS, command_of, loaded, parser, refuse_unwritable, refuse_useless
+from controlplane.cli.plan.arguments import loaded, module_of, parse, refuse_unwritable, refuse_useless
 from controlplane.common import command_line
 from controlplane.planner.plan.planning import ERRORS
 
@@ -25,14 +31,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(argv: list[str] | None, begun: float) -> int:
     """Run the command and return the exit status; --time-limit counts from the monotonic time `begun`."""
-    words = sys.argv[1:] if argv is None else argv
-    arguments = parser(__doc__, command_of(words)).parse_args(words)
+    arguments = parse(sys.argv[1:] if argv is None else argv, __doc__)
     arguments.begun = begun
     try:
         refuse_useless(arguments)
         refuse_unwritable(arguments)
         topology, job = loaded(arguments)
-        module = importlib.import_module(f"controlplane.cli.plan.{COMMANDS[arguments.command]}")
+        module = importlib.import_module(f"controlplane.cli.plan.{module_of(arguments)}")
         module.command(arguments, topology, job)
         command_line.flush()
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""`inart compare`: plans one instance with all strategies and prints each result as soon as it is there.
+"""`inart plan --compare`: plans one instance with several strategies and prints each result as soon as it is there.
 
 A strategy that cannot plan the instance has a line that says why.
 """
@@ -12,13 +12,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from controlplane.cli.plan.arguments import HOST_WAYS, ON_HOSTS, ON_WORKERS, part_of_links
-from controlplane.cli.plan.report import Planned, communication_seconds, packet_report, planned, ps_ingress_bytes
+from controlplane.cli.plan.arguments import ALL, HOST_WAYS, ON_HOSTS, ON_WORKERS, part_of_links
+from controlplane.cli.plan.report import (
+    Planned,
+    communication_seconds,
+    packet_report,
+    planned,
+    ps_ingress_bytes,
+    write_json,
+)
 from controlplane.planner.adding_hosts import workers_add
 from controlplane.planner.job import Job
 from controlplane.planner.plan.host_collectives import MORE_SERVERS, NOTABLY, host_rows, row_json
 from controlplane.planner.plan.limits import switch_limits
-from controlplane.planner.plan.losses import Kept, kept, on_whole_links, with_headroom
+from controlplane.planner.plan.losses import Kept, kept
 from controlplane.planner.plan.planning import ERRORS, solve, timed
 from controlplane.planner.strategies import STRATEGIES
 from controlplane.planner.strategies.fabric.bounds import all_reduce_bound, cheap_bound
@@ -42,11 +49,12 @@ Row = dict[str, Any]
 
 
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
-    """Print all strategies side by side: rates in Mbit/s, planning times in seconds. Raise ValueError for an unknown
-    strategy."""
-    names = tuple(STRATEGIES) if arguments.strategies == ["all"] else tuple(arguments.strategies or COMPARED)
-    among_hosts = HOST_WAYS if arguments.strategies in (None, ["all"]) else tuple(n for n in names if n in HOST_WAYS)
-    beside = arguments.strategies in (None, ["all"]) or ON_WORKERS in names
+    """Print the strategies side by side: rates in Mbit/s, planning times in seconds; write them if asked for. Raise
+    OSError where that fails."""
+    every = arguments.strategies in ((), (ALL,))
+    names = tuple(STRATEGIES) if arguments.strategies == (ALL,) else arguments.strategies or COMPARED
+    among_hosts = HOST_WAYS if every else tuple(n for n in names if n in HOST_WAYS)
+    beside = every or ON_WORKERS in names
     names = tuple(name for name in names if name not in (*HOST_WAYS, ON_WORKERS, ON_HOSTS))
     bound: Bound | None = None
     if arguments.prove:
@@ -69,7 +77,7 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     if host_part and not arguments.json:
         print("\n".join(_host_line(row, counted) for row in host_part), flush=True)
     ours = [*rows, *([] if shared is None else [shared])]
-    wanted = ON_HOSTS in (arguments.strategies or ())
+    wanted = ON_HOSTS in arguments.strategies
     adding = _on_hosts(arguments, topology, job) if wanted or (beside and _beaten(topology, ours, host_part)) else None
     if adding is not None and not arguments.json:
         print(_line(adding, counted), flush=True)
@@ -78,14 +86,16 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     for row in rows:  # A bound that one strategy proves for trees holds for the trees of all strategies.
         if proven and row.get("trees"):
             row["gap"] = max(0.0, 1 - row["rate_mbps"] / min(row["bound_mbps"], *proven.values()))
+    everything = {
+        "topology": topology.name,
+        "job": job.to_json(),
+        "all_reduce_bound_mbps": any_kind.mbps,
+        "all_reduce_bound": any_kind.what,
+        "strategies": [*ours, *host_part, *([] if adding is None else [adding])],
+    }
+    if arguments.output:
+        write_json(everything, arguments.output)
     if arguments.json:
-        everything = {
-            "topology": topology.name,
-            "job": job.to_json(),
-            "all_reduce_bound_mbps": any_kind.mbps,
-            "all_reduce_bound": any_kind.what,
-            "strategies": [*ours, *host_part, *([] if adding is None else [adding])],
-        }
         print(json.dumps(everything, indent=2))
         return
     if any(row.get("trees") for row in rows):
@@ -170,17 +180,14 @@ def _on_workers(arguments: argparse.Namespace, topology: Topology, job: Job) -> 
 def _row(arguments: argparse.Namespace, name: str, topology: Topology, job: Job, bound: Bound | None) -> dict[str, Any]:
     try:
         with timed(arguments.time_limit or LIMIT_EACH_S) as limit:
-            headroom = part_of_links(arguments, "headroom")
-            network = topology if headroom is None else with_headroom(topology, headroom)
-            plan, seconds = solve(arguments, name, network, job)
-            plan = plan if headroom is None else on_whole_links(plan, topology)
+            plan, seconds = solve(arguments, name, topology, job)
             if bound is None and name == OURS and not limit.cut_short:
                 bound = closer_bound(plan, topology)
         found: Planned = planned(plan, topology, seconds, limit.cut_short, bound)
     except ERRORS as error:
         return {"strategy": name, "refused": str(error)}
     rate = found.evaluation.rate_mbps
-    loses = part_of_links(arguments, "losses")
+    loses = part_of_links(arguments)
     return {
         "strategy": name,
         "rate_mbps": rate,

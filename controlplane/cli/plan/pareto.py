@@ -1,4 +1,4 @@
-"""`inart pareto`: rate, table entries and slots of plans with fewer trees, and the fewest trees for a given rate."""
+"""`inart plan pareto`: rate, entries and slots of plans with fewer trees, and the fewest trees for a given rate."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import json
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 
+from controlplane.cli.plan.report import planned, write_json
+from controlplane.cli.plan.single import show
 from controlplane.common.inputs import parse_part
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.job import Job
 from controlplane.planner.plan.limits import MINIMUM_SLOTS, label_entries
 from controlplane.planner.plan.model import Plan
-from controlplane.planner.plan.planning import ERRORS, searching, timed
+from controlplane.planner.plan.planning import ERRORS, searching, solve, timed
 from controlplane.planner.strategies import Strategy, get_strategy
 from controlplane.planner.topology import Topology
 
@@ -91,15 +93,24 @@ def fewest(best: Plan, topology: Topology, part: str, strategy: Strategy) -> Pla
 
 
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
-    """Print the table, and draw it if --plot is given."""
+    """Print the table, and draw it if --plot is given; with --rate-at-least, print the plan of the fewest trees."""
     strategy = get_strategy(arguments.strategy)
+    if arguments.rate_at_least is not None:
+        with timed(searching(arguments)) as limit:
+            best, seconds = solve(arguments, arguments.strategy, topology, job)
+            plan = fewest(best, topology, arguments.rate_at_least, strategy)
+        show(arguments, planned(plan, topology, seconds, limit.cut_short), topology)
+        return
     with timed(searching(arguments)):
         best = strategy(topology, job, seed=arguments.seed)
         if best.multicasts:
             raise ValueError(f"pareto is for trees; {best.strategy} plans multicasts")
         points = [point(plan, topology) for plan in plans(best, topology, strategy)]
+    content = {"topology": topology.name, "job": job.to_json(), "points": [asdict(p) for p in points]}
+    if arguments.output:
+        write_json(content, arguments.output)
     if arguments.json:
-        print(json.dumps({"topology": topology.name, "job": job.to_json(), "points": [asdict(p) for p in points]}))
+        print(json.dumps(content))
     else:
         print(f"{'trees':>6}{'rate Mbit/s':>13}{'of the best':>13}{'entries':>9}{'slots':>7}   (at the fullest switch)")
         for p in points:

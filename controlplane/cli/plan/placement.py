@@ -16,6 +16,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from controlplane.cli.plan.report import write_json
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.job import Job, JobError
 from controlplane.planner.plan.model import Plan
@@ -193,9 +194,7 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         "cut_short": limit.cut_short,
     }
     if arguments.output:
-        with open(arguments.output, "w") as file:
-            json.dump(found.job.to_json(), file, indent=2)
-            file.write("\n")
+        write_json(found.job.to_json(), arguments.output)
     if arguments.json:
         print(json.dumps(content, indent=2))
         return

@@ -122,6 +122,13 @@ def written(content: dict[str, Any], plan: Plan) -> Iterator[str]:
     yield "]}\n"
 
 
+def write_json(content: dict[str, Any], path: str) -> None:
+    """Write a result to a file as JSON. Raise OSError where that fails."""
+    with open(path, "w") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+
+
 def communication_seconds(plan: Plan, rate_mbps: float) -> float:
     """Return the seconds in which a worker sends its gradient at `rate_mbps`; headers are not counted."""
     return plan.job.model_bytes * 8 / (rate_mbps * 1e6)

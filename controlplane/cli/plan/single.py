@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from controlplane.cli.plan.arguments import ALL, part_of_links
-from controlplane.cli.plan.pareto import fewest
 from controlplane.cli.plan.report import Planned, planned, print_plan, report, written
 from controlplane.planner.job import Job
 from controlplane.planner.plan.host_collectives import faster_than
@@ -19,21 +18,23 @@ from controlplane.planner.plan.losses import (
     lines_of_losses,
     lines_of_weakened,
     losses,
-    on_whole_links,
     weakened,
-    with_headroom,
 )
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.planning import searching, solve, timed
-from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 
 
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
     """Print the plan; write and draw it if asked for. Raise one of planning.ERRORS, or OSError."""
-    found = _made(arguments, topology, job)
+    show(arguments, _made(arguments, topology, job), topology)
+
+
+def show(arguments: argparse.Namespace, found: Planned, topology: Topology) -> None:
+    """Print a plan with the losses and differences that the arguments ask for; write and draw it. Raise as `command`
+    does."""
     after = losses(found.plan, topology) if arguments.losses == ALL else []
-    loses = part_of_links(arguments, "losses")
+    loses = part_of_links(arguments)
     slower = [] if loses is None else weakened(found.plan, topology, found.evaluation.rate_mbps, loses)
     left = None if loses is None else kept(found.plan, topology, found.evaluation.rate_mbps, loses)
     changes = None
@@ -65,13 +66,7 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
 
 def _made(arguments: argparse.Namespace, topology: Topology, job: Job) -> Planned:
     with timed(searching(arguments)) as limit:
-        headroom = part_of_links(arguments, "headroom")
-        network = topology if headroom is None else with_headroom(topology, headroom)
-        plan, seconds = solve(arguments, arguments.strategy, network, job)
-        if arguments.rate_at_least is not None:
-            plan = fewest(plan, network, arguments.rate_at_least, get_strategy(arguments.strategy))
-        if headroom is not None:
-            plan = on_whole_links(plan, topology)
+        plan, seconds = solve(arguments, arguments.strategy, topology, job)
         bound = None
         if arguments.prove:
             from controlplane.planner.strategies.fabric.prove import proven_bound

@@ -142,7 +142,7 @@ class Windows:
             where = f"aggregation memory of {self.switch}" if self.switch else "the most slots that a tree can have"
             yield f"windows     carry {self.rate_mbps:.4g} Mbit/s per worker only: {what} ({where})"
             if self.assumed and self.rate_mbps < rate_mbps * ENOUGH:
-                yield "            the hosts' part is assumed and lowers no rate: measure it (--host-ms)"
+                yield "            the hosts' part is assumed and lowers no rate: use --measured or host_ms"
 
 
 def windows(plan: Plan, topology: Topology, rate_mbps: float, assumed_ms: float = HOST_MS) -> Windows | None:

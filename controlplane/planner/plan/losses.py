@@ -6,8 +6,7 @@ rates come from the master program of their columns.
 
 On weakened links every tree still works. With the shares as they are, the rate falls until the link carries its load;
 with new shares (which the controller gives once it has noticed) the same trees may carry more. Each link is a limit of
-its own, so with the shares as they are, the worst loss of any one link costs as much as all links' losses at once. The
-plan that keeps most is therefore the one that is best on links that have all lost that part (`with_headroom`).
+its own, so with the shares as they are, the worst loss of any one link costs as much as all links' losses at once.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from controlplane.planner.evaluate import bound, evaluate, unit_loads
+from controlplane.planner.evaluate import bound, unit_loads
 from controlplane.planner.job import Job
 from controlplane.planner.plan.model import Plan, Tree
 from controlplane.planner.routing import Network
@@ -207,18 +206,6 @@ def weakened(plan: Plan, topology: Topology, rate_mbps: float, loses: float) -> 
             most = cheap_bound(after, plan.job).mbps
         found.append(Weakened("-".join(ends), trees[ends], mbps, again, most))
     return sorted(found, key=lambda item: (item.unchanged_mbps, item.rate_mbps, item.link))
-
-
-def with_headroom(topology: Topology, part: float) -> Topology:
-    """Return the network in which every link has lost this part of its capacity."""
-    return _with_less(topology, part, topology.links)
-
-
-def on_whole_links(plan: Plan, topology: Topology) -> Plan:
-    """Return a plan that was made with headroom with the rate that it has on the links as they are; a rate that was
-    proven with headroom is no bound there.
-    """
-    return replace(plan, rate_mbps=evaluate(plan, topology).rate_mbps, proven_mbps=None)
 
 
 def lines_of_weakened(found: list[Weakened], rate_mbps: float, now: Kept) -> Iterator[str]:
