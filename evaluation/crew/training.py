@@ -2,8 +2,8 @@
 
 Workers compute and report that they are ready. The policy that also runs in the real system (`Crew`) decides which
 workers form a group, which adds which block, and which replaces one that cannot be reached. This module simulates the
-effect on the network: whole blocks as flows, and their schedules. docs/notes/wan.md says what these figures need that
-overlay/sim lacks.
+effect on the network: whole blocks as flows, and their schedules. docs/adr/0009-simulators-of-figures.md
+says why they do not use overlay/sim.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A worker computes, multicasts its model, and goes on when its multicast is done and it is at most `threshold` rounds
 ahead of the slowest. The manager is the policy that the coordinator also runs in the real system. A transfer is one
 flow at the rate of its slowest receiver (L3), not chunks, and the manager knows exactly how much of it remains.
-docs/notes/wan.md says what these figures need that overlay/sim lacks.
+docs/adr/0009-simulators-of-figures.md says why these figures do not use overlay/sim.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class Emulated:
         for site, following in zip(ring, [*ring[1:], ring[0]], strict=True) if in_order else ():
             if self.topology.address(following) not in peers[site]:
                 raise HostFailure(f"{site} has no connection to {following}: this PCCL's ring has not the order in "
-                                  "which sites join (docs/notes/wan.md says how a build has it)")  # fmt: skip
+                                  "which sites join (docs/results/wan.md describes a build that has it)")  # fmt: skip
 
     def _train(
         self,
