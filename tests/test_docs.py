@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-COMMAND = ("git", "ls-files", "*.md")
-PAGES = subprocess.run(COMMAND, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+COMMAND = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
+FILES = {
+    file
+    for file in subprocess.run(COMMAND, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    if (ROOT / file).exists()
+}
+"""The files of the repository without ignored ones, which a clone does not have."""
+LINKED = FILES | {parent.as_posix() for file in FILES for parent in Path(file).parents}
+PAGES = sorted(file for file in FILES if file.endswith(".md"))
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -20,7 +27,7 @@ def test_links_lead_to_files(page: str) -> None:
     broken = []
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         file = target.partition("#")[0]
-        if file and "://" not in file and not ((ROOT / page).parent / file).exists():
+        if file and "://" not in file and os.path.normpath(Path(page).parent / file) not in LINKED:
             broken.append(target)
     assert not broken, f"{page} links to {', '.join(broken)}"
 
@@ -34,8 +41,7 @@ def test_lines_have_at_most_120_characters_but_rows_of_tables() -> None:
 
 def test_files_of_code_that_manuals_name_exist() -> None:
     """A manual names a file by the end of its path, from any folder on."""
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    ends = {"/".join(file.split("/")[k:]) for file in files for k in range(file.count("/") + 1)}
+    ends = {"/".join(file.split("/")[k:]) for file in FILES for k in range(file.count("/") + 1)}
     elsewhere = "docs/outside.md"  # files of others
     named = [
         (page, name)
