@@ -4,9 +4,11 @@ import fcntl
 import os
 import secrets
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -17,6 +19,7 @@ _HOSTS_PER_NUMBER = 1022  # Each number has a /22 of 172.31.0.0/16.
 _NUMBERS = range(1, 64)
 PREFIX = "inart-emulation-"
 LOCK = "lifetime"
+LOCK_BYTES = 100
 
 
 class Lifetime:
@@ -84,13 +87,15 @@ def sweep() -> list[Path]:
     swept = []
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
+            if not _is_own(directory.lstat(), stat.S_ISDIR):
+                continue
             lock = _locked(directory / LOCK)
-        except OSError:  # The directory belongs to another user, or is just being made or removed.
+        except OSError:  # The directory is just being made or removed.
             continue
         if lock is None:
             continue
         with lock:
-            token, _, number = lock.read().partition(" ")
+            token, _, number = lock.read(LOCK_BYTES).partition(" ")
             if not number.isdigit():
                 continue
             # If this fails, another emulation has the number, and may have interfaces with it.
@@ -105,18 +110,29 @@ def sweep() -> list[Path]:
 def _locked(file: Path, content: str = "") -> IO[str] | None:
     """Return the file, locked until it is closed, or None if another process has locked it.
 
-    With `content` the file is made with it, and the lock is waited for.
+    With `content` the file is made with it, and the lock is waited for. Any user can make files with guessable names in
+    the temporary folder, so a file that is no regular file of this user raises OSError, and no open waits for a writer.
     """
-    opened = file.open("w+" if content else "r")
+    how = os.O_RDWR | os.O_CREAT | os.O_EXCL if content else os.O_RDONLY | os.O_NONBLOCK
+    opened = os.fdopen(os.open(file, how | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "w+" if content else "r")
     try:
+        if not _is_own(os.fstat(opened.fileno()), stat.S_ISREG):
+            raise OSError(f"{file} is no regular file of this user")
         fcntl.flock(opened, fcntl.LOCK_EX | (0 if content else fcntl.LOCK_NB))
     except BlockingIOError:
         opened.close()
         return None
+    except OSError:
+        opened.close()
+        raise
     if content:
         opened.write(content)
         opened.flush()
     return opened
+
+
+def _is_own(status: os.stat_result, kind: Callable[[int], bool]) -> bool:
+    return kind(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _reserved(number: int) -> socket.socket | None:

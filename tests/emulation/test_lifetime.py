@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from controlplane.planner.generators import fattree, testbed
 from tests.support.examples import nightly
 from tests.support.waiting import wait_until as poll
 from topologies import Emulation, EmulationError, network
-from topologies.lifetime import Lifetime
+from topologies.lifetime import LOCK, PREFIX, Lifetime, sweep
 from topologies.reaper import interface_pattern, marked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,3 +199,32 @@ def test_bmv2_is_chosen_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, t
     assert Emulation(fattree(2)).kind == "bmv2"
     monkeypatch.setenv("SWITCH", "softswitch")
     assert Emulation(fattree(2)).kind == "softswitch"
+
+
+def test_strangers_files_in_the_temporary_folder_neither_block_nor_feed_an_emulation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A FIFO without a writer blocks an open, /dev/zero has no end, and a link leads to files of others."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    others = {name: tmp_path / f"{PREFIX}{name}" for name in ("fifo", "zero", "stranger", "linked")}
+    for folder in (others["fifo"], others["zero"], others["stranger"]):
+        folder.mkdir()
+    os.mkfifo(others["fifo"] / LOCK)
+    (others["zero"] / LOCK).symlink_to("/dev/zero")
+    (others["stranger"] / LOCK).write_text("0123 77")
+    os.chown(others["stranger"], 65534, 65534)
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / LOCK).write_text("0123 78")
+    others["linked"].symlink_to(target)
+    assert sweep() == []
+    assert all(folder.exists() for folder in (*others.values(), target))
+
+
+def test_remains_of_this_user_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = tmp_path / f"{PREFIX}own"
+    own.mkdir()
+    (own / LOCK).write_text("0123456789abcdef 79")
+    assert sweep() == [own]
+    assert not own.exists()
