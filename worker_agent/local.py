@@ -24,7 +24,7 @@ from worker_agent.collectives import Operation, collective
 from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotReadyError
 from worker_agent.forked import abandon_when_forked, why
 from worker_agent.operands import operand
-from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost, ProtocolViolation, Seat, Silence
+from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost, ProtocolViolation, Seat, Silence, is_own
 from worker_agent.ways import Ways
 from worker_agent.work import Work
 
@@ -35,6 +35,10 @@ LATE_SECONDS = 5.0
 
 class NoAgentError(AgentError):
     """This node has no agent that listens."""
+
+
+class ForeignAgentError(AgentError):
+    """A process of another user listens on the usual name of this node's agent."""
 
 
 @dataclass
@@ -58,6 +62,7 @@ class LocalAgent:
     Raises:
         NotReadyError: the job is not complete; the message says what is missing.
         NoAgentError: nobody listens on the abstract socket, or the listener has gone while this process connected.
+        ForeignAgentError: a process of another user listens on the abstract socket.
         AgentError: there is no agent, or it is busy with another trainer.
     """
 
@@ -85,9 +90,9 @@ class LocalAgent:
         self._lost = ""
         pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         who = f"process {pid} of user {uid}"
-        if isinstance(path, bytes) and uid not in (0, os.getuid()):
+        if isinstance(path, bytes) and not is_own(uid):
             connection.close()
-            raise AgentError(f'this node\'s agent is {who}: name its socket with agent="unix:/path"')
+            raise ForeignAgentError(f'this node\'s agent is {who}: name its socket with agent="unix:/path"')
         # An agent sends its welcome when the job is complete, and a refusal where it is not after `timeout`.
         connection.settimeout(timeout + 5)
         try:

@@ -1,6 +1,7 @@
 """A node's agent, and its trainers: ranks of one job, over a Unix socket or in the same process.
 
 Trainers need only access to the socket. One job has the agent at a time; all its local ranks use it at once (team.py).
+The job belongs to the user who runs its first rank: other users can neither join nor replace it.
 A trainer that goes away without a word is a lost worker: the agent joins the job anew, which stops the operations of
 the others with a message that names this node.
 """
@@ -38,8 +39,7 @@ from worker_agent.socket_protocol import (
     ConnectionLost,
     ProtocolViolation,
     Seat,
-    bind_claim,
-    claim_name,
+    claim,
     close_all,
 )
 from worker_agent.team import Port, Team
@@ -60,6 +60,7 @@ class _Place:
 
     Attributes:
         seat: which rank of which job it is.
+        user: the user id of the trainer's process.
         who: the trainer's process, in words.
         leave: called with a reason to make it go.
         used: whether it has started an operation, so that others may wait for its next one.
@@ -67,6 +68,7 @@ class _Place:
     """
 
     seat: Seat
+    user: int
     who: str
     leave: Callable[[str], None]
     used: bool = False
@@ -81,10 +83,11 @@ class _Place:
 
 @dataclass
 class _Session:
-    """The trainers of one job."""
+    """The trainers of one job, all of one user."""
 
     job: str
     size: int
+    user: int
     places: dict[int, _Place] = field(default_factory=dict)
 
 
@@ -100,7 +103,7 @@ class AgentSettings:
 
 @dataclass(frozen=True)
 class Permissions:
-    """The permissions of a socket: its mode, and the group that owns it (None: this process's)."""
+    """The permissions of a socket: its mode, and the name or number of its group (None: this process's)."""
 
     mode: int = 0o660
     group: str | None = None
@@ -142,7 +145,7 @@ class Service:
         self._log = log
         # Only the first agent takes over, because one that was put out must not come back by itself.
         self._new_agent = partial(Agent, controller, node, **vars(settings), log=log)
-        self._claim = bind_claim(claim_name(controller, node, settings.job))
+        self._claim = claim(controller, node, settings.job)
         self._listeners = [self._claim]
         try:
             if self._path is not None:
@@ -185,7 +188,7 @@ class Service:
         is not complete within `timeout` seconds.
         """
         who = f"process {os.getpid()} (this one)"
-        place = _Place(seat, who, lambda reason: self._end_team(reason), used=True)
+        place = _Place(seat, os.getuid(), who, lambda reason: self._end_team(reason), used=True)
         self._admit(place)
         try:
             team = self._join(place, timeout)
@@ -247,13 +250,15 @@ class Service:
             while True:
                 session = self._session
                 if session is None or not session.places:
-                    self._session, self._team = _Session(seat.job, seat.size, {seat.rank: place}), None
+                    session = _Session(seat.job, seat.size, place.user, {seat.rank: place})
+                    self._session, self._team = session, None
                     return
-                same = session.job == seat.job and session.size == seat.size
+                own = session.user == place.user
+                same = own and session.job == seat.job and session.size == seat.size
                 if same and seat.rank not in session.places:
                     session.places[seat.rank] = place
                     return
-                if not same and seat.take_over:
+                if own and not same and seat.take_over:
                     others = list(session.places.values())
                     self._changed.release()
                     try:
@@ -268,10 +273,10 @@ class Service:
                 if left <= 0:
                     busy = session.places.get(seat.rank) if same else next(iter(session.places.values()))
                     assert busy is not None, "it is in the way"
-                    raise AgentError(
-                        f"this node's agent is in use by {busy.who}: end that one, or take the agent over "
-                        "(take_over=True), which puts the other job out of the network"
-                    )
+                    remedy = f"wait for the end of user {session.user}'s job; only that user can take the agent over"
+                    if own:
+                        remedy = "end that one, or take the agent over (take_over=True), which puts the other job out"
+                    raise AgentError(f"this node's agent is in use by {busy.who}: {remedy}")
                 self._changed.wait(left)
 
     def _release(self, place: _Place, clean: bool) -> None:
@@ -341,7 +346,7 @@ class Service:
         clean = False
         try:
             trainer = _Trainer(connection)
-            place = _Place(trainer.hello(), who, lambda reason: connection.refuse("AbortedError", reason))
+            place = _Place(trainer.hello(), uid, who, lambda reason: connection.refuse("AbortedError", reason))
             self._admit(place)
             team = self._join(place, trainer.timeout)
             renew = (lambda: team) if place.seat.bound else (lambda: self._present(place))
@@ -490,7 +495,8 @@ def _listen(path: Path, permissions: Permissions) -> socket.socket:
         finally:
             os.umask(before)
         if permissions.group is not None:
-            shutil.chown(path, group=permissions.group)
+            group = permissions.group
+            shutil.chown(path, group=int(group) if group.isdigit() else group)
         os.chmod(path, permissions.mode)
         listener.listen()
     except (OSError, LookupError) as error:

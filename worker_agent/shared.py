@@ -23,7 +23,7 @@ from worker_agent.collectives import Operation
 from worker_agent.errors import AgentError, ClaimedError, NotReadyError
 from worker_agent.forked import abandon_when_forked
 from worker_agent.lane import close_lane
-from worker_agent.local import LocalAgent, NoAgentError
+from worker_agent.local import ForeignAgentError, LocalAgent, NoAgentError
 from worker_agent.service import AgentSettings, Service
 from worker_agent.socket_protocol import Seat, claim_name
 from worker_agent.team import Port
@@ -161,6 +161,9 @@ class Node:
             asked = time.monotonic()
             try:
                 return LocalAgent(name, wait, seat)
+            except ForeignAgentError:
+                name = claim_name(controller, options.node, private=True)
+                continue
             except NoAgentError:
                 if time.monotonic() - asked > RETRY_SECONDS:  # there was an agent, which has gone meanwhile
                     wait = max(0.0, deadline - time.monotonic())

@@ -19,6 +19,7 @@ JSON messages over SOCK_SEQPACKET, one a packet; tensors are in shared memory (m
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -30,14 +31,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worker_agent.errors import ClaimedError
+from controlplane.common.native_build import BuildError, cache_directory
+from worker_agent.errors import AgentError, ClaimedError
 from worker_agent.forked import abandon_when_forked
 
 VERSION = 2
 MESSAGE_BYTES = 1 << 16
 HANG_UP_SECONDS = 1.0
 MOST_UNREAD = 1000
-
+SECRET_BYTES = 32
 
 MOST_TRAINERS = 1024
 
@@ -89,14 +91,50 @@ class Seat:
         return cls(job, rank, size, bound, message.get("take_over") is True)
 
 
-def claim_name(controller: str, node: str | None, job: str | None = None) -> bytes:
+def claim_name(controller: str, node: str | None, job: str | None = None, *, private: bool = False) -> bytes:
     """Return the name of the abstract socket of a node's agent.
 
-    There is one for each controller, job (None: $INART_JOB) and node in a network namespace.
+    There is one for each controller, job (None: $INART_JOB) and node in a network namespace. With `private` it is one
+    that no other user can compute, for use if another user's process listens on the usual one. Raise AgentError if the
+    user's secret for that cannot be stored.
     """
     name = os.environ.get("INART_JOB", "") if job is None else job
-    digest = hashlib.sha256(f"{controller}\0{node or ''}\0{name}".encode()).hexdigest()
-    return b"\0inart/" + digest[:32].encode()
+    identity = f"{controller}\0{node or ''}\0{name}".encode()
+    key = _user_secret() if private else b""
+    return b"\0inart/" + hashlib.blake2b(identity, key=key, digest_size=16).hexdigest().encode()
+
+
+def is_own(user: int) -> bool:
+    """Return whether an agent of this user id may be this process's: that of the same user, or of root."""
+    return user in (0, os.getuid())
+
+
+def claim(controller: str, node: str | None, job: str | None = None) -> socket.socket:
+    """Listen as a node's agent. Raise ClaimedError if another agent of this user or of root does."""
+    usual = claim_name(controller, node, job)
+    try:
+        return bind_claim(usual)
+    except ClaimedError:
+        there = _listener(usual)
+        if there is None or is_own(there[1]):
+            raise
+        return bind_claim(claim_name(controller, node, job, private=True))
+
+
+def _user_secret() -> bytes:
+    """Return random bytes that only this user can read, the same in all of the user's processes."""
+    try:
+        path = cache_directory() / "agent-name-secret"
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # several ranks start at the same time
+            secret = file.read(SECRET_BYTES)
+            if len(secret) < SECRET_BYTES:
+                secret = secrets.token_bytes(SECRET_BYTES)
+                file.seek(0)
+                file.write(secret)
+        return secret
+    except (BuildError, OSError) as error:
+        raise AgentError(f"another user's process has the name of this node's agent, and {error}") from None
 
 
 def bind_claim(name: bytes) -> socket.socket:
@@ -113,14 +151,20 @@ def bind_claim(name: bytes) -> socket.socket:
 
 def holder(name: bytes) -> str:
     """Return in words which process listens on an abstract socket."""
+    there = _listener(name)
+    return "a process that has just ended" if there is None else f"process {there[0]} of user {there[1]}"
+
+
+def _listener(name: bytes) -> tuple[int, int] | None:
+    """Return process and user of the listener on an abstract socket; None if there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         try:
             probe.settimeout(HANG_UP_SECONDS)
             probe.connect(name)
             pid, uid, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         except OSError:
-            return "a process that has just ended"
-    return f"process {pid} of user {uid}"
+            return None
+    return pid, uid
 
 
 class Connection:

@@ -5,19 +5,23 @@ takes over.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
 from tests.hook.conftest import ROOT, Network
 from tests.hook.test_training import start_agents
+from tests.hook.test_unprivileged import ordinary_user
 from tests.support.waiting import wait_until
 from worker_agent.errors import AgentError, ClaimedError, NotReadyError
-from worker_agent.local import LocalAgent, NoAgentError
-from worker_agent.service import Service
+from worker_agent.local import ForeignAgentError, LocalAgent, NoAgentError
+from worker_agent.service import Permissions, Service
 from worker_agent.shared import local_rank
 from worker_agent.socket_protocol import ProtocolViolation, Seat, bind_claim, claim_name, holder
 from worker_agent.torch.local_ranks import Place, arrange
@@ -309,3 +313,78 @@ def test_nodes_are_found_and_uneven_ones_refused():
         arrange(places("a0", "a1", "b0"), 0)
     with pytest.raises(AgentError, match="different local ranks"):
         arrange(places("a0", "b1"), 0)
+
+
+STRANGER = """
+import sys
+from worker_agent.errors import AgentError
+from worker_agent.local import LocalAgent
+from worker_agent.socket_protocol import Seat
+for line in sys.stdin:
+    rank, size, take_over = line.split()
+    try:
+        LocalAgent(f"unix:{sys.argv[1]}", 5.0, Seat("first", int(rank), int(size), True, take_over == "take"))
+        print("joined", flush=True)
+    except AgentError as error:
+        print(error, flush=True)
+"""
+SQUATTER = """
+import socket, sys
+squatted = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+squatted.bind(bytes.fromhex(sys.argv[1]))
+squatted.listen()
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def another_user(code: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start Python code as another user, who reads its standard input."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become another user")
+    command = [*ordinary_user(), sys.executable, "-c", code, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_another_user_of_the_socket_can_neither_join_a_job_nor_take_its_agent() -> None:
+    """The other user knows the job's key, and asks for its free rank and for the whole agent."""
+    folder = Path(tempfile.mkdtemp(prefix="inart-test-"))
+    folder.chmod(0o755)
+    path = folder / "agent.sock"
+    try:
+        with Service("127.0.0.1:1", str(path), node="owned", permissions=Permissions(mode=0o666)) as service:
+
+            def own() -> None:
+                with pytest.raises(AgentError):  # no controller answers
+                    LocalAgent(f"unix:{path}", 60.0, Seat("first", 0, 2, True))
+
+            threads = [threading.Thread(target=service.run, args=(threading.Event(),)), threading.Thread(target=own)]
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: service.trainers == 1, "the owner has its place")
+            answers, _ = another_user(STRANGER, str(path)).communicate("1 2 no\n0 1 take\n", timeout=60)
+            assert answers.count("only that user can take the agent over") == 2, answers
+            assert service.trainers == 1
+            service.close()
+            for thread in threads:
+                thread.join()
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_stranger_that_listens_on_an_agents_name_keeps_no_agent_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent listens on a name that other users cannot compute, and the user's trainers find it there."""
+    monkeypatch.setenv("INART_CACHE", str(tmp_path))
+    where = ("127.0.0.1:1", "squatted")
+    usual = claim_name(*where)
+    squatter = another_user(SQUATTER, usual.hex())
+    try:
+        assert squatter.stdout is not None and squatter.stdout.readline() == "\n"
+        with pytest.raises(ForeignAgentError, match="of user 65534"):
+            LocalAgent(usual, 60.0)
+        with Service(where[0], node=where[1]):
+            assert holder(claim_name(*where, private=True)) == f"process {os.getpid()} of user 0"
+    finally:
+        squatter.communicate()
