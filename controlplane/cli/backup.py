@@ -1,4 +1,4 @@
-"""Backs up what a network's controller keeps, and restores it: jobs, plans, entries, epoch, secret, record, journals.
+"""Backs up what a network's controller keeps, and restores it: jobs, plans, entries, epoch, secret, journal.
 
     inart backup --switches switches.json network.tar.gz
     inart restore --switches switches.json network.tar.gz
@@ -27,7 +27,7 @@ from controlplane.service.state import StateError, StateFolder, default_folder
 from controlplane.targets.switches_file import SwitchesFileError, load_switches
 
 JOBS, EPOCH, SECRET = "jobs.json", "epoch", "epoch.secret"
-KEPT = re.compile(r"jobs\.json|epoch|epoch\.secret|log/log(\.\d+)?\.jsonl|journal/(job-\d+|network)\.jsonl(\.1)?")
+KEPT = re.compile(r"jobs\.json|epoch|epoch\.secret|journal/\d{12}\.jsonl")
 """Names of the files in a backup."""
 MOST_BYTES = 1 << 30
 """Most bytes of all files of a backup together."""

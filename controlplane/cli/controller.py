@@ -229,7 +229,7 @@ def make_parser() -> argparse.ArgumentParser:
     status.add_argument("--job", default="", metavar="NAME", help="show all about this job (default: the only one)")
     status.add_argument("--watch", action="store_true", help="show it again every second, until Ctrl-C")
     plan = _add_replan(commands)
-    log = commands.add_parser("log", help="show the record: who did what, when, and what changed")
+    log = commands.add_parser("log", help="show the journal: who did what, when, and what changed")
     logs.add_arguments(log)
     drain = commands.add_parser("drain", help="take a switch, link or parameter server out of service")
     undrain = commands.add_parser("undrain", help="put it back into service")

@@ -1,6 +1,4 @@
-"""The command `log`: prints the record that the controller keeps, of who did what on the network, when, and what
-changed.
-"""
+"""The command `log`: prints the controller's journal: who did what on the network, when, and what changed."""
 
 from __future__ import annotations
 

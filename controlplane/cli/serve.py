@@ -44,11 +44,11 @@ from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.admission import MOST, STEADY
 from controlplane.service.epochs import EpochStore, default_file
 from controlplane.service.event_log import EventLog
+from controlplane.service.journal import Journal
 from controlplane.service.listening import Listening, add_listen_arguments, open_listening
 from controlplane.service.network import Network, Settings
 from controlplane.service.pair.leadership import Leadership
 from controlplane.service.pair.shared_state import SharedEpochs, SharedState
-from controlplane.service.record import Recorder
 from controlplane.service.room import found
 from controlplane.service.running import JobsError
 from controlplane.service.serving import LEAVING_SECONDS, EndSignal, Serving
@@ -91,11 +91,10 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         for target in targets:
             stack.callback(target.close)
         there = found(targets)
-        recorder = Recorder(state.path / "log" if state is not None else None, to_stderr(as_json=arguments.json))
-        log.record_in(recorder.line)
-        settings = replace(_settings(arguments), recorder=recorder, quotas=quotas)
-        if state is not None:
-            settings = replace(settings, journal=partial(state.journal, log=log))
+        journal = Journal(state.path / "journal" if state is not None else None, log)
+        stack.callback(journal.close)
+        log.record_in(journal.line)
+        settings = replace(_settings(arguments), journal=journal, quotas=quotas)
         network = Network(
             topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log, settings=settings
         )

@@ -36,16 +36,6 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600, *, synced: bool 
         raise
 
 
-def append_line(path: Path, line: str) -> int:
-    """Add a line to a file that only this user can read, and return the file's size in bytes; make the file, and its
-    folder, where there is none. Raise OSError where that fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o600), "a") as file:
-        file.write(f"{line}\n")
-        return file.tell()
-
-
 def state_home() -> Path:
     """Return the folder in which programs of this user keep their state."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "inart"

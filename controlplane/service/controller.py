@@ -34,7 +34,7 @@ from controlplane.service.event_log import EventLog
 from controlplane.service.keeper import Keeper
 from controlplane.service.network import Network
 from controlplane.service.next_plan import MigrationError
-from controlplane.service.record import Order, ordered
+from controlplane.service.ordered import Order, ordered
 from controlplane.service.reload import ReloadError
 from controlplane.service.replanning import Late
 from controlplane.service.replies import admission_reply, job_statuses, other_traffic, reload_reply, replan_reply
@@ -345,16 +345,22 @@ class Controller:
         return pb.RemoveJobReply(entries=entries, later=later, others=others)
 
     def _ordered(self, what: str, request: Message, context: grpc.ServicerContext) -> AbstractContextManager[Order]:
-        return ordered(self.network.recorder, self.access, what, request, context)
+        return ordered(self.network.journal, self.access, what, request, context)
 
     def renew(self, request: pb.RenewRequest, context: grpc.ServicerContext) -> pb.RenewReply:
         """Return the caller's next certificate (`renewed`)."""
         return renewed(self.access, context, self._log)
 
     def log(self, request: pb.LogRequest, context: grpc.ServicerContext) -> pb.LogReply:
-        """Return a page of the record of what was done."""
-        page = self.network.recorder.read(request.after, request.since, request.job, request.most)
-        records = [pb.LogRecord(**vars(one) | {"data": json.dumps(one.data)}) for one in page.entries]
+        """Return a page of the journal."""
+        page = self.network.journal.read(request.after, request.since, request.job, request.most)
+        records = [
+            pb.LogRecord(
+                number=one.number, time=one.time, by=one.by, job=one.job, kind=one.kind, text=one.text,
+                data=json.dumps(one.data), level=one.level,
+            )
+            for one in page.entries
+        ]  # fmt: skip
         return pb.LogReply(records=records, next=page.next, more=page.more)
 
 

@@ -14,11 +14,12 @@ from controlplane.common.log_lines import warning
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.service.core import actions
 from controlplane.service.core.events import EpochNotStored, EpochStored, Event
-from controlplane.service.core.journal import Journal
+from controlplane.service.core.journal import event_of_job
 from controlplane.service.core.membership import decide
-from controlplane.service.core.state import Place, State
+from controlplane.service.core.state import Phase, Place, State
 from controlplane.service.epochs import EpochStore
 from controlplane.service.hanging import Rounds
+from controlplane.service.journal import CoreJournal, Journal
 from controlplane.service.members import Member
 from controlplane.service.words import message
 from controlplane.targets.secret_labels import SecretLabels
@@ -48,14 +49,14 @@ class Effects:
         *,
         log: Callable[[str], None],
         plan_without: Callable[[str, str], None],
-        journal: Journal | None = None,
+        journal: CoreJournal | None = None,
     ) -> None:
         self.state: State
         self.configs = dict(configs)
         self.offered: dict[str, AgentConfig] = {}
         self.members: dict[int, Member] = {}
         self.failures: dict[int, str] = {}
-        self.journal = journal or Journal()
+        self.journal = journal or CoreJournal(Journal())
         self.lock = threading.RLock()
         self.news = threading.Condition(self.lock)
         self._epochs, self._labels = epochs, labels
@@ -84,9 +85,12 @@ class Effects:
         with self.lock:
             events = deque([event])
             while events:
-                event, now = events.popleft(), time.monotonic()
-                self.journal.add(self.state, event, now, time.time())
-                self.state, decided = decide(self.state, event, now)
+                event, before, now = events.popleft(), self.state, time.monotonic()
+                self.state, decided = decide(before, event, now)
+                entry = event_of_job(self.journal.job, before, event, now=now, clock=time.time())
+                self.journal.add(before, entry, self.state)
+                if self.state.phase == Phase.CLOSED:
+                    self.journal.end()
                 for action in decided:
                     done.append(action)
                     if isinstance(action, actions.StoreEpoch):

@@ -11,13 +11,14 @@ from typing import Concatenate, ParamSpec
 
 from controlplane.common.log_lines import warning
 from controlplane.planner.plan import Plan
-from controlplane.service.core import mending, parts, parts_journal
+from controlplane.service.core import mending, parts
 from controlplane.service.core.actions import Say
 from controlplane.service.core.disabled import Why
-from controlplane.service.core.journal import Journal
+from controlplane.service.core.journal import event_of_network
 from controlplane.service.core.parts import Parts
 from controlplane.service.core.turns import SAME
 from controlplane.service.core.ways import Need
+from controlplane.service.journal import CoreJournal, Journal
 from controlplane.service.migration import Migrated
 from controlplane.service.network_state import NetworkState
 from controlplane.service.next_plan import MigrationError
@@ -33,10 +34,7 @@ class Failover:
 
     Args:
         answers: counts what was done, by kind.
-        journal: keeps the events about switches and links.
-
-    The attribute `record` is a function that gets every change of what is disabled: the event, what is disabled from
-    now on and why, and what is used again.
+        journal: gets the events about switches and links, and every change of what is disabled.
     """
 
     def __init__(
@@ -45,11 +43,10 @@ class Failover:
         replanning: Replanning,
         answers: Counter[str],
         log: Callable[[str], None],
-        journal: Journal | None = None,
+        journal: Journal,
     ) -> None:
         self.state, self._replanning, self._answers, self._log = state, replanning, answers, log
-        self.journal = journal or Journal()
-        self.record: Callable[[str, Mapping[str, str], Sequence[str]], None] = lambda event, off, used: None
+        self._journal, self._events = journal, CoreJournal(journal)
 
     # -- switches and links -----------------------------------------------------------------------------------------
 
@@ -63,11 +60,12 @@ class Failover:
             before, now = self.state.parts, time.monotonic()
             self.state.parts, done = event(before, now, *args, **more)
             if done or self.state.parts != before:
-                parts_journal.keep(self.journal, before, event, args, more, now=now, clock=time.time())
+                entry = event_of_network(before, event, args, more, now=now, clock=time.time())
+                self._events.add(before, entry, self.state.parts)
             off = {name: why for name, why in self.state.off.items() if before.off.get(name) != why}
             used = [name for name in before.off if name not in self.state.off]
             if off or used:
-                self.record(event.__name__.title().replace("_", ""), off, used)
+                self._journal.disabled(event.__name__.title().replace("_", ""), off, used)
         for action in done:
             match action:
                 case Say(line, warn):

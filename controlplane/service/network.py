@@ -19,17 +19,16 @@ from controlplane.planner.terms import USUAL, Quota, Terms
 from controlplane.planner.topology import Topology
 from controlplane.service.admission import MOST, STEADY, Admission, AdmissionControl
 from controlplane.service.core.disabled import Why
-from controlplane.service.core.journal import Journal
 from controlplane.service.core.parts import ordered
 from controlplane.service.core.state import Known
 from controlplane.service.entry_changes import EntryChange, between
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failover import Failover
+from controlplane.service.journal import CoreJournal, Journal
 from controlplane.service.migration import Migrated, Migrator
 from controlplane.service.network_state import NetworkState
 from controlplane.service.next_plan import Frame, MigrationError
 from controlplane.service.orders import Replan, replan
-from controlplane.service.record import Recorder
 from controlplane.service.reload import Reloaded
 from controlplane.service.replanning import Late, Replanning
 from controlplane.service.residual import without
@@ -61,8 +60,7 @@ class Settings:
         steady: jobs that share keep their plans while their rates are within this part of the fair ones.
         most: at most so many jobs migrate in one step.
         grace, patience: those of `Rules` of a job's roster.
-        journal: makes a journal, by its name: "job-3" for the job with the number 3, "network" for switches and links.
-        recorder: keeps who did what; by default in memory.
+        journal: the journal of who did what; by default one in memory.
         quotas: returns what a tenant may have, by name.
         beside: where set, other traffic on the links is measured, and jobs are planned for what it leaves, but at least
             for this part of each link.
@@ -73,8 +71,7 @@ class Settings:
     most: int = MOST
     grace: float = GRACE_SECONDS
     patience: float = PATIENCE_SECONDS
-    journal: Callable[[str], Journal] = lambda name: Journal()
-    recorder: Recorder | None = None
+    journal: Journal | None = None
     quotas: Callable[[str], Quota] = unlimited
     beside: float | None = None
 
@@ -120,12 +117,11 @@ class Network:
         self.admissions = AdmissionControl(self.state, steady=settings.steady, most=settings.most, log=log)
         self._epochs = epochs or EpochStore()
         self._labels = labels
-        self.recorder = settings.recorder or Recorder()
+        self.journal = settings.journal or Journal()
         self.answers: Counter[str] = Counter()  # what was done about failures, and how often
         self.replanning = Replanning(self.state, self.admissions, self.answers, log)
-        self.failover = Failover(self.state, self.replanning, self.answers, log, settings.journal("network"))
-        self.failover.record = self.recorder.parts
-        self.switches.wrote = self.recorder.entries
+        self.failover = Failover(self.state, self.replanning, self.answers, log, self.journal)
+        self.switches.wrote = self.journal.changed
 
     def install(self, plan: Plan, job_id: int, terms: Terms = USUAL) -> tuple[Deployment, int]:
         """Put a plan on the switches beside what other jobs have there. Return its deployment, and the number of
@@ -162,7 +158,7 @@ class Network:
             ),
             log,
             labels=self._labels,
-            journal=self.recorder.hears(self.settings.journal(f"job-{job_id}"), whole.name),
+            journal=CoreJournal(self.journal, whole.name),
             on_lost=lambda node, reason: self.failover.agent_lost(job, node, reason),
         )
         frame = Frame(

@@ -17,11 +17,11 @@ from controlplane.common.log_lines import warning
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.service.core import actions, membership
 from controlplane.service.core import events as ev
-from controlplane.service.core.journal import Journal
 from controlplane.service.core.state import MEMBER, RESERVE, Known, Phase, Refused, Stage, State
 from controlplane.service.effects import Effects
 from controlplane.service.epochs import EpochStore
 from controlplane.service.hanging import FIRST_SECONDS, Waits, silent
+from controlplane.service.journal import CoreJournal
 from controlplane.service.members import Member, round_trips_ms, standing, status, tree_rates, workers
 from controlplane.service.plan_changes import PlanChanges
 from controlplane.service.words import progress, wants_to_join
@@ -76,7 +76,7 @@ class Roster:
         *,
         labels: SecretLabels | None = None,
         on_lost: Callable[[str, str], None] = lambda node, reason: None,
-        journal: Journal | None = None,
+        journal: CoreJournal | None = None,
     ) -> None:
         if not configs:
             raise ValueError("a job without agents")
@@ -104,8 +104,8 @@ class Roster:
         return self._effects.state
 
     @property
-    def journal(self) -> Journal:
-        """The journal of the job's events; the latest ones where there are many."""
+    def journal(self) -> CoreJournal:
+        """The job's events in the journal."""
         return self._effects.journal
 
     @property

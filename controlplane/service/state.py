@@ -15,13 +15,12 @@ from typing import Any
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.inputs import parse_json
 from controlplane.common.log_lines import failure
-from controlplane.common.whole_file import append_line, replace_file, state_home
+from controlplane.common.whole_file import replace_file, state_home
 from controlplane.planner.entries import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
 from controlplane.planner.rules import Deployment
 from controlplane.planner.terms import USUAL, Terms
-from controlplane.service.core.journal import Journal, Record
 
 ACTIONS: dict[str, type[Forward] | type[Replicate] | type[Aggregate]] = {
     "forward": Forward,
@@ -122,10 +121,6 @@ class StateFolder:
                 "begun": sorted(keeps.begun),
             }
             self._store(json.dumps(data))
-
-    def journal(self, name: str, log: Callable[[str], None]) -> Journal:
-        """Return a journal of this name that is kept in a file of this folder."""
-        return JournalFile(self.path / "journal" / f"{name}.jsonl", log).journal()
 
     @property
     def closed(self) -> bool:
@@ -253,32 +248,3 @@ def _rules(switch: str, data: Mapping[str, Any]) -> RuleSet:
     labels = tuple(LabelEntry(port, label, ACTIONS[action](*values)) for port, label, action, values in data["labels"])
     groups = tuple(MulticastGroup(number, tuple(ports)) for number, ports in data["groups"])
     return RuleSet(switch, labels, groups, ())
-
-
-class JournalFile:
-    """The file of a journal. Each part of the journal begins the file anew; the part before it is kept as "NAME.1".
-
-    When the file cannot be written (the disk is full), all goes on, `log` says so once, and writing begins again
-    with the next part. Only this user can read the file.
-    """
-
-    def __init__(self, path: Path, log: Callable[[str], None]) -> None:
-        self._path, self._log = path, log
-        self._failed = False
-
-    def journal(self) -> Journal:
-        """Return a journal that is written to this file."""
-        return Journal(self._write)
-
-    def _write(self, record: Record, first: bool) -> None:
-        if self._failed and not first:
-            return
-        try:
-            if first and self._path.exists():
-                self._path.replace(f"{self._path}.1")
-            append_line(self._path, json.dumps(record))
-            self._failed = False
-        except OSError as error:
-            if not self._failed:
-                self._log(failure(f"events are not written to {self._path} any more: {error.strerror or error}"))
-            self._failed = True

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from controlplane.service.core import actions, membership
 from controlplane.service.core import events as ev
-from controlplane.service.core.journal import Journal, replay, to_json
+from controlplane.service.core.journal import event_of_job, replay, to_json
 from controlplane.service.core.state import GONE, MEMBER, RESERVE, Known, NodeState, Phase, Place, State
+from controlplane.service.journal import CoreJournal, Journal
 
 VERSION = 1
 ROLES = {"w1": "worker", "w2": "worker", "ps1": "parameter_server", "ps2": "parameter_server"}
@@ -32,7 +33,7 @@ class CoreJob:
         self.state: State = membership.begin(
             places(nodes), VERSION, known=known, grace=5.0, least_workers=least_workers
         )
-        self.journal = Journal()
+        self.journal = CoreJournal(Journal(), "A")
         self.now, self.number, self.disk_full = 0.0, 0, False
         self.told: dict[int, list[actions.Word]] = {}
         self.runs: dict[int, int] = {}
@@ -54,8 +55,9 @@ class CoreJob:
         while events:
             event = events.pop(0)
             before, text = self.state, json.dumps(to_json(self.state))
-            self.journal.add(before, event, self.now, 1e9 + self.now)
             self.state, decided = membership.decide(before, event, self.now)
+            entry = event_of_job("A", before, event, now=self.now, clock=1e9 + self.now)
+            self.journal.add(before, entry, self.state)
             assert json.dumps(to_json(before)) == text, "a state is never changed"
             for node in self.state.known:
                 self.moves.add((before.state_of(node), self.state.state_of(node)))
@@ -148,7 +150,7 @@ class CoreJob:
 
     def check_journal(self) -> None:
         """Check that replaying the journal from its text gives the same state."""
-        assert replay(json.loads(json.dumps(self.journal.records()))) == self.state
+        assert replay(self.journal.records(), "A") == self.state
 
     def kinds(self, connection: int) -> list[str]:
         """Return the kinds of messages that an agent has been told, in order."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
 from controlplane.service.controller import Controller
-from controlplane.service.core.journal import Journal
 from controlplane.service.epochs import EpochStore
 from controlplane.service.failures import Watch
+from controlplane.service.journal import Journal
 from controlplane.service.network import Network, Settings
-from controlplane.service.record import Recorder
 from controlplane.service.room import split
 from controlplane.service.running import RunningJob
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
@@ -47,11 +45,9 @@ class MemoryNetwork:
         self,
         folder: Path,
         topology: Topology = RACKS,
-        journal: Callable[[str], Journal] = lambda name: Journal(),
+        journal: Journal | None = None,
         beside: float | None = None,
         values: int = 4,
-        *,
-        recorder: Recorder | None = None,
     ) -> None:
         self.topology = topology
         self.controllers: list[Controller] = []
@@ -60,7 +56,7 @@ class MemoryNetwork:
         kind = P4RuntimeKind(find("v1model", values))
         self.network = Network(
             topology, kind, list(self.targets.values()), epochs=EpochStore(folder / "epoch"), log=self.log.append,
-            settings=Settings(journal=journal, beside=beside, recorder=recorder),
+            settings=Settings(journal=journal, beside=beside),
         )  # fmt: skip
         self.network.switches.fill()
         self.network.switches.watch()

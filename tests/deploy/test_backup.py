@@ -12,7 +12,7 @@ import pytest
 from controlplane.cli.backup import main
 from controlplane.planner.job import Job
 from controlplane.service.epochs import EpochStore
-from controlplane.service.record import Recorder
+from controlplane.service.journal import Journal
 from controlplane.service.state import Keeps, StateFolder
 from tests.deploy.memory_network import MemoryNetwork
 
@@ -35,7 +35,9 @@ def test_what_is_restored_is_what_was_kept_and_epochs_never_go_back(rig, tmp_pat
     file, there = tmp_path / "network.tar.gz", tmp_path / "there"
     with StateFolder(tmp_path / "state") as state:
         state.save(replace(rig.network.keeps(), disabled=["s1"]))
-        Recorder(state.path / "log").line("job A: something")
+        journal = Journal(state.path / "journal")
+        journal.line("job A: something")
+        journal.close()
         epoch = EpochStore(tmp_path / "epoch").next()
         assert order("backup", file, tmp_path) == 0
         assert "1 jobs of" in capsys.readouterr().out
@@ -44,7 +46,7 @@ def test_what_is_restored_is_what_was_kept_and_epochs_never_go_back(rig, tmp_pat
     assert order("restore", file, there) == 0
     with StateFolder(there / "state") as state:
         assert state.load() == kept and kept.disabled == ["s1"]
-    assert [entry.text for entry in Recorder(there / "state" / "log").read().entries] == ["job A: something"]
+    assert [entry.text for entry in Journal(there / "state" / "journal").read().entries] == ["job A: something"]
     old, new = EpochStore(tmp_path / "epoch"), EpochStore(there / "epoch")
     assert new.key(7) == old.key(7), "switches' entries and agents' keys stay readable"
     later = epoch + 10**6

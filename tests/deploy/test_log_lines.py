@@ -16,7 +16,7 @@ import pytest
 from controlplane.common import command_line
 from controlplane.common.log_lines import Level, Line, failure, is_journal, of_job, printed, to_stderr, warning
 from controlplane.service.event_log import EventLog
-from controlplane.service.record import Recorder
+from controlplane.service.journal import Journal
 from inart.command import VERBS
 from inart.command import main as inart
 
@@ -43,14 +43,14 @@ def test_journald_is_known_by_the_stream_that_systemd_names(tmp_path):
 
 
 def test_the_level_and_the_job_of_a_line_reach_whoever_keeps_it():
-    """A job's log names the job also where the line does not; the record has its level."""
+    """A job's log names the job also where the line does not; the journal has its level."""
     printed_lines: list[str] = []
-    log, recorder = EventLog(printed_lines.append), Recorder()
-    log.record_in(recorder.line)
+    log, journal = EventLog(printed_lines.append), Journal()
+    log.record_in(journal.line)
     of_job(log, "mine")(warning("agent of W1 is gone"))
     log("2 changes")
     assert [event.text for event in log.last()] == ["job mine: agent of W1 is gone", "2 changes"]
-    found = [(one.level, one.job, one.text) for one in recorder.read().entries]
+    found = [(one.level, one.job, one.text) for one in journal.read().entries]
     assert found == [("warning", "mine", "agent of W1 is gone"), ("info", "", "2 changes")]
     assert printed_lines[0].level is Level.WARNING
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Callable
@@ -12,12 +11,13 @@ from typing import Any
 import pytest
 
 from controlplane.planner.generators import leaf_spine
-from controlplane.service.core import parts, parts_journal, ports, trust
+from controlplane.service.core import parts, ports, trust
 from controlplane.service.core.actions import Say
 from controlplane.service.core.disabled import Why
-from controlplane.service.core.journal import Journal
+from controlplane.service.core.journal import event_of_network, replay_network
 from controlplane.service.core.parts import Parts
 from controlplane.service.core.ways import Need, connected
+from controlplane.service.journal import CoreJournal, Journal
 from controlplane.service.network_state import layout_of
 
 NETWORK = leaf_spine(2, 2, 3, 300.0)
@@ -35,7 +35,7 @@ class Life:
 
     def __init__(self) -> None:
         self.state, self.now = Parts(LAYOUT), 0.0
-        self.journal = Journal()
+        self.journal = CoreJournal(Journal())
         self.said: list[str] = []
         self.moves: set[tuple[str, str]] = set()
         self.planned = 0
@@ -50,7 +50,8 @@ class Life:
         before = self.state
         self.state, done = event(before, self.now, *given, **more)
         if done or self.state != before:
-            parts_journal.keep(self.journal, before, event, given, more, now=self.now, clock=1e9)
+            entry = event_of_network(before, event, given, more, now=self.now, clock=1e9)
+            self.journal.add(before, entry, self.state)
         for name in {*before.off, *self.state.off}:
             move = str(before.off.get(name, "used")), str(self.state.off.get(name, "used"))
             if move[0] != move[1]:
@@ -192,7 +193,7 @@ def test_reasons_change_as_documented_in_any_order_of_events():
             else:
                 life.second(random_.choice([0.5, 2.0, 40.0]))
         seen |= life.moves
-        assert parts_journal.replay(json.loads(json.dumps(life.journal.records()))) == life.state
+        assert replay_network(life.journal.records()) == life.state
     assert seen == _table()
 
 

@@ -1,40 +1,88 @@
-"""Journal of the events of one job's agents, orders and timers, with who ordered them. It can be replayed. What
-differs for a network's switches and links is in parts_journal.py.
+"""Entries of a controller's journal (service/journal.py), and the replay of those that are events of the core.
 
-A journal is a list of records, each an object of JSON: the whole state at the beginning, then one record for each
-event. After `KEPT` events it begins anew with a state, and only the part before that is kept beside it: the journal
-stays bounded, and `replay` needs no part that was dropped.
+An event of the core has the field `now`, and in `data` the fields of the event: of a job's agents a class of events.py,
+of a network's switches and links a function of parts.py (`EVENTS`), with job "". An entry of the kind STATE has the
+whole state of a job or of the network. It precedes their first event, and begins every segment of the journal: a
+segment can be replayed alone.
+
+Events of the network that change nothing and have no consequence, as most polls of switches do, are left out: without
+them a replay ends with the same state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
+from inspect import signature
 from itertools import repeat
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from controlplane.service.core import events as ev
+from controlplane.service.core import parts
 from controlplane.service.core.membership import decide
+from controlplane.service.core.parts import Decided, Parts
 from controlplane.service.core.state import State
-
-KEPT = 5000
-"""Most events in one part of the journal."""
 
 ordered_by: ContextVar[str] = ContextVar("ordered_by", default="the controller")
 """Name, for the journal, of the person or program whose order is being carried out."""
 
-Record = dict[str, Any]
-Whole = TypeVar("Whole")
+STATE = "State"
 KINDS: Mapping[str, type[ev.Event]] = {kind.__name__: kind for kind in get_args(ev.Event)}
+EVENTS: Mapping[str, Callable[..., Decided]] = {
+    event.__name__: event
+    for event in (
+        parts.found_silent,
+        parts.failed,
+        parts.mended,
+        parts.ordered,
+        parts.rerouted,
+        parts.relaid,
+        parts.switches_seen,
+        parts.ports_seen,
+        parts.looked,
+    )
+}
+HIDDEN = frozenset({STATE, "Prepared", "Drained", *EVENTS})
+"""Kinds that are for the replay only. Each agent sends a `Prepared` and a `Drained` per migration, and an entry "parts"
+shows the changes that the network's events made."""
+
+Whole = TypeVar("Whole")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the journal: something that has happened.
+
+    Attributes:
+        number: consecutive number of the entries that `inart log` shows; 0 for those that it hides.
+        time: seconds since 1970.
+        by: name of the person, agent or program that caused it.
+        job: name of the job that it is about; "" for the network or for all jobs.
+        kind: "order", "entries", "parts", "line", STATE, or an event of the core.
+        text: description for people.
+        data: further fields; of a STATE that is in memory, the core's state itself.
+        level: "info", "warning" or "error".
+        now: time in seconds at which the core decided on the event; None for other entries.
+    """
+
+    number: int
+    time: float
+    by: str
+    job: str
+    kind: str
+    text: str = ""
+    data: Any = field(default_factory=dict)
+    level: str = "info"
+    now: float | None = None
 
 
 @contextmanager
 def orders_of(who: str) -> Iterator[None]:
-    """Have journals name `who` ("operator alice") for the orders that are given in the `with` block."""
+    """Name `who` ("operator alice") in the journal as the source of the orders in the `with` block."""
     token = ordered_by.set(who)
     try:
         yield
@@ -42,71 +90,71 @@ def orders_of(who: str) -> Iterator[None]:
         ordered_by.reset(token)
 
 
-class Journal:
-    """The journal of one job. It is not thread-safe.
-
-    `write` gets every record, and whether a new part begins with it. The records of whole states name who had the
-    journal made. The attribute `heard` is a function that gets every event's record, too.
-    """
-
-    def __init__(self, write: Callable[[Record, bool], None] = lambda record, first: None) -> None:
-        self._write = write
-        self._by = ordered_by.get()
-        self.heard: Callable[[Record], None] = lambda record: None
-        self._before: list[Record] = []
-        self._now: list[Record] = []
-
-    def add(self, state: State, event: ev.Event, now: float, clock: float) -> None:
-        """Record an event that is decided in this state. `now` is the time that `decide` gets, `clock` the seconds
-        since 1970."""
-        kind, by = type(event).__name__, who(state, event)
-        self.keep(state, {"time": round(clock, 3), "now": now, "by": by, "kind": kind, **to_json(event)})
-
-    def keep(self, state: object, record: Record) -> None:
-        """Add the record of an event that is decided in this state."""
-        if not self._now or len(self._now) > KEPT:
-            self._before, self._now = self._now, []
-            self._append({"kind": "State", "by": self._by, **to_json(state)})
-        self._append(record)
-        self.heard(record)
-
-    def records(self) -> list[Record]:
-        """Return the records that are kept, the oldest first."""
-        return [*self._before, *self._now]
-
-    def _append(self, record: Record) -> None:
-        self._now.append(record)
-        self._write(record, len(self._now) == 1)
+def event_of_job(job: str, state: State, event: ev.Event, *, now: float, clock: float) -> Entry:
+    """Return the entry of an event of a job's agents that is decided in this state. `now` is the time that `decide`
+    gets, `clock` the seconds since 1970."""
+    return Entry(0, round(clock, 3), who(state, event), job, type(event).__name__, data=to_json(event), now=now)
 
 
-def replay(records: Iterable[Mapping[str, Any]]) -> State:
-    """Return the state after all events of these records; raise ValueError where the records do not begin with a state
-    or contain something that is no event."""
-    return replayed(
-        records,
-        State,
-        lambda state, record: decide(
-            state, event_from_json({"kind": record["kind"], **content(record)}), record["now"]
-        )[0],
+def event_of_network(
+    state: Parts,
+    event: Callable[..., Decided],
+    args: Sequence[Any],
+    more: Mapping[str, Any],
+    *,
+    now: float,
+    clock: float,
+) -> Entry:
+    """Return the entry of an event of switches and links that is decided in this state with these arguments."""
+    given = signature(event).bind(state, now, *args, **more).arguments
+    del given["state"], given["now"]
+    return Entry(0, round(clock, 3), ordered_by.get(), "", event.__name__, data=to_json(given), now=now)
+
+
+def replay(records: Iterable[Mapping[str, Any]], job: str) -> State:
+    """Return the state of a job after all its events among these entries (as JSON objects). Raise ValueError if they
+    begin without a state, or have something else than an event."""
+    return _replayed(
+        records, job, State, lambda state, record: decide(state, event_from_json(record), record["now"])[0]
     )
 
 
-def replayed(
-    records: Iterable[Mapping[str, Any]], kind: type[Whole], after: Callable[[Whole, Mapping[str, Any]], Whole]
+def replay_network(records: Iterable[Mapping[str, Any]]) -> Parts:
+    """Return the state of switches and links after all their events among these entries. Raise ValueError as `replay`
+    does."""
+    return _replayed(records, "", Parts, _after)
+
+
+def _replayed(
+    records: Iterable[Mapping[str, Any]],
+    job: str,
+    kind: type[Whole],
+    after: Callable[[Whole, Mapping[str, Any]], Whole],
 ) -> Whole:
-    """Return the state of this kind after all events of these records, where `after(state, record)` is the one after an
-    event. Raise ValueError where the records do not begin with a state."""
+    """Return the state of this kind after all events of these entries; `after(state, record)` is the state after one
+    event."""
     state: Whole | None = None
     for record in records:
-        if record.get("kind") == "State":
-            state = from_json(kind, content(record))
-        elif state is None:
-            raise ValueError("a journal begins with the state in which its first event was decided")
-        else:
+        if record.get("job") != job:
+            continue
+        if record.get("kind") == STATE:
+            state = from_json(kind, record["data"])
+        elif record.get("now") is not None:
+            if state is None:
+                raise ValueError("a journal begins with the state in which its first event was decided")
             state = after(state, record)
     if state is None:
-        raise ValueError("the journal is empty")
+        raise ValueError(f"the journal has no entry of {f'job {job}' if job else 'the network'}: it is empty")
     return state
+
+
+def _after(state: Parts, record: Mapping[str, Any]) -> Parts:
+    event = EVENTS.get(record.get("kind", ""))
+    if event is None:
+        raise ValueError(f"{record.get('kind')!r} is no event of a network; events are {', '.join(EVENTS)}")
+    types = get_type_hints(event)
+    given = {name: from_json(types[name], value) for name, value in record["data"].items()}
+    return event(state, record["now"], **given)[0]
 
 
 def who(state: State, event: ev.Event) -> str:
@@ -127,11 +175,6 @@ def who(state: State, event: ev.Event) -> str:
     return f"agent of {', '.join(nodes)}" if nodes else "an agent that is out"
 
 
-def content(record: Mapping[str, Any]) -> Record:
-    """Return what a record has beside its kind, its times and who has caused the event."""
-    return {name: value for name, value in record.items() if name not in ("time", "now", "by", "kind")}
-
-
 def to_json(value: Any) -> Any:
     """Return a value of the core as JSON has it: a dataclass as an object, and a mapping as one where all its keys are
     strings, otherwise as a list of pairs."""
@@ -146,12 +189,12 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def event_from_json(data: Mapping[str, Any]) -> ev.Event:
-    """Return the event of a record's kind and fields; raise ValueError where the data is no event."""
-    kind = KINDS.get(data.get("kind", ""))
+def event_from_json(record: Mapping[str, Any]) -> ev.Event:
+    """Return the event of a job's agents that an entry has. Raise ValueError if it has none."""
+    kind = KINDS.get(record.get("kind", ""))
     if kind is None:
-        raise ValueError(f"{data.get('kind')!r} is not an event; events are {', '.join(KINDS)}")
-    event: ev.Event = from_json(kind, {name: value for name, value in data.items() if name != "kind"})
+        raise ValueError(f"{record.get('kind')!r} is not an event; events are {', '.join(KINDS)}")
+    event: ev.Event = from_json(kind, record.get("data", {}))
     return event
 
 
