@@ -4,7 +4,7 @@
     python -m p4src.build --values 128        one
     python -m p4src.build --check             compile and compare with what is there; write nothing
     python -m p4src.build --target tna        the program for Tofino: compile and assemble (p4src/tofino_toolchain.py)
-    python -m p4src.build --target t2na       the same program for Tofino 2; with 128 values both are folded
+    python -m p4src.build --target t2na       the same program for Tofino 2; with 128 values it is folded
 
 v1model needs p4c's bmv2 back end, ``p4c-bm2-ss``, on PATH; tna and t2na need p4c's Tofino back end. Those who do not
 change the P4 sources need neither: the compiled programs are in the repository, and a test fails when they do not match

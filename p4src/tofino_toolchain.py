@@ -26,8 +26,8 @@ OF_TOFINO_2 = "t2na"
 COMPILER, ASSEMBLER = "p4c-barefoot", "bfas"
 BUILD_FOLDER = "P4C_TOFINO"
 FOLDED = 128
-"""Values per packet of the program that adds them up in two passes (p4src/tofino/fold.p4, fold_flows.p4)."""
-POSSIBLE = (4, 8, 16, 32, 64, FOLDED)
+"""Values per packet of the program for Tofino 2 that adds them up in two passes (p4src/tofino/fold.p4)."""
+POSSIBLE = (4, 8, 16, 32, 64)
 """Numbers of values per packet for which the program can be compiled; 64 per pass fill Tofino 1's stages and Tofino 2's
 containers."""
 PACKET_REGISTERS = ("half", "byte0", "byte1")
@@ -40,13 +40,14 @@ class Chip:
 
     ``family`` is the name of the chip and of its binary, and ``generation`` the value of ``__TARGET_TOFINO__`` in P4.
     ``containers`` has the number of header vector containers by kind and width in bits; ALUs can access the normal ones
-    fully.
+    fully. ``possible`` has the numbers of values per packet for which the program can be compiled.
     """
 
     family: str
     generation: int
     containers: dict[str, dict[int, int]]
     options: tuple[str, ...] = ()
+    possible: tuple[int, ...] = POSSIBLE
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -63,6 +64,7 @@ CHIPS = {
         2,
         {"normal": {8: 48, 16: 72, 32: 48}, "mocha": {8: 16, 16: 24, 32: 16}, "dark": {8: 16, 16: 24, 32: 16}},
         ("--no-clot",),
+        (*POSSIBLE, FOLDED),
     ),
 }
 
@@ -98,7 +100,7 @@ def default_slots(target: str, values: int) -> int:
     """Return the default number of slots. A folded program has two cells per slot in the same memory, so it has half as
     many slots."""
     slots = PROTOCOL.targets[target].slots
-    return slots // 2 if target in CHIPS and values == FOLDED else slots
+    return slots // 2 if target == OF_TOFINO_2 and values == FOLDED else slots
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,8 @@ def compile_program(
     loads, and the compiler's reports of the chip's resources. ``sources`` is a folder with ``tofino/`` and
     ``include/``. Raise BuildError where a tool fails.
     """
-    macros, chip = options(POSSIBLE, values, *sizes), CHIPS[target]
+    chip = CHIPS[target]
+    macros = options(chip.possible, values, *sizes)
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="inart-tna-") as folder:
         scratch = Path(folder)

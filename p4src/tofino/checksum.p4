@@ -22,9 +22,6 @@ control InartIngressDeparser(packet_out packet, inout headers_t hdr, in metadata
         packet.emit(hdr.inart);
 #ifdef INART_FOLD
         packet.emit(hdr.fold);
-#ifndef INART_ONE_PASS
-        packet.emit(hdr.carried);
-#endif
 #endif
         packet.emit(hdr.first);
         packet.emit(hdr.second);

@@ -28,11 +28,6 @@ control Verdicts(in metadata_t meta) {
     }
 
 #ifdef INART_FOLD
-#ifdef INART_ONE_PASS
-#define INART_OVERTAKEN meta.operation == DO_FORGET
-#else
-#define INART_OVERTAKEN meta.operation == DO_FORGET || (meta.kind == KIND_READ && meta.joined == 0)
-#endif
     table count_table {
         key = {
             meta.step: ternary;
@@ -49,7 +44,7 @@ control Verdicts(in metadata_t meta) {
     }
 
     apply {
-        if (INART_OVERTAKEN) {
+        if (meta.operation == DO_FORGET) {
             count_overtaken();
         } else {
             count_table.apply();

@@ -44,22 +44,14 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
         hdr.fold.setValid();
         hdr.fold.step = step;
         hdr.fold.operation = meta.operation;
-#ifdef INART_ONE_PASS
         hdr.fold.ticket = meta.ticket;
         hdr.first.setInvalid();
-#else
-        hdr.fold.held = meta.held;
-        hdr.inart.bitmap[63:32] = meta.generation;
-#endif
         hdr.second.setInvalid();
         ig_tm_md.ucast_egress_port = meta.loopback;
     }
 
     action stay() {
         meta.verdict = INART_VERDICT_ABSORBED;
-#ifndef INART_ONE_PASS
-        hdr.first.setInvalid();
-#endif
         fold(STEP_STAYS);
     }
 
@@ -74,15 +66,6 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
         fold(STEP_LEAVES);
     }
 
-#ifndef INART_ONE_PASS
-    // Send a packet that has the first words of the second half round to the pass that reads the others.
-    action fetch_second() {
-        hdr.fold.step = STEP_FETCHES;
-        hdr.fold.operation = DO_READ;
-        ig_tm_md.ucast_egress_port = meta.loopback;
-    }
-
-#endif
     // Send a packet that has the second half of the sum round to the pass that reads the first.
     action fetch() {
         hdr.fold.step = STEP_READ;
@@ -125,18 +108,12 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
             hdr.inart.flags: ternary;
 #ifdef INART_FOLD
             meta.step: ternary;
-#ifndef INART_ONE_PASS
-            meta.joined: ternary;
-#endif
 #endif
         }
         actions = {
             send; send_complete; drop; go_round; go_round_complete; @defaultonly NoAction;
 #ifdef INART_FOLD
             stay; fetch; leave;
-#ifndef INART_ONE_PASS
-            fetch_second;
-#endif
 #endif
         }
         const default_action = NoAction();

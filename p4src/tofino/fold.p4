@@ -1,5 +1,5 @@
 // Folding on Tofino 2. A folded packet has twice the values that one pass through the switch can add, so its second
-// half is added in a pass of its own. fold_flows.p4 does the same for Tofino 1, whose ALUs can less.
+// half is added in a pass of its own. The ALUs of Tofino 1 cannot do this in two passes.
 //
 //   step      what happens in the pass                          register slot_ticket            afterwards
 //   FIRST     slots.p4 decides; the first half is added         cell A: ticket + 1, taken along on, without first half
@@ -20,7 +20,7 @@
 #ifndef INART_FOLD_P4
 #define INART_FOLD_P4
 
-#if defined(INART_FOLD) && defined(INART_ONE_PASS)
+#ifdef INART_FOLD
 control Fold(inout headers_t hdr, inout metadata_t meta) {
     Register<bit<32>, slot_t>(2 * INART_SLOTS) slot_ticket;
     RegisterAction<bit<32>, slot_t, bit<32>>(slot_ticket) next_ticket = {

@@ -81,17 +81,13 @@ header tail_t {
 }
 
 #ifdef INART_FOLD
-// What a packet takes along from one pass to the next, between its header and its values (fold.p4, fold_flows.p4). The
-// header has 6 bytes: with 10, byte 173 of the packet's headers came from a place in the deparser that early chips of
+// What a packet takes along from one pass to the next, between its header and its values (fold.p4). The header has 6
+// bytes: with 10, byte 173 of the packet's headers came from a place in the deparser that early chips of
 // Tofino 2 (A0) get wrong.
 header fold_t {
     step_t step;
     operation_t operation;
-#ifdef INART_ONE_PASS
     bit<32> ticket;
-#else
-    flows_t held;
-#endif
 }
 
 // The version of a packet on its way from one pass to the next; no host sends it.
@@ -101,10 +97,7 @@ const bit<8> FOLDED_VERSION = 0x80 | INART_VERSION;
 const step_t STEP_FIRST = 0;        // the packet comes from a host or another switch
 const step_t STEP_STAYS = 1;        // its second half is added, and the packet ends
 const step_t STEP_LEAVES = 2;       // its second half is added, and the sum is going to leave
-const step_t STEP_READ = 3;         // the rest of a sum is read: its first half (on Tofino 1, the second words of that)
-#ifndef INART_ONE_PASS
-const step_t STEP_FETCHES = 4;      // the second words of a sum's second half are read
-#endif
+const step_t STEP_READ = 3;         // the first half of a sum is read
 #endif
 
 struct headers_t {
@@ -113,9 +106,6 @@ struct headers_t {
     inart_t inart;
 #ifdef INART_FOLD
     fold_t fold;
-#ifndef INART_ONE_PASS
-    half_t carried;     // the first words of a sum's first half, while the second half is added and read
-#endif
 #endif
     half_t first;
     half_t second;
@@ -172,14 +162,9 @@ struct metadata_t {
 #endif
 #ifdef INART_FOLD
     step_t step;
-#ifdef INART_ONE_PASS
     bit<32> ticket;     // the number of changes of the first half's values (fold.p4)
     bit<32> previous;   // the ticket before the packet's
     bit<32> joined;     // 1 if the second half has the same contributions as the first
-#else
-    bit<8> owned;       // 1 if the second half is of the packet's chunk
-    bit<8> joined;      // 1 if the second half is also of the flows that the packet expects (fold_flows.p4)
-#endif
     slot_t cell;        // the index of the cells with the half of the values that this pass works on
 #endif
     bool routable;      // the IPv4 header has no options, and a TTL above 1

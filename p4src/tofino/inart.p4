@@ -12,9 +12,9 @@
 // run.
 //
 // Build options (python -m p4src.build --target tna passes them): INART_VALUES values in a packet, INART_SLOTS slots,
-// INART_LABEL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries. 128 values are added in two passes (INART_FOLD), by
-// fold.p4 where an ALU gives out both words of a pair (INART_ONE_PASS, Tofino 2), and by fold_flows.p4 elsewhere. All
-// of the work is done in ingress; packets bypass egress.
+// INART_LABEL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries. An ALU of Tofino 2 gives out both words of a pair
+// (INART_ONE_PASS), and there fold.p4 adds 128 values in two passes (INART_FOLD). All of the work is done in ingress;
+// packets bypass egress.
 #include <core.p4>
 #if __TARGET_TOFINO__ == 2
 #include <t2na.p4>
@@ -25,7 +25,7 @@
 #else
 #include <tna.p4>
 #if INART_VALUES > 64
-#define INART_FOLD
+#error "Tofino 1 adds at most 64 values"
 #endif
 #endif
 
@@ -35,16 +35,11 @@
 #endif
 
 // The files with the entries of the tables whose entries differ between the variants.
-#if defined(INART_FOLD) && defined(INART_ONE_PASS)
+#ifdef INART_FOLD
 #define INART_ENTRIES_OF_SUM "entries/sum_read.p4"
 #define INART_ENTRIES_OF_FINISH "entries/finish_fold.p4"
 #define INART_ENTRIES_OF_EPOCH "entries/epoch_fold.p4"
 #define INART_ENTRIES_OF_DECIDE "entries/decide_fold.p4"
-#elif defined(INART_FOLD)
-#define INART_ENTRIES_OF_SUM "entries/sum_fold_flows.p4"
-#define INART_ENTRIES_OF_FINISH "entries/finish_fold_flows.p4"
-#define INART_ENTRIES_OF_EPOCH "entries/epoch_fold_flows.p4"
-#define INART_ENTRIES_OF_DECIDE "entries/decide_fold_flows.p4"
 #elif defined(INART_ONE_PASS)
 #define INART_ENTRIES_OF_SUM "entries/sum.p4"
 #define INART_ENTRIES_OF_FINISH "entries/finish.p4"
@@ -65,7 +60,6 @@
 #include "checksum.p4"
 #include "counters.p4"
 #include "label.p4"
-#include "fold_flows.p4"
 #include "slots.p4"
 #include "fold.p4"
 #include "values.p4"
@@ -89,7 +83,7 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intr
                      inout ingress_intrinsic_metadata_for_tm_t ig_tm_md) {
     Label() label;
     Slots() slots;
-#if defined(INART_FOLD) && defined(INART_ONE_PASS)
+#ifdef INART_FOLD
     Fold() fold;
 #endif
     Values() values;
@@ -103,7 +97,7 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intr
             if (hdr.tail.isValid() && ig_prsr_md.parser_err == PARSER_ERROR_OK) {
                 label.apply(hdr, meta, ig_intr_md, ig_dprsr_md, ig_tm_md);
                 slots.apply(hdr, meta);
-#if defined(INART_FOLD) && defined(INART_ONE_PASS)
+#ifdef INART_FOLD
                 fold.apply(hdr, meta);
 #endif
                 values.apply(hdr, meta);

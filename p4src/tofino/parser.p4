@@ -48,14 +48,9 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
 #endif
 #ifdef INART_FOLD
         meta.step = STEP_FIRST;
-#ifdef INART_ONE_PASS
         meta.ticket = 0;
         meta.previous = 0;
         meta.joined = 0;
-#else
-        meta.owned = 0;
-        meta.joined = 0;
-#endif
         meta.cell = 0;
 #endif
         meta.routable = false;
@@ -130,9 +125,6 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
             STEP_STAYS: parse_stays;
             STEP_LEAVES: parse_leaves;
             STEP_READ: parse_read;
-#ifndef INART_ONE_PASS
-            STEP_FETCHES: parse_fetches;
-#endif
             default: accept;
         }
     }
@@ -142,27 +134,6 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         transition parse_values;
     }
 
-#ifndef INART_ONE_PASS
-    state parse_leaves {
-        meta.step = STEP_LEAVES;
-        packet.extract(hdr.carried);
-        transition parse_values;
-    }
-
-    state parse_fetches {
-        meta.step = STEP_FETCHES;
-        packet.extract(hdr.carried);
-        transition parse_values;
-    }
-
-    // The sum's second half is not extracted; it stays behind the headers.
-    state parse_read {
-        meta.step = STEP_READ;
-        packet.extract(hdr.first);
-        packet.extract(hdr.tail);
-        transition accept;
-    }
-#else
     state parse_leaves {
         meta.step = STEP_LEAVES;
         transition parse_values;
@@ -174,7 +145,6 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         packet.extract(hdr.tail);
         transition accept;
     }
-#endif
 #endif
 
     state parse_values {

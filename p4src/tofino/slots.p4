@@ -233,9 +233,6 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
     action read() {
         meta.operation = DO_READ;
         hdr.inart.bitmap[63:32] = 0;
-#ifdef INART_FOLD
-        hdr.second.setValid();
-#endif
     }
 #endif
 
@@ -246,9 +243,6 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
             hdr.inart.flags: ternary;
             meta.flow: ternary;
             meta.held: ternary;
-#if defined(INART_FOLD) && !defined(INART_ONE_PASS)
-            meta.step: ternary;
-#endif
         }
         actions = {
             operate; merge;
@@ -274,10 +268,6 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         meta.left = meta.left ^ meta.everyone;
     }
 
-#if defined(INART_FOLD) && !defined(INART_ONE_PASS)
-    SecondHalf() second_half;
-#endif
-
     apply {
 #ifdef INART_ONE_PASS
         index();
@@ -291,9 +281,6 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         }
         sequence_table.apply();
         flows_table.apply();
-#if defined(INART_FOLD) && !defined(INART_ONE_PASS)
-        second_half.apply(hdr, meta);
-#endif
         decide_table.apply();
         join();
         compare();

@@ -13,9 +13,8 @@
 //   DO_READ                                           packet.second = cell.second
 //
 // On Tofino 2 (INART_ONE_PASS) an ALU gives out both words of its cell at once, so a sum that is not folded needs no
-// DO_READ. A folded program adds half of a packet's values in a pass. There, DO_READ on Tofino 2 (fold.p4) gives
-// cell.first and cell.second to a packet that has no values; on Tofino 1 (fold_flows.p4) each half of the values is
-// added and read as above.
+// DO_READ. A folded program (fold.p4) adds half of a packet's values in a pass. There, DO_READ gives cell.first and
+// cell.second to a packet that has no values.
 // Limits: a stateful ALU holds four register actions. Sums are modulo 2^32.
 #ifndef INART_VALUES_P4
 #define INART_VALUES_P4
@@ -125,9 +124,6 @@ control Sum(inout bit<32> first, inout bit<32> second, in metadata_t meta) {
     table sum_table {
         key = {
             meta.operation: exact;
-#if defined(INART_FOLD) && !defined(INART_ONE_PASS)
-            meta.joined: exact;
-#endif
         }
         actions = {
             do_store; do_add; do_maximum; @defaultonly NoAction;

@@ -1,4 +1,4 @@
-"""The common part of the searches over both folded programs: packets that recirculate."""
+"""The part of the search over the folded program that is about packets that recirculate."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Values = tuple[int, ...]
 
 
 class Fold(NamedTuple):
-    """The header that a packet has between two passes. ticket: on Tofino 1 the flows that its slot had before."""
+    """The header that a packet has between two passes."""
 
     step: int
     operation: int
@@ -101,7 +101,7 @@ def ingress(
     """
     slot, left, step = cell.slot, 0, FIRST
     if fold is None:
-        slot, packet, operation, left, *_ = tofino.slots(cell.slot, packet, entry, table)
+        slot, packet, operation, left, _ = tofino.slots(cell.slot, packet, entry, table)
     elif isinstance(entry, ReadOut):
         step, operation = fold.step, fold.operation
     else:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.model.folded import FoldedSwitch
-from tests.model.folded_flows import FoldedFlowsSwitch
 from tests.model.simulation import Simulation
 from tests.model.switch import Switch
 from tests.model.tofino import LOOPBACK, TofinoSwitch
@@ -48,11 +47,6 @@ class FoldedRoundSwitch(RoundSwitch, FoldedSwitch):
     """A switch with the folded program whose recirculating packets are in the network."""
 
 
-@dataclass
-class FoldedFlowsRoundSwitch(RoundSwitch, FoldedFlowsSwitch):
-    """A switch with the folded program of Tofino 1 whose recirculating packets are in the network."""
-
-
 class TofinoSimulation(Simulation):
     """A simulation of switches with the Tofino program."""
 
@@ -73,11 +67,4 @@ class FoldedSimulation(TofinoSimulation):
     """A simulation of switches with the folded program."""
 
     kind = FoldedRoundSwitch
-    values = 4
-
-
-class FoldedFlowsSimulation(TofinoSimulation):
-    """A simulation of switches with the folded program of Tofino 1."""
-
-    kind = FoldedFlowsRoundSwitch
     values = 4

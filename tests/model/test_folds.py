@@ -1,11 +1,9 @@
-"""The guarantees of both folded programs, with tickets (Tofino 2) and with flows (Tofino 1)."""
+"""The guarantees of the folded program."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,89 +11,47 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p4src.protocol import Verdict
-from tests.model import test_folded, test_folded_flows
+from tests.model import test_folded
 from tests.model.folded import TICKETS, FoldedSwitch
-from tests.model.folded_flows import FLOWS, FoldedFlowsSwitch
-from tests.model.folded_flows_search import FoldedFlowsSearch
 from tests.model.folded_search import FoldedSearch
-from tests.model.rounds import FoldedFlowsSimulation, FoldedSimulation
-from tests.model.simulation import Harm, Simulation, WrongResult
+from tests.model.rounds import FoldedSimulation
+from tests.model.simulation import Harm, WrongResult
 from tests.model.switch import Switch
 from tests.model.test_simulation import harms, trees
 from tests.model.test_tofino import BOUNDED, arrivals, as_on_tofino, labels
-from tests.model.tofino_search import TofinoSearch
 from tests.model.tree import Tree, star, two_level
 from tests.p4.rig import GROUPS, ROUTES, SLOTS, Traffic
 
 sizes = st.tuples(trees(), st.sampled_from([1, 2, 4]))  # a tree, its slots
 
 
-@dataclass(frozen=True)
-class Program:
-    """A folded program. mistake: (its actions, the action to replace, a wrong one)."""
-
-    switch: type[FoldedSwitch]
-    simulation: type[Simulation]
-    search: type[TofinoSearch]
-    mistake: tuple[dict[str, Callable[[int, int, int], tuple[int, int]]], str, Callable[..., tuple[int, int]]]
-
-
-PROGRAMS = pytest.mark.parametrize(
-    "program",
-    [
-        Program(
-            FoldedSwitch,
-            FoldedSimulation,
-            FoldedSearch,
-            (TICKETS, "do_follow_ticket", test_folded.joins_anything),
-        ),
-        Program(
-            FoldedFlowsSwitch,
-            FoldedFlowsSimulation,
-            FoldedFlowsSearch,
-            (FLOWS, "do_follow_half", test_folded_flows.joins_anything),
-        ),
-    ],
-    ids=["tickets", "flows"],
-)
-
-
-@PROGRAMS
 @BOUNDED
 @given(sizes=sizes, chunks=st.integers(1, 12), harm=harms, seed=st.integers(0, 2**32))
-def test_every_worker_gets_every_exact_result(
-    program: Program, sizes: tuple[Tree, int], chunks: int, harm: Harm, seed: int
-) -> None:
-    program.simulation(*sizes, chunks, harm, seed).run(limit=200_000)
+def test_every_worker_gets_every_exact_result(sizes: tuple[Tree, int], chunks: int, harm: Harm, seed: int) -> None:
+    FoldedSimulation(*sizes, chunks, harm, seed).run(limit=200_000)
 
 
-@PROGRAMS
 @BOUNDED
 @given(sizes=sizes, harm=harms, seed=st.integers(0, 2**32), before=st.integers(0, 300))
-def test_a_new_epoch_in_the_middle_of_anything(
-    program: Program, sizes: tuple[Tree, int], harm: Harm, seed: int, before: int
-) -> None:
-    program.simulation(*sizes, 8, harm, seed).run_with_new_epoch(5, before, limit=200_000)
+def test_a_new_epoch_in_the_middle_of_anything(sizes: tuple[Tree, int], harm: Harm, seed: int, before: int) -> None:
+    FoldedSimulation(*sizes, 8, harm, seed).run_with_new_epoch(5, before, limit=200_000)
 
 
-@PROGRAMS
-def test_simulations_find_a_mistake(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    actions, name, wrong = program.mistake
-    monkeypatch.setitem(actions, name, wrong)
+def test_simulations_find_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TICKETS, "do_follow_ticket", test_folded.joins_anything)
     with pytest.raises(WrongResult):
         for seed in range(200):
             harm = Harm(loss=0.2, duplicate=0.2, reorder=0.3, stray=0.1)
-            program.simulation(star(3), 1, 12, harm, seed).run(limit=200_000)
+            FoldedSimulation(star(3), 1, 12, harm, seed).run(limit=200_000)
 
 
-@PROGRAMS
 @pytest.mark.parametrize("values", [4, 128])
 def test_a_long_sequence_of_workers_packets_is_treated_as_on_v1model(
-    program: Program, monkeypatch: pytest.MonkeyPatch, values: int
+    monkeypatch: pytest.MonkeyPatch, values: int
 ) -> None:
     monkeypatch.setattr("tests.model.switch.aggregate", as_on_tofino)
     configuration = (values, SLOTS, labels(), dict(GROUPS), dict(ROUTES))
-    switch, reference = program.switch(*configuration), Switch(*configuration)
+    switch, reference = FoldedSwitch(*configuration), Switch(*configuration)
     wanted: Counter[Verdict] = Counter()
     for arrival in arrivals(Traffic(random.Random(20), values, 1000), 4000 if values == 4 else 300):
         before = Counter(reference.verdicts)
@@ -112,7 +68,6 @@ def test_a_long_sequence_of_workers_packets_is_treated_as_on_v1model(
     assert values > 4 or all(switch.verdicts[verdict] >= 15 for verdict in Verdict), switch.verdicts
 
 
-@PROGRAMS
 @pytest.mark.parametrize(
     "size",
     [
@@ -123,7 +78,7 @@ def test_a_long_sequence_of_workers_packets_is_treated_as_on_v1model(
     ],
     ids=str,
 )
-def test_no_reachable_state_is_wrong_or_stuck(program: Program, size: tuple[Any, ...]) -> None:
-    statistics = program.search(*size).run()
+def test_no_reachable_state_is_wrong_or_stuck(size: tuple[Any, ...]) -> None:
+    statistics = FoldedSearch(*size).run()
     assert statistics.complete
     assert statistics.states > 20

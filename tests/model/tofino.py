@@ -227,7 +227,7 @@ class Decision(NamedTuple):
     """The decision of Slots about a packet.
 
     It has the slot's registers, the packet with its new bitmap and label, what to do with its values, and which flows
-    are missing. generation: 0 means another epoch than the slot's. held: the flows that the slot had before.
+    are missing. generation: 0 means another epoch than the slot's.
     """
 
     cell: Cell
@@ -235,7 +235,6 @@ class Decision(NamedTuple):
     operation: int
     left: int
     generation: int
-    held: int
 
 
 def slots(
@@ -243,22 +242,15 @@ def slots(
     packet: Packet,
     entry: Contribution | ReadOut,
     tables: dict[str, StaticTable],
-    *,
-    step: int = 0,
-    resumed: int = 0,
 ) -> Decision:
-    """Run Label and Slots on a packet whose label_table entry is known.
-
-    ``step``: number of the pass, 0 for the first. ``resumed``: the operation that an earlier pass has decided on
-    (folded programs only).
-    """
+    """Run Label and Slots on a packet whose label_table entry is known, in its first pass."""
     flow = everyone = 0
     if isinstance(entry, ReadOut):
         kind = CODES["KIND_READ"]
     else:
         kind, flow, everyone = CODES["KIND_FLOW"], entry.flow, entry.everyone
         packet = packet._replace(bitmap=flow, label=entry.partial_label)
-    action, _ = tables["epoch_table"].apply(kind=kind, flags=packet.flags, step=step)
+    action, _ = tables["epoch_table"].apply(kind=kind, flags=packet.flags, step=CODES["STEP_FIRST"])
     generation, sequence_age, held = 0, NONE, 0
     if action == "refuse":
         kind = CODES["KIND_REFUSED"]
@@ -278,20 +270,20 @@ def slots(
         flows, held = take(cell.flows, packet.sequence, claim)
         cell = cell._replace(flows=flows)
     action, arguments = tables["decide_table"].apply(
-        kind=kind, sequence_age=sequence_age, flags=packet.flags, flow=flow, held=held, step=step
+        kind=kind, sequence_age=sequence_age, flags=packet.flags, flow=flow, held=held
     )
-    operation = arguments[0] if arguments else resumed if action == "resume" else CODES["DO_READ"]
+    operation = arguments[0] if arguments else CODES["DO_READ"]
     if action == "read":
         packet = packet._replace(bitmap=packet.bitmap & WORD)
     if action == "merge":
         packet = packet._replace(bitmap=packet.bitmap | held)
-    return Decision(cell, packet, operation, (held | flow) ^ everyone, generation, held)
+    return Decision(cell, packet, operation, (held | flow) ^ everyone, generation)
 
 
 def ingress(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Outcome]:
     """Run one pass of a packet that label_table has sent to a slot: Slots, Values, Finish, in this order."""
     tables = static_tables()
-    cell, packet, operation, left, generation, _ = slots(cell, packet, entry, tables)
+    cell, packet, operation, left, generation = slots(cell, packet, entry, tables)
 
     # Values: the tables of all pairs have the same entries.
     action, _ = tables["sum_table"].apply(operation=operation)

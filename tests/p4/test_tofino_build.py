@@ -46,20 +46,25 @@ def test_the_manifest_matches_the_program(target: str) -> None:
     assert 2 * sum(name.startswith("sum_") for name in registers) == manifest.values_per_packet
 
 
-@both
-def test_the_folded_programs_manifest_matches_sources_and_program(target: str) -> None:
+def test_the_folded_programs_manifest_matches_sources_and_program() -> None:
     """Both halves of the values are in the same registers."""
-    manifest, found = artifacts.find(target, tofino_toolchain.FOLDED).manifest, tables(target, tofino_toolchain.FOLDED)
+    target, values = tofino_toolchain.OF_TOFINO_2, tofino_toolchain.FOLDED
+    manifest, found = artifacts.find(target, values).manifest, tables(target, values)
     assert manifest.sources == artifacts.source_digest(target), "run make p4-tofino"
-    assert manifest.slots == tofino_toolchain.default_slots(target, manifest.values_per_packet)
+    assert manifest.slots == tofino_toolchain.default_slots(target, values)
     assert found["label_table"]["size"] == manifest.label_table_size
     registers = {name: table["size"] for name, table in found.items() if table["table_type"] == "Register"}
-    once = {"slot_epoch", "slot_sequence", "slot_flows", *({"half_owner", "half_flows"} if target == "tna" else ())}
-    assert {registers.pop(name) for name in once} == {manifest.slots}
+    assert {registers.pop(name) for name in ("slot_epoch", "slot_sequence", "slot_flows")} == {manifest.slots}
     assert set(registers.values()) == {2 * manifest.slots}
-    sums = {f"sum_{i:02x}" for i in range(manifest.values_per_packet // 4)}
-    assert registers.keys() - sums == ({"slot_ticket"} if target == "t2na" else set())
-    assert sums <= registers.keys()
+    assert registers.keys() == {"slot_ticket", *(f"sum_{i:02x}" for i in range(values // 4))}
+
+
+def test_tofino_1_adds_at_most_64_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("P4C_TOFINO", str(build_folder(tmp_path / "p4c", "exit 1")))
+    assert build.main(["--target", "tna", "--values", "128", "--output", str(tmp_path)]) == 1
+    assert "values per packet must be one of 4, 8, 16, 32, 64, not 128" in capsys.readouterr().err
 
 
 @both

@@ -35,7 +35,7 @@ from controlplane.targets.bri.schema import local
 from p4src.artifacts import SWITCH, Artifact
 from p4src.tofino_toolchain import CHIPS
 
-PROGRAMS = ("tna-64", "tna-128", "t2na-64", "t2na-128")
+PROGRAMS = ("tna-64", "t2na-64", "t2na-128")
 """The artifacts that tests run on a model of their chip."""
 VARIABLES = {"tna": "INART_TOFINO_MODEL", "t2na": "INART_TOFINO2_MODEL"}
 """Maps a target to the environment variable with the program that drives a model of its chip."""

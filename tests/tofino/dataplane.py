@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from controlplane.targets.bri.chip import PORTS_PER_PIPE, TOFINO_1, TOFINO_1_FOLDED, TOFINO_2, TOFINO_2_FOLDED
+from controlplane.targets.bri.chip import PORTS_PER_PIPE, TOFINO_1, TOFINO_2, TOFINO_2_FOLDED
 from p4src.protocol import Verdict
-from tests.model import folded, folded_flows
+from tests.model import folded
 from tests.model.packet import Packet
 from tests.model.tofino import LOOPBACK, Cell, Contribution, ReadOut, ingress
 
@@ -107,16 +107,5 @@ class FoldedSwitch(Switch):
         return self.process(loop, outcome.packet, outcome.fold)
 
 
-class FoldedFlowsSwitch(FoldedSwitch):
-    """A switch with the folded program of Tofino 1."""
-
-    def ingress(
-        self, index: tuple[int, int], packet: Packet, fold: folded.Fold | None, entry: Contribution | ReadOut
-    ) -> folded.Outcome:
-        cell, tables = self.halves.get(index, folded_flows.FoldedFlows()), folded_flows.tables()
-        self.halves[index], outcome = folded_flows.ingress(cell, packet, fold, entry, tables)
-        return outcome
-
-
-PLANES = {TOFINO_1: Switch, TOFINO_1_FOLDED: FoldedFlowsSwitch, TOFINO_2: Switch, TOFINO_2_FOLDED: FoldedSwitch}
+PLANES = {TOFINO_1: Switch, TOFINO_2: Switch, TOFINO_2_FOLDED: FoldedSwitch}
 """Maps what a program is for to the switch that runs it."""

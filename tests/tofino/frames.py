@@ -25,7 +25,6 @@ from controlplane.targets.bri.program import Program
 from p4src.artifacts import Artifact, find, load
 from p4src.protocol import ETHERTYPE_IPV4, HEADER_OFFSET, Verdict
 from tests.model.folded import FoldedSwitch
-from tests.model.folded_flows import FoldedFlowsSwitch
 from tests.model.packet import ours as is_ours
 from tests.model.switch import Aggregate, Bridge, Forward, Replicate, Switch
 from tests.model.tofino import LOOPBACK, TofinoSwitch, tables_of
@@ -57,8 +56,7 @@ def ours(artifact: Artifact) -> TofinoSwitch:
     """Return our model with the rig's tables."""
     values, tables = artifact.manifest.values_per_packet, (dict(LABELS), dict(GROUPS), dict(ROUTES))
     if Program.load(artifact.program).chip.folded:
-        kind = {"tna": FoldedFlowsSwitch, "t2na": FoldedSwitch}[artifact.manifest.target]
-        return kind(values, SLOTS, *tables, bridge=BRIDGE, tables=tables_of(artifact.directory))
+        return FoldedSwitch(values, SLOTS, *tables, bridge=BRIDGE, tables=tables_of(artifact.directory))
     return TofinoSwitch(values, SLOTS, *tables, bridge=BRIDGE)
 
 

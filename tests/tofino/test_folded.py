@@ -1,11 +1,10 @@
-"""The folded programs (128 values, every contribution recirculates) carry the same plans; on Tofino 2 through the
-pipes' own ports.
-"""
+"""The folded program (128 values, every contribution recirculates) carries the same plans through the pipes' ports."""
 
 from __future__ import annotations
 
 import json
 import random
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -16,14 +15,14 @@ from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import parse_job
 from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.strategies import get_strategy
-from controlplane.targets.bri.chip import TOFINO_1_FOLDED, TOFINO_2_FOLDED
+from controlplane.targets.bri.chip import TOFINO_2_FOLDED
 from controlplane.targets.bri.kind import TofinoKind
 from controlplane.targets.bri.program import Program
 from controlplane.targets.bri.schema import local
 from p4src.artifacts import find
 from tests.model.folded import VALUES
 from tests.tofino.conftest import TESTBED
-from tests.tofino.dataplane import FoldedFlowsSwitch, FoldedSwitch
+from tests.tofino.dataplane import FoldedSwitch
 from tests.tofino.plans import deployment, installed, with_front_panel
 from tests.tofino.test_program import Network, all_reduce, switch
 from tests.tofino.test_tofino2 import PLAN, TESTBED_2, one_pipe, two_pipes
@@ -41,8 +40,20 @@ def program() -> Program:
 
 def test_a_program_knows_that_it_is_folded(program):
     assert program.chip == TOFINO_2_FOLDED
-    assert Program.load(find("tna", VALUES).program).chip == TOFINO_1_FOLDED
     assert "loopback" in {local(name) for name in program.schema.table("label_table").action("aggregate").fields}
+
+
+def test_the_folded_program_of_tofino_1_is_refused(tmp_path, capsys):
+    """A folder that an earlier version built would otherwise be taken for the plain program."""
+    old = tmp_path / "tna-128"
+    shutil.copytree(find("tna").directory, old)
+    schema = json.loads((old / "bf-rt.json").read_text())
+    (register,) = [table for table in schema["tables"] if local(table["name"]) == "slot_sequence"]
+    schema["tables"].append({**register, "name": "pipe.InartIngress.slots.second_half.half_owner", "id": 1})
+    (old / "bf-rt.json").write_text(json.dumps(schema))
+    assert main(["--tofino", "--artifacts", str(old), "--topology", TESTBED, "--strategy", "inart", "--dry-run"]) == 1
+    said = capsys.readouterr().err
+    assert "adds 128 values on Tofino 1, which is no longer supported" in said and "--artifacts tna-64" in said
 
 
 def test_a_dry_run_needs_no_loopback_port(capsys, monkeypatch, tmp_path):
@@ -85,15 +96,6 @@ def test_sums_of_two_pipes_are_exact(program):
     assert all(switch.round > 0 for switch in network.switches.values())
 
 
-def test_sums_of_two_pipes_are_exact_on_tofino_1():
-    hardware = with_front_panel(parse_topology(TESTBED))
-    made = deployment(hardware)
-    program = Program.load(find("tna", VALUES).program)
-    network = Network(hardware, made.rulesets, program, values=4, make=partial(switch, kind=FoldedFlowsSwitch))
-    all_reduce(network, made, random.Random(3))
-    assert all(switch.round > 0 for switch in network.switches.values())
-
-
 def test_too_much_traffic_for_the_internal_ports_is_refused(topology):
     """200 Gbit/s of loopback carry two workers of 100 Gbit/s, but not four; looped front-panel ports add capacity."""
     kind = TofinoKind(find("t2na", VALUES))
@@ -102,19 +104,3 @@ def test_too_much_traffic_for_the_internal_ports_is_refused(topology):
         kind.check(plan, topology)
     more = [{"front_panel": f"{30 + at}/0", "speed": "400G"} for at in range(3)]
     kind.check(plan, topology.replace(nodes={name: {"loopback_ports": more} for name in topology.switches}))
-
-
-@pytest.mark.parametrize(("loops", "fits"), [(1, False), (5, True)])
-def test_loopback_ports_of_tofino_1_must_carry_recirculated_traffic(loops, fits, tmp_path, capsys):
-    """Four workers of 50 Gbit/s and their sum need (4 * 0.6 + 1.8) * 50 = 210 Gbit/s."""
-    data = json.loads(Path(TESTBED).read_text())
-    for node in data["nodes"][:2]:
-        node["loopback_ports"] = [{"front_panel": f"{7 + at}/0", "speed": "50G"} for at in range(loops)]
-    for edge in data["edges"]:
-        edge.update(speed="50G", bandwidth_mbps=50_000)
-    file = tmp_path / "topology.json"
-    file.write_text(json.dumps(data))
-    one_server = ["--job", "workers=4,ps=1", "--strategy", "equal"]
-    options = ["--tofino", "--artifacts", f"tna-{VALUES}", "--topology", str(file), "--dry-run", *one_server]
-    assert main(options) == int(not fits)
-    assert ("Mbit/s of loopback ports, available are 50000" in capsys.readouterr().err) != fits

@@ -1,5 +1,5 @@
-"""The differences between the chips (Tofino 1 and 2, with plain and folded programs) that matter to the control
-plane."""
+"""The differences between the chips (Tofino 1, Tofino 2, and Tofino 2 with the folded program) that matter to the
+control plane."""
 
 from __future__ import annotations
 
@@ -38,12 +38,10 @@ class Chip:
 
 # Port speeds as bf_pm accepts them for front-panel ports (open-p4studio, 1f97778f).
 TOFINO_1 = Chip("tna", "Tofino 1", True, (), ("10G", "25G", "40G", "50G", "100G"), 4, (0.0, 1.0))
-# A packet of 128 values takes 602 bytes on a link. Of those, 352 recirculate for a contribution, and 480 three times
-# for a sum, the first time as its last contribution.
-TOFINO_1_FOLDED = replace(TOFINO_1, round_parts=(0.6, 1.8), folded=True)
 # Ports 0 to 7 of a pipe are inside the chip. Pipe 0 has the CPU at 0 and 2 to 5, so 6 and 7 are free in all pipes
 # (bf_pm_recirc_devports_get in open-p4studio's bf-drivers, 1f97778f: 100 Gbit/s each).
 TOFINO_2 = Chip("t2na", "Tofino 2", False, (6, 7), ("10G", "25G", "40G", "50G", "100G", "200G", "400G"), 8, (0.0, 0.0))
+# A packet of 128 values takes 602 bytes on a link. Of those, 352 recirculate for a contribution, and again for a sum.
 TOFINO_2_FOLDED = replace(TOFINO_2, rounds=True, round_parts=(0.6, 0.6), folded=True)
 RECIRCULATION_MBPS = 100_000
 """Capacity of one recirculation port."""

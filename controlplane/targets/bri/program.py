@@ -21,7 +21,7 @@ from controlplane.planner.entries import (
     RuleSet,
 )
 from controlplane.planner.frontpanel import FrontPanelPort
-from controlplane.targets.bri.chip import TOFINO_1, TOFINO_1_FOLDED, TOFINO_2, TOFINO_2_FOLDED, Chip
+from controlplane.targets.bri.chip import TOFINO_1, TOFINO_2, TOFINO_2_FOLDED, Chip
 from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Masked, Port, Prefix
 from controlplane.targets.bri.points import Point, points
 from controlplane.targets.bri.ports import PortMap, port_data, read_port
@@ -39,8 +39,10 @@ ACTIONS = {
 }
 READ_OUT = "read_out"
 """An action that only programs have in which sums recirculate."""
-FOLDED = {"slot_ticket": TOFINO_2_FOLDED, "half_owner": TOFINO_1_FOLDED}
-"""Registers that only a folded program has, by which its chip is recognised."""
+FOLDED = "slot_ticket"
+"""A register that only the folded program has."""
+REMOVED = "half_owner"
+"""A register that only the folded program for Tofino 1 had, which is no longer supported."""
 
 OF_THE_PROGRAM = ("MatchAction_Direct", "Register", "Counter")
 """Kinds of tables that the P4 program decides; the compiler decides about other tables (snapshots, hashes,
@@ -83,14 +85,18 @@ class Program:
         for table, actions in ACTIONS.items():
             for action in actions:
                 own.table(table).action(action)
+        if REMOVED in map(local, own.tables):
+            raise SchemaError(
+                f"{path}: this program adds 128 values on Tofino 1, which is no longer supported; use a program of 64 "
+                "values (--artifacts tna-64)"
+            )
         return cls(name, own, own.with_tables(fixed_tables()))
 
     @property
     def chip(self) -> Chip:
         """The chip that the program was compiled for, recognised by its registers and actions."""
-        for name in map(local, self.own.tables):
-            if name in FOLDED:
-                return FOLDED[name]
+        if FOLDED in map(local, self.own.tables):
+            return TOFINO_2_FOLDED
         actions = map(local, self.own.table(LABEL_TABLE).actions)
         return TOFINO_1 if READ_OUT in actions else TOFINO_2
 

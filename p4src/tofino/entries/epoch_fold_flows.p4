@@ -1,9 +1,0 @@
-// Entries of Slots.epoch_table (slots.p4) for folding on Tofino 1. Their columns are: the packet's kind, its flags, and
-// the pass.
-            (KIND_READ, _, STEP_FIRST): refuse();
-            (KIND_READ, _, STEP_READ): look_at_epoch();
-            (KIND_READ, _, _): NoAction();
-            (KIND_FLOW, INART_FLAG_RESULT &&& INART_FLAG_RESULT, STEP_FIRST): refuse();
-            (KIND_FLOW, _, STEP_FIRST): touch_epoch();
-            (_, _, STEP_FIRST): NoAction();
-            (_, _, _): refuse();    // only a switch sends such packets, to itself
