@@ -4,7 +4,6 @@ figure NUMBER, all   the table and the plot of a figure of the paper
 headline             the paper's claims with ours beside them
 times                seconds of a whole plan at k = 6, 8, 16 and the sizes of the programs
 bounds               `inart` against its bounds, links slack and binding, over several seeds
-hierarchy            `inart` beside single-level trees where switches are ample
 instances            `inart` on --count drawn networks of all kinds from --seed on, checked by code of its own,
                      beside what hosts reach alone and the bounds
 trees                `inart` with one, two, .. trees on --count small networks from --seed on, beside `exact`
@@ -27,9 +26,7 @@ from evaluation.inart.sweep import SCENARIOS, Sweep
 from evaluation.inart.times import (
     WORKERS_AND_SERVERS,
     binding_line,
-    hierarchy_line,
     measure_binding,
-    measure_hierarchy,
     measure_times,
     time_line,
     times_json,
@@ -92,17 +89,6 @@ def print_bounds(arguments: argparse.Namespace) -> None:
         print(f"largest gap: {100 * worst.gap:.3f} % (links/{worst.divisor:g}, {worst.scenario}, seed {worst.seed})")
 
 
-def print_hierarchy(arguments: argparse.Namespace) -> None:
-    found = []
-    for divisor in arguments.divisors:
-        for seed in range(arguments.seeds):
-            found.append(measure_hierarchy(arguments.k, divisor, arguments.aggregation, seed))
-            if not arguments.json:
-                print(hierarchy_line(found[-1]), flush=True)
-    if arguments.json:
-        print(json.dumps([asdict(each) for each in found], indent=2))
-
-
 def print_instances(arguments: argparse.Namespace) -> None:
     found = []
     for each in instances.measured(range(arguments.seed, arguments.seed + arguments.count), arguments.keep):
@@ -136,7 +122,6 @@ def print_few(arguments: argparse.Namespace) -> None:
 PRINTED = {
     "times": print_times,
     "bounds": print_bounds,
-    "hierarchy": print_hierarchy,
     "instances": print_instances,
     "trees": print_few,
 }
@@ -160,10 +145,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[1, 2, 4, 8],
         metavar="D",
-        help="with bounds, hierarchy: links between switches divided by these (default: 1 2 4 8)",
-    )
-    parser.add_argument(
-        "--aggregation", type=float, default=100.0, metavar="MBPS", help="with hierarchy (default: %(default)g)"
+        help="with bounds: links between switches divided by these (default: 1 2 4 8)",
     )
     parser.add_argument("--count", type=int, default=300, help="with instances, trees: how many (default: %(default)s)")
     parser.add_argument(

@@ -11,15 +11,11 @@ from typing import Any, NamedTuple
 from controlplane.planner.evaluate import bound, evaluate
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import place_job
-from controlplane.planner.plan import Tree
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies import get_strategy
-from controlplane.planner.strategies.common import finish, plan_choices, prepare
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
-from controlplane.planner.strategies.fabric.capacity import build_program, solve_capacity
-from controlplane.planner.strategies.fabric.column_generation import generate
-from controlplane.planner.strategies.fabric.inart import TOLERANCE, baselines
-from controlplane.planner.strategies.fabric.master import to_trees
+from controlplane.planner.strategies.fabric.capacity import build_program
+from controlplane.planner.strategies.fabric.inart import TOLERANCE
 
 
 class Target(NamedTuple):
@@ -168,65 +164,4 @@ def binding_line(found: Binding) -> str:
         f"k={found.k:<3}W={found.workers:<5}links/{found.divisor:<4g}{found.scenario:<14} seed {found.seed:<3}"
         f"{found.rate_mbps:>8.4f} of {found.limit_mbps:.4f} (without links {found.bound_mbps:.4f}) "
         f"gap {100 * found.gap:>6.3f} %  {found.trees:>4} trees {found.seconds:>7.2f} s cpu  {found.what}"
-    )
-
-
-@dataclass(frozen=True)
-class Hierarchy:
-    """The value of multi-level trees.
-
-    Attributes:
-        levels: share of the model by the number of additions on the longest route.
-    """
-
-    k: int
-    workers: int
-    divisor: float
-    aggregation_mbps: float
-    seed: int
-    rate_mbps: float
-    single_level_mbps: float
-    baselines_mbps: float
-    bound_mbps: float
-    levels: dict[int, float]
-
-
-def measure_hierarchy(k: int, divisor: float, aggregation_mbps: float, seed: int) -> Hierarchy:
-    """Compare `inart` with column generation over single-level trees and the best baseline."""
-    topology = fattree(k, oversubscription=divisor, aggregation_mbps=aggregation_mbps)
-    workers, servers = WORKERS_AND_SERVERS[k]
-    job = place_job(topology, workers, servers, seed=seed)
-    plan = get_strategy("inart")(topology, job)
-    network = prepare(topology, job)
-    _, choices = solve_capacity(network, job)
-    first = plan_choices(topology, job, "inart", choices, seed, network=network)
-    start = [first, *baselines(network, job, seed, None)]
-    generated = generate(network, job, start, bound(topology, job), single_level=True)
-    assert generated is not None
-    flat = finish(topology, job, "inart", to_trees(*generated), seed)
-    levels: dict[int, float] = {}
-    for tree in plan.trees:
-        depth = tree_levels(tree)
-        levels[depth] = levels.get(depth, 0.0) + tree.share
-    rates = plan.rate_mbps, flat.rate_mbps, max(each.rate_mbps for each in start[1:])
-    limit = evaluate(plan, topology).bound_mbps
-    return Hierarchy(k, workers, divisor, aggregation_mbps, seed, *rates, limit, dict(sorted(levels.items())))
-
-
-def tree_levels(tree: Tree) -> int:
-    """Return the number of switches that add on the longest route to the root."""
-    onwards = {relay.node: relay.next for relay in tree.relays}
-
-    def depth(node: str) -> int:
-        return 0 if node == tree.root else 1 + depth(onwards[node])
-
-    return max(depth(point) for point in [*onwards, tree.root])
-
-
-def hierarchy_line(found: Hierarchy) -> str:
-    levels = ", ".join(f"{depth} levels {100 * share:.0f} %" for depth, share in found.levels.items())
-    return (
-        f"k={found.k:<3}W={found.workers:<5}links/{found.divisor:<4g}switches {found.aggregation_mbps:g} Mbit/s "
-        f"seed {found.seed:<3}{found.rate_mbps:>8.4f}, single-level {found.single_level_mbps:.4f}, best baseline "
-        f"{found.baselines_mbps:.4f}, bound without links {found.bound_mbps:.4f}; of the model: {levels}"
     )

@@ -62,7 +62,6 @@ def generate(
     scale: float,
     *,
     frozen_split: Split | None = None,
-    single_level: bool = False,
     end: End = THOROUGH,
     later: Callable[[], list[Plan]] = list,
 ) -> tuple[Master, np.ndarray] | None:
@@ -77,11 +76,10 @@ def generate(
         start: Plans whose trees are the first columns.
         scale: A bound of the rate in Mbit/s, near which the program's values are 1.
         frozen_split: The share of each parameter server, where it is given.
-        single_level: Whether partial sums go to the root only (to see what hierarchy is worth).
         end: When the rate is good enough.
         later: Makes plans whose trees are added where the first round is not enough.
     """
-    pricing = Pricing(network, job, single_level)
+    pricing = Pricing(network, job)
     if not pricing.applies:
         return None
     master = Master(network, job, scale, frozen_split)

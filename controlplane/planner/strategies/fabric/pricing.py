@@ -96,8 +96,8 @@ def _ways(prices: np.ndarray, rows: Any, columns: Any, size: int, **how: Any) ->
 class Pricing:
     """Finds cheap trees under given prices."""
 
-    def __init__(self, network: Network, job: Job, single_level: bool = False) -> None:
-        self.network, self.job, self.single_level = network, job, single_level
+    def __init__(self, network: Network, job: Job) -> None:
+        self.network, self.job = network, job
         topology = network.topology
         self.roots = [network.index[s] for s in job.parameter_servers]
         self.leaves = [network.index[w] for w in job.workers]
@@ -223,8 +223,6 @@ class Pricing:
         )
         self.point_cost = np.where(self.usable, self.distance[:, :count] + self.switch_price, np.inf)
         np.fill_diagonal(self.point_cost, np.inf)
-        if self.single_level:
-            self.point_cost[:] = np.inf
 
     def to_root(self, root: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the cost of each rack's flows to the root directly, and of each facility's sum to the root."""
