@@ -226,19 +226,18 @@ def price_roots(
             if repeat:
                 pricing.update(master.dearer(used, load), load[: master.switch_row0])
             results = pricing.results(root)
-            designs = [pricing.design(root), *(pricing.stars(root, 4) if not repeat else [])]
+            design = pricing.design(root)
             worth = used.split[root]
             if worth > 0 and not repeat:
-                least = min(least, (min(design.cost for design in designs) + results.price) / worth)
-            for design in designs:
-                column = pricing.column(master, pricing.sketch(root, design, results.links))
-                if column is None:
-                    continue
-                cost = master.price(column, prices) / prices.split[root] if prices.split[root] > 0 else np.inf
-                if cost < (1 - TOLERANCE if not repeat else 1 + NEARLY):
-                    master.add(column)
-                    added |= cost < 1 - TOLERANCE
-                    load[column.rows] += part * column.uses / master.capacity[column.rows]
+                least = min(least, (design.cost + results.price) / worth)
+            column = pricing.column(master, pricing.sketch(root, design, results.links))
+            if column is None:
+                continue
+            cost = master.price(column, prices) / prices.split[root] if prices.split[root] > 0 else np.inf
+            if cost < (1 - TOLERANCE if not repeat else 1 + NEARLY):
+                master.add(column)
+                added |= cost < 1 - TOLERANCE
+                load[column.rows] += part * column.uses / master.capacity[column.rows]
         if added and enough < math.inf:
             try:
                 before, reached = reached, master.solve(limit)[0] * master.scale

@@ -254,16 +254,6 @@ class Pricing:
         search.close_points()
         return search.design()
 
-    def stars(self, root: int, count: int) -> list[Design]:
-        """Return the cheapest trees with all workers at one switch; a worker on the root's own host is at the root."""
-        direct, final = self.to_root(root)
-        away = np.arange(len(self.racks)) != (-1 if self.home[root] is None else self.home[root])
-        if not away.any():
-            return []
-        costs = self.rack_cost[away].sum(axis=0) + final + direct[~away].sum()
-        order = [int(v) for v in np.argsort(costs, kind="stable")[:count] if np.isfinite(costs[v])]
-        return [Design(float(costs[v]), np.where(away, v, -1), {v: -1}) for v in order]
-
     def results(self, root: int) -> Results:
         """Return a cheap tree of links from the root to every worker (Takahashi and Matsuyama's heuristic)."""
         v, e = min(self.starts[root], key=lambda pair: (self.price[pair[1]], pair))
