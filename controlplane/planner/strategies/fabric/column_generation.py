@@ -63,6 +63,7 @@ def generate(
     *,
     frozen_split: Split | None = None,
     end: End = THOROUGH,
+    exact: bool = False,
     later: Callable[[], list[Plan]] = list,
 ) -> tuple[Master, np.ndarray] | None:
     """Generate columns, beginning with the trees of `start`, for at most ROUNDS rounds. Return the master program and
@@ -77,6 +78,8 @@ def generate(
         scale: A bound of the rate in Mbit/s, near which the program's values are 1.
         frozen_split: The share of each parameter server, where it is given.
         end: When the rate is good enough.
+        exact: Whether to search for the cheapest trees exactly where the network is small, which proves a bound
+            (`Master.proven`) and takes longer.
         later: Makes plans whose trees are added where the first round is not enough.
     """
     pricing = Pricing(network, job)
@@ -86,7 +89,7 @@ def generate(
     master.add_trees(tree for plan in start for tree in plan.trees)
     limit = deadline()
     small = len(pricing.racks) * len(pricing.switches) <= EXACT_PRICING
-    search = _Search(master, pricing, CheapestTrees(pricing) if small else None, end)
+    search = _Search(master, pricing, CheapestTrees(pricing) if exact and small else None, end)
     try:
         solved = master.solve(limit)
     except NotInTime:
@@ -108,8 +111,8 @@ def generate(
 
 
 class _Search:
-    """Rounds of column generation. Trees come from a local search under smoothed prices. Once that finds little more,
-    they come from exact searches, where these are possible, under prices near those that proved the least bound.
+    """Rounds of column generation. Trees come from a local search under smoothed prices. With `exact`, they come from
+    exact searches, under prices near those that proved the least bound, once the local search finds little more.
     """
 
     def __init__(self, master: Master, pricing: Pricing, exact: CheapestTrees | None, end: End) -> None:

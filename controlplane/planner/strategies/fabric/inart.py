@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from math import comb, inf
@@ -325,15 +325,10 @@ def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, froze
     limit = cheap_bound(topology, job).mbps
     scale = bound(topology, job)
     generated = generate(network, job, start, scale, frozen_split=frozen_split, end=End(enough=limit), later=others)
-    enough = limit * (1 - TOLERANCE)
     if generated is not None:
         start.append(finish(topology, job, "inart", to_trees(*generated), seed))
-        proven = generated[0].proven
-        enough = min(enough, proven * (1 - NEAR))
-        if frozen_split is None:
-            _searched[topology] = Searched(start[-1], proven)
     best = _best(job, start, seed)
-    if best.rate_mbps >= enough or deadline().passed():
+    if best.rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
         return best
     return _best(job, [best, *others()], seed)
 
@@ -345,27 +340,17 @@ def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
 
 
-@dataclass(frozen=True)
-class Searched:
-    """A search's plan, with which the computation of a bound over all trees begins. `proven_mbps` is a rate that no
-    trees of these parameter servers exceed, as far as the search has proven it.
-    """
-
-    plan: Plan
-    proven_mbps: float = inf
+_searched: WeakKeyDictionary[Topology, Plan] = WeakKeyDictionary()
 
 
-_searched: WeakKeyDictionary[Topology, Searched] = WeakKeyDictionary()
-
-
-def searched(topology: Topology, job: Job) -> Searched | None:
-    """Return what the last search in a network (one whose hosts are taken apart and whose equivalent switches are
-    merged) found for these servers; None where there was none.
+def searched(topology: Topology, job: Job) -> Plan | None:
+    """Return the last search's plan for these servers in a network whose equivalent switches are merged; None where
+    there was none. The computation of a bound over all trees begins with it.
     """
     found = _searched.get(topology)
     if found is None:
         return None
-    same = (found.plan.job.workers, found.plan.job.parameter_servers) == (job.workers, job.parameter_servers)
+    same = (found.job.workers, found.job.parameter_servers) == (job.workers, job.parameter_servers)
     return found if same else None
 
 
@@ -386,8 +371,7 @@ def _lifted(
         if not found:
             raise
         small = _best(job, found, seed)
-    before = searched(merged.topology, job)
-    _searched[merged.topology] = Searched(small, inf if before is None else before.proven_mbps)
+    _searched[merged.topology] = small
     return _copied(network, job, merged, small, seed=seed, frozen_split=frozen_split)
 
 

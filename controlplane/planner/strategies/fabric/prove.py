@@ -24,7 +24,6 @@ from controlplane.planner.strategies.solver import SolverError
 from controlplane.planner.topology import Topology
 
 PATIENCE = 1e-4  # gap at which column generation ends, as better prices prove more
-NEARLY = 1e-3  # gap at which searches for plans end; one that is no larger needs no closer bound
 LOOKED_AT = 0.01  # gap to the cheap bound from which a closer bound is computed
 CLOSER_S = 5.0  # seconds of processor time for the closer bound
 
@@ -64,16 +63,13 @@ def proven_bound(topology: Topology, job: Job, plan: Plan | None = None) -> Boun
     what = "all trees over these links, by column generation's prices"
     merged = merge_equivalent(topology)
     small = topology if merged is None else merged.topology
-    known = searched(small, job)
-    if known is not None:
-        cheap = min(cheap, Bound(known.proven_mbps, what), key=lambda each: each.mbps)
-    start = known.plan if known is not None and merged is not None else plan if merged is None else None
+    start = plan if merged is None else searched(small, job)
     try:
         if start is None:
             start = inart(small, job)
-        if start.rate_mbps >= cheap.mbps * (1 - (NEARLY if known is not None else PATIENCE)):
+        if start.rate_mbps >= cheap.mbps * (1 - PATIENCE):
             return cheap
-        generated = generate(Network(small), job, [start], bound(small, job), end=End(gap=PATIENCE))
+        generated = generate(Network(small), job, [start], bound(small, job), end=End(gap=PATIENCE), exact=True)
     except OutOfTime:
         return cheap
     if generated is None:
