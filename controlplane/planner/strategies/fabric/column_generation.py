@@ -12,7 +12,6 @@ program is a plan as it stands: nothing is rounded. New trees come from pricing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from time import process_time
 
@@ -64,7 +63,6 @@ def generate(
     frozen_split: Split | None = None,
     end: End = THOROUGH,
     exact: bool = False,
-    later: Callable[[], list[Plan]] = list,
 ) -> tuple[Master, np.ndarray] | None:
     """Generate columns, beginning with the trees of `start`, for at most ROUNDS rounds. Return the master program and
     its columns' rates; None where some server hangs on no switch that all reach.
@@ -80,7 +78,6 @@ def generate(
         end: When the rate is good enough.
         exact: Whether to search for the cheapest trees exactly where the network is small, which proves a bound
             (`Master.proven`) and takes longer.
-        later: Makes plans whose trees are added where the first round is not enough.
     """
     pricing = Pricing(network, job)
     if not pricing.applies:
@@ -99,8 +96,6 @@ def generate(
         if search.enough(solved[0]) or limit.passed():
             break
         try:
-            if number == 1 and master.add_trees(tree for plan in later() for tree in plan.trees):
-                solved = master.solve(limit)
             if not search.round(*solved):
                 break
             solved = master.solve(limit)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cache
 from itertools import combinations
 from math import comb, inf
 from time import process_time
@@ -52,7 +51,12 @@ from controlplane.planner.topology import Topology, TopologyError
 TOLERANCE = 1e-6
 NEAR = 1e-3  # fraction of the smaller network's rate that copying its trees may cost
 SAME = 1e-9  # rates that differ by less than this fraction count as equal
-SMALL = 100  # workers times servers times switches up to which all baselines are candidates at once
+SMALL = 100
+"""Workers times servers times switches up to which the baselines are looked at even if the plan is at the bound: one of
+them may be, too, with fewer trees.
+"""
+BASELINES: tuple[Strategy, ...] = (lbmm, atp, atp_strict, equal, leaders)
+"""Strategies that no plan is slower than."""
 FEW_COPIES = 0.8  # fraction of the smaller network's rate below which quick plans are tried beside copies
 LIFTING_S = 5.0  # seconds for computing the copies' rates
 LIFTING_LATE_S = 0.5  # the same once the deadline has passed
@@ -232,17 +236,23 @@ def _at_hosts(topology: Topology, job: Job, seed: int, frozen_split: Split | Non
 
 
 def _in_time(network: Network, job: Job, seed: int, frozen_split: Split | None) -> Plan:
-    """Return the plan with the best rate, or where the time is over the best one so far."""
+    """Return the plan with the best rate, at least as good as each baseline; if the time is over, the best one so
+    far.
+    """
     found: list[Plan] = []
+    time = deadline()
     try:
-        return _many_trees(network, job, seed, frozen_split, found)
+        plan = _many_trees(network, job, seed, frozen_split, found)
     except OutOfTime:
-        time = deadline()
         time.passed()
         with without_deadline():
             plan = _best(job, [*found, *_quick(network, job, seed, frozen_split, found)], seed)
         time.report("what there is", plan.rate_mbps, bound(network.topology, job))
         return plan
+    best = plan.rate_mbps >= cheap_bound(network.topology, job).mbps * (1 - SAME)
+    if (best and _flows(network, job) > SMALL) or time.passed():
+        return plan
+    return _best(job, [plan, *_possible(BASELINES, network, job, seed, frozen_split)], seed)
 
 
 def _quick(network: Network, job: Job, seed: int, frozen_split: Split | None, found: list[Plan]) -> list[Plan]:
@@ -302,35 +312,14 @@ def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | Non
                         return _best(job, [best, *_quick(network, job, seed, frozen_split, [])], seed)
                 return best
             if best.rate_mbps >= reached * (1 - NEAR):  # column generation would find the same again
-                return _best(job, [*found, *baselines(network, job, seed, frozen_split)], seed)
+                return best
     if not found:
         direct()
-    return with_columns(network, job, list(found), seed, frozen_split)
-
-
-def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, frozen_split: Split | None) -> Plan:
-    """Return the plan of column generation that starts from these plans' trees and the baselines', so that it is at
-    least as good as each.
-    """
-    topology = network.topology
-    start = [*plans, *_possible((lbmm, leaders), network, job, seed, frozen_split)]
-
-    @cache
-    def others() -> list[Plan]:
-        return _possible((atp, atp_strict, equal), network, job, seed, frozen_split)
-
-    if _flows(network, job) <= SMALL:
-        start += others()  # a baseline may be as fast as the bound with fewer trees
-
-    limit = cheap_bound(topology, job).mbps
-    scale = bound(topology, job)
-    generated = generate(network, job, start, scale, frozen_split=frozen_split, end=End(enough=limit), later=others)
+    end = End(enough=cheap_bound(topology, job).mbps)
+    generated = generate(network, job, found, bound(topology, job), frozen_split=frozen_split, end=end)
     if generated is not None:
-        start.append(finish(topology, job, "inart", to_trees(*generated), seed))
-    best = _best(job, start, seed)
-    if best.rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
-        return best
-    return _best(job, [best, *others()], seed)
+        found.append(finish(topology, job, "inart", to_trees(*generated), seed))
+    return _best(job, found, seed)
 
 
 def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
@@ -418,11 +407,6 @@ def _largest_first(plan: Plan) -> list[Tree]:
     for tree in order:
         first.setdefault(tree.root, tree)
     return [*first.values(), *(tree for tree in order if first[tree.root] is not tree)]
-
-
-def baselines(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:
-    """Return the plans of the baselines that can run here."""
-    return _possible((lbmm, atp, atp_strict, equal), network, job, seed, frozen_split)
 
 
 def _possible(

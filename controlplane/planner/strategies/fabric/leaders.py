@@ -4,7 +4,7 @@ rack's gradients, and sends the sum to the root.
 Another host of the rack does it for the next tree, so that all carry as much: it is a reduce-scatter in which a rack
 sends one stream over the links that it shares. Where these links are the only bottleneck, such trees with the right
 shares are as fast as any: of n racks each takes in f + (n - 2) i, with i the shares of its own roots. It is no strategy
-of its own: `inart` begins with these trees where hosts add.
+of its own: `inart` compares its plan with this one, and takes it if no time is left for a search.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def leaders(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split 
     each = max(1, min(EACH, MOST_TREES // len(job.parameter_servers)))
     roots = job.parameter_servers * each
     if len(roots) * len(members) > MOST_FLOWS:
-        raise Infeasible(f"leaders: {len(roots)} trees of {len(members)} racks are too many to begin with")
+        raise Infeasible(f"leaders: {len(roots)} trees of {len(members)} racks are too many")
     choices = []
     for number, root in enumerate(roots):
         home = _rack(topology, _own_switch(topology, root) or root)
