@@ -174,6 +174,14 @@ def test_a_host_that_adds_and_takes_in_only_so_much_is_planned_with_what_it_take
     assert faults(instance.topology.to_json(), plan.to_json()) == []
 
 
+def test_results_reach_a_switch_once_if_prices_differ_by_more_than_digits_of_a_float():
+    """A link of 1e10 and links of 1e-8: two ways of the results led over one switch, since both seemed equally long."""
+    instance = draw(114)
+    plan = get_strategy("inart")(instance.topology, instance.job)
+    plan.check(instance.topology)
+    assert plan.rate_mbps >= cheap_bound(instance.topology, instance.job).mbps * (1 - 1e-6)
+
+
 @pytest.mark.parametrize("seed", [74, 100])
 def test_where_hosts_alone_are_faster_plans_in_which_hosts_add_are_as_fast(seed):
     instance = draw(seed)

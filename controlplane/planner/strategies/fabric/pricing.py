@@ -276,7 +276,10 @@ class Pricing:
         while missing:
             left = sorted(missing)
             node = left[int(distance[left].argmin())]
-            for link in self._walk(int(origin[node]), node):
+            way = self._walk(int(origin[node]), node)
+            # Prices that differ by more than a float's digits hide that a nearer node of the tree lies on the way.
+            inside = [i for i, link in enumerate(way) if self.position[self.network.ends[link][1]] in joined]
+            for link in way[inside[-1] + 1 if inside else 0 :]:
                 links.append(link)
                 new = self.position[self.network.ends[link][1]]
                 joined.add(new)
