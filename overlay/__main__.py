@@ -72,7 +72,6 @@ def trial(arguments: argparse.Namespace) -> None:
         listen=arguments.listen,
         advertise=arguments.advertise,
         connections=Connections(arguments.connections, arguments.most_connections),
-        backups=arguments.backup,
         security=Security.of(tls_from(arguments)),
         log=dated(sys.stderr),
     )
@@ -173,7 +172,6 @@ def coordinate(arguments: argparse.Namespace) -> None:
         policy,
         host,
         port,
-        backs_up=arguments.backs_up,
         security=security(arguments),
         replication=switches,
         probe_values=arguments.chunk // 2 if arguments.system is not None else None,
@@ -193,8 +191,6 @@ def add_agent(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--coordinator", type=address, required=True, metavar="HOST:PORT", help="where the coordinator listens"
     )
     agent.add_argument("--node", required=True, help="this agent's name: a worker of the job")
-    agent.add_argument("--backup", type=address, action="append", default=[], metavar="HOST:PORT",
-                       help="a coordinator that may take the other one's place; may be given again")  # fmt: skip
     agent.add_argument(
         "--listen",
         type=address,
@@ -246,8 +242,6 @@ def add_coordinator(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     coordinator.add_argument("--switches", type=Path, metavar="FILE",
                              help="switches that copy what a plan multicasts (L3), as for `deploy`")  # fmt: skip
-    coordinator.add_argument("--backs-up", type=address, metavar="HOST:PORT",
-                             help="another coordinator: let agents in when it cannot be reached any more")  # fmt: skip
     coordinator.add_argument("--insecure", action="store_true", help="let everybody who reaches it join")
     add_tls_arguments(coordinator)
     coordinator.set_defaults(run=coordinate)

@@ -18,7 +18,6 @@ POSITIONAL, OPTIONS = 4, 12
 """The most parameters that a public call with options (PUBLIC) may have: by position, and by keyword."""
 
 PUBLIC = {
-    "overlay/net/agent.py:Agent.__init__",
     "overlay/net/coordinator.py:Coordinator.__init__",
     "overlay/sites/group.py:init",
     "overlay/sites/optimisers.py:StreamingDiLoCo.__init__",

@@ -226,7 +226,7 @@ class SiteNetwork:
         return {pair: self.rate(*pair) for pair in self.pairs}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the measured rates and round trips as an object of JSON, for a coordinator that backs up this one."""
+        """Return the measured rates and round trips as an object of JSON, for the next coordinator."""
         pairs = [[*pair, mbps] for pair, mbps in self.pairs.items()]
         trips = [[*pair, seconds] for pair, seconds in self.round_trips.items()]
         return {"pairs": pairs, "round_trips": trips, "out": self.out, "into": self.into}
@@ -241,7 +241,7 @@ class SiteNetwork:
         return {"links": links, "sends_at_most_mbps": dict(self.out), "receives_at_most_mbps": dict(self.into)}
 
     def adopt(self, given: Mapping[str, Any]) -> None:
-        """Take what another coordinator has measured (`to_json`). Rates that a file has declared here stay."""
+        """Take the rates that an earlier coordinator has measured (`to_json`). Rates of a file stay."""
         self.version += 1
         for sender, receiver, mbps in given["pairs"]:
             if (sender, receiver) not in self.known:

@@ -1,42 +1,37 @@
-"""The quorum of sites: which of them must be connected to a coordinator that may not be the only one (docs/sites.md).
+"""Decides whether a coordinator may act: the only rule of that kind, for sites and for systems (docs/sites.md).
 
-Sites come and go, so a majority of a fixed number has no meaning. The rule uses the *history*: the sites of each of the
-last two rounds. A round may be done by sites among which are more than half of each of these (exactly half, if the
-first name is among them). Each site gets the history with the state that it goes on from, and tells it to every
-coordinator that it joins. The history with the highest round counts; of two that differ about the same round, the one
-that was done under the coordinator with the higher term.
+A coordinator that has ended is restarted, and meanwhile one of the sites coordinates (its *deputy*,
+overlay/net/deputy.py). So there may be rounds that a coordinator does not know. Sites come and go, so a majority of a
+fixed number has no meaning. The rule uses the *history*: the sites of each of the last two rounds. Each site gets the
+history with the state that it goes on from, and reports it to every coordinator that it joins. The history with the
+highest round counts; of two that differ about the same round, the one that was done under the coordinator with the
+higher term. A coordinator that begins to act takes a *term* (a number) above every term that its agents know. An agent
+never returns to a lower term, and a coordinator that learns of a higher term than its own steps down.
 
-So two coordinators that cannot reach each other never do rounds side by side. Suppose one has done round r + 1 with the
-sites Q, among which are more than half of the sites P of round r. Before all of Q know of that, the other one may
-gather more than half of P; it goes on from round r, and the first one, which needs more than half of P and of Q for its
-next round, cannot. Once it has done the next round, more than half of P know of Q, so at least one of those that the
-other one gathers does, and it needs more than half of Q.
-
-A site whose process was restarted has forgotten the history, and does not count until it has a state again, unless all
-sites of the last two rounds are connected.
-
-**While no coordinator answers** the sites of the last round go on by themselves: one of them coordinates in its place
-(its *deputy*, overlay/net/deputy.py), and only rounds of exactly all of these sites. So a coordinator that reaches one
-of them knows that they are not going on elsewhere. From that follow the rules of a coordinator that is the only one:
+A deputy coordinates only rounds of exactly all sites of the last round. So a coordinator that reaches one of these
+sites knows that they are not going on elsewhere. From that follow the rules of the coordinator:
 
 - As long as its process lives it knows every round but those of deputies. It goes on with the sites that are
   connected, if among them is at least one site of each round of the history, which has been connected since that round
   or still knows it.
-- After a restart it knows only what sites tell, and needs more than half of each round of the history, as one of two
-  coordinators does.
+- After a restart it is *contested*: it knows only what sites report. It needs more than half of each round of the
+  history (exactly half, if the first name is among them).
 - It may go on with fewer than half of the sites of a round. Then the other sites could be more than half for a
   coordinator that is restarted, and must not go on without one: that round stays in the history until more
   than half of its sites are in a round again, and sites whose last round has not more than half of the sites of *each*
   round of their history wait for a coordinator. In that case a coordinator that was restarted needs no particular
   site: nobody goes on elsewhere.
+
+A site whose process was restarted has forgotten the history, and does not count until it has a state again, unless all
+sites of the last two rounds are connected.
+
+Agents of the papers' systems have no history: their coordinator acts with those that are connected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
-
-from overlay.core.quorum import Quorum
 
 History = tuple[tuple[int, int, tuple[str, ...]], ...]
 """(round, the coordinator's term, the round's sites) of the last two rounds, or of as many as there were. Before them
@@ -68,51 +63,56 @@ def newer(one: History, other: History) -> History:
     return other if other and (not one or other[-1][:2] > one[-1][:2]) else one
 
 
-class SiteQuorum(Quorum):
-    """The quorum of a coordinator of sites that come and go.
+class SiteQuorum:
+    """The rule and the term of one coordinator.
 
     Attributes:
         history: the history, as far as this coordinator knows it.
+        term: number of this coordinator's latest time as the acting one; 0: it has never acted.
     """
 
-    def __init__(self, *, contested: bool) -> None:
-        self._others = self._lived = False  # other coordinators exist; this process has done a round
-        super().__init__(0, contested=contested)
+    def __init__(self) -> None:
         self.history: History = ()
+        self.term = 0
+        self._highest_known = 0  # of the terms that agents have reported
+        self._lived = False  # this process has done a round
         self._terms: dict[str, int] = {}  # term of the last round of each site that knows a history
         self._vouching: set[str] = set()  # sites that know every round that they have done
 
     @property
     def contested(self) -> bool:
-        """Whether rounds may have been done, or are being done now, of which this coordinator does not know."""
-        return self._others or (not self._lived and bool(alone_among(self.history)))
+        """Whether rounds may have been done, or are being done now, that this coordinator does not know."""
+        return not self._lived and bool(alone_among(self.history))
 
-    @contested.setter
-    def contested(self, others: bool) -> None:
-        self._others = self._others or others
-
-    @property
-    def fresh(self) -> bool:
-        """Whether no round has been done yet, as far as this coordinator knows."""
-        return not self.history
+    def start_term(self) -> None:
+        """Begin a term of acting, with a number above all terms that this coordinator knows."""
+        self.term = self._highest_known = max(self.term, self._highest_known) + 1
 
     def observe(self, message: Mapping[str, Any]) -> bool:
+        """Record the term and the history in an agent's message "join". Return whether another coordinator has begun to
+        act since this one did. Raise ValueError or TypeError for a message that is not well formed.
+        """
         site, history = str(message.get("node")), history_of(message.get("history", ()))
         self._terms.pop(site, None)  # the site's process may be another one, which has forgotten its history
         self._vouching.discard(site)
         self.learn(site, history)
         if history:
             self._vouching.add(site)
-        return super().observe(message)
+        self._highest_known = max(self._highest_known, int(message.get("term", 0)))
+        return self._highest_known > self.term
+
+    def admits(self, agent: str) -> bool:
+        """Return whether this coordinator would act for this agent; else the agent looks for another one."""
+        return True
 
     def learn(self, site: str, history: History) -> None:
-        """Take note of the history that a site has told."""
+        """Record the history that a site has reported."""
         if history:
             self._terms[site] = history[-1][1]
             self.history = newer(self.history, history)
 
     def did(self, round_: int, sites: Sequence[str]) -> None:
-        """Take note of a round that these sites have done under this coordinator."""
+        """Record a round that these sites have done under this coordinator."""
         self.history = after(self.history, round_, self.term, sites)
         self._terms.update(dict.fromkeys(sites, self.term))
         self._vouching.update(sites)
@@ -134,6 +134,7 @@ class SiteQuorum(Quorum):
         return bool(self._vouching.intersection(names, sites)) or self._within(names, sites)
 
     def reached_by(self, agents: Collection[str]) -> bool:
+        """Return whether a coordinator with these agents connected may act."""
         knowing = self._terms.keys() & set(agents)
         if all(self._within(names, agents) for *_, names in self.history):
             return True
@@ -141,8 +142,11 @@ class SiteQuorum(Quorum):
             return self._lived or bool(knowing)  # else no connected site has the state any more
         return all(_most(names, knowing) for *_, names in self.history)
 
-    def all_here(self, agents: Collection[str]) -> bool:
-        return self.fresh or self._within(self.history[-1][2], agents)
+    def all_here(self, agents: Collection[str], everyone: Collection[str]) -> bool:
+        """Return whether this coordinator, to which these agents are connected, need not wait for others before it
+        acts: they include the sites of the last round or, without a history, everyone.
+        """
+        return self._within(self.history[-1][2] if self.history else everyone, agents)
 
     @staticmethod
     def _within(names: Collection[str], agents: Collection[str]) -> bool:
@@ -157,8 +161,12 @@ class DeputyQuorum(SiteQuorum):
     """
 
     def __init__(self, history: History) -> None:
-        super().__init__(contested=True)
+        super().__init__()
         self.history = history
+
+    @property
+    def contested(self) -> bool:
+        return True
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -174,7 +182,7 @@ class DeputyQuorum(SiteQuorum):
     def reached_by(self, agents: Collection[str]) -> bool:
         return self.allows(self._vouching.intersection(agents))
 
-    def all_here(self, agents: Collection[str]) -> bool:
+    def all_here(self, agents: Collection[str], everyone: Collection[str]) -> bool:
         return self.reached_by(agents)
 
 

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,14 +67,13 @@ class Agent:
     """One agent, in a thread of its own. Methods may be called from any thread.
 
     Args:
-        coordinator: (host, port) of the coordinator.
+        coordinator: (host, port) of the coordinator; a host name is resolved for each connection.
         node: the agent's name, a worker of the job.
         listen: (host, port) at which other agents connect to this one. Port 0 is any free one. With the host
             0.0.0.0 the agent listens at all addresses, and others are told the address that the coordinator sees.
         advertise: (host, port) that others are told instead (behind address translation), with port 0 for the one
             of `listen`; NOWHERE where they cannot connect to this agent.
         connections: number of TCP connections to each neighbour.
-        backups: coordinators that may take the coordinator's place, tried in turn.
         security: TLS (tls.py); None for plaintext.
         clock: returns seconds since any time; the clocks of agents need not agree.
         log: gets each line of log; None for the module's logger.
@@ -95,7 +94,6 @@ class Agent:
         listen: tuple[str, int],
         advertise: tuple[str, int] | None = None,
         connections: Connections = ONE_OR_MORE,
-        backups: Sequence[tuple[str, int]] = (),
         security: Security | None = None,
         clock: Callable[[], float] = time.monotonic,
         log: Callable[[str], None] | None = None,
@@ -110,13 +108,13 @@ class Agent:
         self._joined = threading.Event()
         self._refusal: OverlayError | None = None
         self.loop = new_event_loop()
-        self._compose((coordinator, *backups), clock)
+        self._compose(clock)
         self._thread = threading.Thread(target=self._run, name=f"overlay {node}", daemon=True)
         self._thread.start()
 
-    def _compose(self, coordinators: Sequence[tuple[str, int]], clock: Callable[[], float]) -> None:
+    def _compose(self, clock: Callable[[], float]) -> None:
         """Make the agent's parts, each of which is given the ones before it that it uses."""
-        node, counters = self.node, self.counters
+        node, coordinator, counters = self.node, self.coordinator, self.counters
         self._pending_messages = PendingMessages(counters)
 
         def log(line: str) -> None:
@@ -124,7 +122,7 @@ class Agent:
 
         connector = Connector(self._security)
         self.membership = Membership(
-            coordinators, hello=self._hello, on_message=self._on_message, on_disconnected=self._on_disconnected,
+            coordinator, hello=self._hello, on_message=self._on_message, on_disconnected=self._on_disconnected,
             clock=clock, connector=connector, log=log,
             deputy=lambda: self._deputies.found(self.membership),
         )  # fmt: skip
@@ -151,7 +149,7 @@ class Agent:
         self._withdrawals = Withdrawals(node, self.loop, self.membership, self.submissions, self.tasks)
         self.site = SiteServices(node, self.loop, self.membership, self.neighbours)
         self._deputies = Deputies(
-            node, coordinators, self.site, self.neighbours, listens=lambda: self.listen, security=self._security,
+            node, coordinator, self.site, self.neighbours, listens=lambda: self.listen, security=self._security,
             log=log,
         )  # fmt: skip
         self.dispatcher = Dispatcher(parts, self.tasks, self.site, counters=counters, log=log)

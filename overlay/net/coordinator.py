@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Back, Event, Lost, Policy, Tick
 from overlay.core.errors import OverlayError
-from overlay.core.quorum import Quorum
+from overlay.core.site_quorum import SiteQuorum
 from overlay.net import liveness, site_web
 from overlay.net.connector import SMALL_SEGMENT_BYTES
 from overlay.net.door import guarded
 from overlay.net.leadership import STANDBY, Leadership, Office
-from overlay.net.liveness import ALIVE_SECONDS
+from overlay.net.liveness import ALIVE_SECONDS, alive
 from overlay.net.loop import new_event_loop
 from overlay.net.members import Member, Members
 from overlay.net.multicast import Seal
 from overlay.net.policy_driver import PolicyDriver
-from overlay.net.takeover import AgentState, Standby, alive
+from overlay.net.recovery import AgentState
 from overlay.net.tls import Security
 from overlay.net.transport import end_all
 
@@ -62,16 +62,6 @@ class Desk(Protocol):
         """End the desk's work: this coordinator acts no more, and has disconnected all members."""
         ...
 
-    def shared(self, version: object) -> dict[str, Any] | None:
-        """Return what a coordinator that backs up this one has to know, with its version; None where it has this
-        version.
-        """
-        ...
-
-    def told(self, shared: dict[str, Any]) -> None:
-        """Take what the coordinator that this one backs up shares."""
-        ...
-
     def status(self) -> dict[str, Any]:
         """Return the desk's state for people, as an object of JSON."""
         ...
@@ -80,23 +70,19 @@ class Desk(Protocol):
 class Coordinator:
     """A coordinator: a server in a thread of its own, and a context manager.
 
-    Of several coordinators that one acts to which more than half of all agents are connected (quorum.py). A coordinator
-    that takes over learns from the agents which tasks are running. When the policy can continue with those, trainers
-    notice nothing; when it cannot, or agents report different epochs, the tasks are given up. A policy with a method
-    `admit` lets agents of any name join to which that method does not object.
+    A coordinator that was restarted learns from the agents which tasks are running. When the policy can continue with
+    those, trainers notice nothing; when it cannot, or agents report different epochs, the tasks are given up. A policy
+    with a method `admit` lets agents of any name join to which that method does not object.
 
     Args:
         policy: decides on tasks.
         host, port: where agents join; port 0 is any free one.
-        backs_up: (host, port) of another coordinator, whose place this one takes when that one cannot be reached
-            any more. Until then this one sends agents away that want to join.
         probe_values: agents report the throughput of chunks of at least this many values; None for no reports.
         security: TLS; None for plaintext.
         replication: the switches that copy multicasts (L3), closed with the coordinator; None where no switch
             copies, and no task may need that.
         desk: handles the members' messages that are not about tasks (site_desk.py).
-        quorum: the rule for sites that come and go (site_quorum.py); None for more than half of the policy's
-            agents.
+        quorum: decides whether this coordinator may act (site_quorum.py); None for a new one.
         log: gets each line of log.
         finished: called as finished(task, seconds) when all agents have their results of a task; the slowest of
             them took so many seconds.
@@ -118,12 +104,11 @@ class Coordinator:
         host: str = "127.0.0.1",
         port: int = 0,
         *,
-        backs_up: tuple[str, int] | None = None,
         probe_values: int | None = None,
         security: Security | None = None,
         replication: Replication | None = None,
         desk: Desk | None = None,
-        quorum: Quorum | None = None,
+        quorum: SiteQuorum | None = None,
         log: Callable[[str], None] = lambda line: None,
         finished: Callable[[Task, float], None] = lambda task, seconds: None,
     ) -> None:
@@ -138,9 +123,8 @@ class Coordinator:
         if desk is not None:
             desk.attach(self.loop, self.members, self.driver)
         self.leadership = Leadership(
-            self.loop, self.members, self.driver, quorum or Quorum(len(policy.nodes), contested=False),
-            Office(self.introduce, self._began, self.said, self._ended),
-            standby=Standby(backs_up, security, log, self._told) if backs_up else None, log=log,
+            self.loop, self.members, self.driver, quorum or SiteQuorum(),
+            Office(self.introduce, self._began, self.said, self._ended), log=log,
         )  # fmt: skip
         self._reminded = ""  # the last words to waiting agents about which agents are missing
         self._started, self.address = threading.Event(), (host, port)
@@ -167,7 +151,7 @@ class Coordinator:
         self.loop.call_soon_threadsafe(self.driver.handle, event)
 
     def close(self) -> None:
-        """End the coordinator; agents go on with their tasks, and look for another coordinator."""
+        """End the coordinator; agents go on with their tasks, and try to join again."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(10)
@@ -202,8 +186,6 @@ class Coordinator:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT_BYTES)
         self._started.set()
         watching = asyncio.ensure_future(self._watch())
-        if self.leadership.standby is not None:
-            self.leadership.standby.start(self.address)
         await self._stop.wait()
         watching.cancel()
         server.close()
@@ -237,7 +219,7 @@ class Coordinator:
         self._reminded = reason
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, of an agent or of a coordinator that backs up this one, until it ends."""
+        """Serve one connection until it ends: of an agent, a command, a browser, or a deputy."""
         member: Member | None = None
         ended = "has left"
         try:
@@ -250,9 +232,8 @@ class Coordinator:
                     raise ValueError(f"a message is an object with a type, got {line[:40]!r}")
                 if member is None and message.get("type") == "status" and self.desk is not None:
                     writer.write(json.dumps(self.status()).encode() + b"\n")
-                elif member is None and message.get("type") == "watch":
-                    shared = self.desk.shared(message.get("version")) if self.desk and self.active else None
-                    writer.write(alive(message, active=self.active, shared=shared))
+                elif member is None and message.get("type") == "alive":
+                    writer.write(alive(message))
                 elif member is None:
                     member = self._join(message, writer)
                     if member is None:
@@ -280,7 +261,7 @@ class Coordinator:
     def _join(self, message: dict[str, Any], writer: asyncio.StreamWriter) -> Member | None:
         """Let an agent join, and return the new member; return None where the agent is refused, and tell it so."""
         node, host = str(message["node"]), str(message["host"])
-        if not self.leadership.accepts(node):
+        if not self.leadership.quorum.admits(node):
             writer.write(STANDBY)
             return None
         address = str(writer.get_extra_info("peername")[0]) if host in ANYWHERE else host, int(message["port"])
@@ -320,10 +301,6 @@ class Coordinator:
         if self.desk is not None:
             for name in list(self.members):
                 self.desk.joined(name)
-
-    def _told(self, shared: dict[str, Any]) -> None:
-        if self.desk is not None and not self.active:
-            self.desk.told(shared)
 
     def _ended(self) -> None:
         if self.desk is not None:

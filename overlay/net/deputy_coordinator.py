@@ -1,5 +1,5 @@
-"""The coordinator that runs in an agent while no other one answers (deputy.py). It makes plans, for which it needs much
-more than an agent does: an agent imports this file when it becomes a deputy.
+"""The coordinator that runs in an agent while the other one does not answer (deputy.py). It makes plans, which needs
+much more than an agent does: an agent imports this file when it becomes a deputy.
 """
 
 from __future__ import annotations

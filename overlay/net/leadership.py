@@ -1,40 +1,34 @@
-"""Leadership of a coordinator: it gathers agents, takes over from another coordinator, makes way, and steps down."""
+"""Leadership of a coordinator: it gathers agents, recovers the running tasks, acts, and steps down."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.planner.strategies.wan.policy import Back, Lost, TakeoverPolicy
-from overlay.core.quorum import Quorum
+from controlplane.planner.strategies.wan.policy import Back, Lost, RecoveringPolicy
+from overlay.core.site_quorum import SiteQuorum
 from overlay.net.members import Member, Members
 from overlay.net.policy_driver import PolicyDriver
-from overlay.net.takeover import AgentState, RecoveredTasks, Standby, first_number, recover_tasks
+from overlay.net.recovery import AgentState, RecoveredTasks, first_number, recover_tasks
 
-GATHER_SECONDS = 5.0
-"""Longest wait, in seconds, of a coordinator for all agents, when it takes over from another one or may not be the only
-one. When too few have come it lets them go, since another coordinator may need them.
+GATHER_SECONDS = 3.0
+"""Longest wait, in seconds, of a restarted coordinator for all agents. If too few have come it lets them go, since they
+may be able to go on without it.
 """
 
-LEAST_GATHER = 0.3
-"""Shortest wait, as a part of GATHER_SECONDS; it leaves agents twice the time that they take to look for another
-coordinator. How long a coordinator waits is drawn anew for each gathering, and once for all waits of it: two
-coordinators that waited about as long could go on taking the agents that the other one lets go, half of them each."""
-
-MOST_WAITS = 8
+MAX_WAITS = 8
 """Most waits of a gathering. There are twice as many after each gathering in vain: agents that also try a coordinator
 whose network is cut off stay away for longer than one wait, and would never be connected here at the same time.
 """
 
 STANDBY = b'{"type": "standby"}\n'
-"""Message to an agent that another coordinator acts, or may act: the agent has to look for that one."""
+"""Message to an agent that this coordinator does not act: the agent looks for another one."""
 
 GATHERING = b'{"type": "gathering"}\n'
-"""Message to an agent that it has joined, and that it is not decided yet which coordinator acts."""
+"""Message to an agent that it has joined, and that it is not decided yet whether this coordinator acts."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,6 @@ class Leadership:
         driver: the tasks that run.
         quorum: says when enough agents are connected.
         office: the coordinator's work when it begins to act and when it ends.
-        standby: watches the coordinator whose place this one may take; None where it knows of no other.
         log: gets each line of log.
 
     Attributes:
@@ -77,27 +70,18 @@ class Leadership:
         loop: asyncio.AbstractEventLoop,
         members: Members,
         driver: PolicyDriver,
-        quorum: Quorum,
+        quorum: SiteQuorum,
         office: Office,
         *,
-        standby: Standby | None,
         log: Callable[[str], None],
     ) -> None:
         self._loop, self._members, self._driver, self._policy = loop, members, driver, driver.policy
-        self.quorum, self._office, self.standby, self._log = quorum, office, standby, log
-        if standby is not None:
-            quorum.contested = True
-            standby.make_way = self._make_way
+        self.quorum, self._office, self._log = quorum, office, log
         self.epoch = time.time_ns()  # differs from that of an earlier process, also after an immediate restart
         self.active = False
         self.gathering: asyncio.TimerHandle | None = None
         self._waited, self._most_waits = 0, 1  # numbers of waits
-        self._wait_seconds = GATHER_SECONDS
         self._held_back: list[tuple[float, str, dict[str, Any]]] = []  # (time, agent, message) before this one acts
-
-    def accepts(self, agent: str) -> bool:
-        """Return whether an agent may join: this coordinator acts for it, or knows of no other one that acts."""
-        return self.quorum.admits(agent) and (self.active or self.standby is None or self.standby.over)
 
     def resign(self) -> None:
         """Act no more; agents go on with their tasks, and look for another coordinator."""
@@ -105,7 +89,7 @@ class Leadership:
         self._let_go()
 
     def observe(self, node: str, message: Mapping[str, Any]) -> None:
-        """Take note of an agent's message to join, and step down when the agent has followed a later coordinator. Raise
+        """Record an agent's message "join", and step down if the agent has followed a later coordinator. Raise
         ValueError or TypeError for a message that is not well formed.
         """
         if self.quorum.observe(message) and self.active:
@@ -114,30 +98,30 @@ class Leadership:
             self._step_down(self._too_few())  # the agent knows of others that have gone on elsewhere
 
     def gather(self, member: Member) -> None:
-        """Handle that an agent has joined while this coordinator does not act: take over when enough agents are
-        connected.
+        """Handle that an agent has joined while this coordinator does not act: begin when enough agents are connected.
+        After a restart it waits for those that know what was under way.
         """
-        takes_over = member.state.epoch != 0 and isinstance(self._policy, TakeoverPolicy)
-        if self.gathering is None and not self.quorum.contested and not takes_over:
-            self.take_over()
+        recovers = member.state.epoch != 0 and isinstance(self._policy, RecoveringPolicy)
+        if self.gathering is None and not self.quorum.contested and not recovers:
+            self.begin()
             return
         member.tell(GATHERING)
         if self.gathering is None:
-            self._wait_seconds = GATHER_SECONDS * random.uniform(LEAST_GATHER, 1.0)
             self._wait()
-        if self.quorum.all_here(self._members) or (self._waited and self.quorum.reached_by(self._members)):
-            self.take_over()
+        all_here = self.quorum.all_here(self._members, self._policy.nodes)
+        if all_here or (self._waited and self.quorum.reached_by(self._members)):
+            self.begin()
 
     def _wait(self) -> None:
-        self.gathering = self._loop.call_later(self._wait_seconds, self._gathered)
+        self.gathering = self._loop.call_later(GATHER_SECONDS, self._gathered)
 
     def _gathered(self) -> None:
         self._waited += 1
         if self._waited < self._most_waits and not self.quorum.reached_by(self._members):
             self._wait()
         else:
-            self._most_waits = min(2 * self._most_waits, MOST_WAITS)
-            self.take_over()
+            self._most_waits = min(2 * self._most_waits, MAX_WAITS)
+            self.begin()
 
     def member_gone(self) -> bool:
         """Step down if the loss of a member leaves too few. Return whether this coordinator still acts."""
@@ -146,10 +130,10 @@ class Leadership:
         return self.active
 
     def hold_back(self, node: str, message: dict[str, Any]) -> None:
-        """Keep an agent's message until this coordinator acts, and the policy can hear of it."""
+        """Keep an agent's message until this coordinator acts, and the policy can handle it."""
         self._held_back.append((time.monotonic(), node, message))
 
-    def take_over(self) -> None:
+    def begin(self) -> None:
         """Begin to act with the members that have joined, when they are enough; else let them go."""
         if not self.quorum.reached_by(self._members):
             self._log(self._too_few())
@@ -159,27 +143,25 @@ class Leadership:
         self._most_waits = 1
         self.quorum.start_term()
         self.active = True
-        if self.standby is not None:
-            self._log(f"acts in the place of the coordinator at {self.standby.other} (term {self.quorum.term})")
         states = {node: member.state for node, member in self._members.items()}
-        recovered = recover_tasks(states) if isinstance(self._policy, TakeoverPolicy) else None
+        recovered = recover_tasks(states) if isinstance(self._policy, RecoveringPolicy) else None
         if recovered is None:
             if self._driver.newest >= 0 or any(state.epoch for state in states.values()):
                 self.epoch = time.time_ns()  # differs from every epoch that a member knows
-        elif isinstance(self._policy, TakeoverPolicy):
+        elif isinstance(self._policy, RecoveringPolicy):
             number = max(recovered.number, first_number(self._driver.newest))
             self.epoch = recovered.epoch
             self._policy.adopt(recovered.tasks, number)
             self._driver.newest = number
-        self._begin(states, recovered)
+        self._go_on(states, recovered)
 
-    def _begin(self, states: dict[str, AgentState], recovered: RecoveredTasks | None) -> None:
+    def _go_on(self, states: dict[str, AgentState], recovered: RecoveredTasks | None) -> None:
         """Introduce the members to each other and to the policy, and continue with the recovered tasks."""
         self._office.introduce()
         for node in list(self._members):
             self._driver.handle(Back(node))
         if recovered is not None:
-            self._log(f"takes over {len(recovered.tasks)} tasks from another coordinator")
+            self._log(f"continues {len(recovered.tasks)} tasks of the earlier coordinator")
             self._driver.recover(recovered, states)
         for node in self._policy.nodes if recovered is not None else ():
             if node not in self._members:
@@ -200,7 +182,7 @@ class Leadership:
 
     def _too_few(self) -> str:
         here, everyone = len(self._members), len(self._policy.nodes)
-        return f"only {here} of {everyone} agents have joined here, and another coordinator may have the others"
+        return f"only {here} of {everyone} agents have joined here, and the others may go on without this coordinator"
 
     def _stop_gathering(self) -> None:
         if self.gathering is not None:
@@ -208,7 +190,7 @@ class Leadership:
             self.gathering, self._waited = None, 0
 
     def _let_go(self) -> None:
-        """Disconnect all members, and have them look for another coordinator."""
+        """Disconnect all members; they look for another coordinator."""
         self._stop_gathering()
         members = dict(self._members)
         self._members.clear()
@@ -232,14 +214,3 @@ class Leadership:
             except Exception as error:
                 self._log(f"the policy cannot handle the loss of {node}: {type(error).__name__}: {error}")
         self._office.ended()
-
-    def _make_way(self) -> bool:
-        """Make way for the coordinator that this one backs up, which acts again; return whether this one does. While
-        this one acts it keeps its agents: the other one has fewer, and will notice. The exception is a coordinator that
-        has done nothing yet.
-        """
-        if self.active and self.quorum.fresh:
-            self._step_down("another coordinator acts, and nothing has been done here yet")
-        elif not self.active:
-            self._let_go()
-        return not self.active

@@ -10,7 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
+import time
+from collections.abc import Mapping
+from typing import Any
 
 ALIVE_SECONDS = 1.0
 """Seconds between two messages of an agent or coordinator that it lives."""
@@ -42,6 +46,11 @@ def end_when_unreached(transport: asyncio.BaseTransport, seconds: float) -> None
             (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000)),
         ):
             own.setsockopt(level, name, value)
+
+
+def alive(message: Mapping[str, Any]) -> bytes:
+    """Return the answer to a message "alive"; its `now` is this process's clock, in seconds."""
+    return json.dumps({"type": "alive", "at": message.get("at", 0.0), "now": time.monotonic()}).encode() + b"\n"
 
 
 class Silence:

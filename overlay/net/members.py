@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from controlplane.planner.plan.task import Task
 from overlay.net.liveness import Silence
-from overlay.net.takeover import AgentState
+from overlay.net.recovery import AgentState
 from overlay.net.told import Told, packed
 
 

@@ -1,4 +1,4 @@
-"""An agent's connection to the coordinator that acts: the first one, or a backup that has taken over."""
+"""An agent's connection to the coordinator, or to the deputy that acts while the coordinator does not answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +28,12 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True)
 class Substitute:
-    """Whom an agent joins: a coordinator, or an agent that substitutes for one (a deputy).
+    """The target that an agent joins: the coordinator, or an agent that substitutes for it (a deputy).
 
     Attributes:
-        name: the deputy's name; empty for a coordinator.
+        name: the deputy's name; empty: the coordinator.
         address: (host, port) at which to join.
-        own: the address at which the others reach this agent, to be told to a deputy; None for a coordinator.
+        own: the address at which the others reach this agent, to be told to a deputy; None: the coordinator.
     """
 
     name: str
@@ -42,21 +42,21 @@ class Substitute:
 
 
 class Membership:
-    """Joins a coordinator and stays joined, from `run` until that is cancelled, in the agent's loop.
+    """Joins the coordinator and stays joined, from `run` until that is cancelled, in the agent's loop.
 
     Args:
-        addresses: the coordinators, tried in turn.
+        address: where the coordinator listens; a host name is resolved for each connection.
         hello: returns the first message to a coordinator.
         on_message: called with each message of a coordinator.
-        on_disconnected: called when the connection to a coordinator has ended, or no coordinator has answered.
+        on_disconnected: called when the connection to a coordinator has ended, or the coordinator has not answered.
         clock: returns this agent's time in seconds.
         connector: opens connections.
         log: gets each line of log.
-        deputy: returns the agent that coordinates while none of the addresses answers; None where there is none.
+        deputy: returns the agent that coordinates while the coordinator does not answer; None if there is none.
 
     Attributes:
-        heard: when a coordinator at one of the addresses said something last, in seconds of the loop's clock.
-        term: the highest term of a coordinator that has acted (quorum.py).
+        heard: when the coordinator's last message arrived, in seconds of the loop's clock.
+        term: the highest term of a coordinator that has acted (site_quorum.py).
         ended: whether this agent joins no coordinator any more.
         acting: whether the connected coordinator acts.
         offset: the difference between the coordinator's clock and this agent's.
@@ -64,7 +64,7 @@ class Membership:
 
     def __init__(
         self,
-        addresses: Sequence[Address],
+        address: Address,
         *,
         hello: Callable[[], dict[str, Any]],
         on_message: Callable[[dict[str, Any]], None],
@@ -75,7 +75,7 @@ class Membership:
         deputy: Callable[[], Substitute | None] = lambda: None,
     ) -> None:
         self._deputy, self.heard = deputy, -math.inf
-        self._addresses, self._hello = addresses, hello
+        self._address, self._hello = address, hello
         self._on_message, self._on_disconnected = on_message, on_disconnected
         self._clock, self._connector, self._log = clock, connector, log
         self._writer: asyncio.StreamWriter | None = None
@@ -92,8 +92,8 @@ class Membership:
 
     @property
     def known(self) -> str:
-        """The addresses of all coordinators, in words."""
-        return " or ".join(f"{host}:{port}" for host, port in self._addresses)
+        """The coordinator's address, in words."""
+        return "{}:{}".format(*self._address)
 
     @property
     def connected(self) -> bool:
@@ -106,7 +106,7 @@ class Membership:
             self._writer.write(json.dumps(message).encode() + b"\n")
 
     async def run(self) -> None:
-        """Join one coordinator after the other, again and again, until the membership is ended."""
+        """Join the coordinator or its deputy, again and again, until the membership is ended."""
         for found in self._in_turn():
             address = found.address
             try:
@@ -124,9 +124,9 @@ class Membership:
             await asyncio.sleep(REJOIN_SECONDS * random.uniform(0.5, 1.5))  # not all agents at once
 
     def _in_turn(self) -> Iterator[Substitute]:
-        """Yield all coordinators, again and again, and after each time whoever takes their place."""
+        """Yield the coordinator, again and again, and after each time its deputy, if there is one."""
         while True:
-            yield from (Substitute("", address, None) for address in self._addresses)
+            yield Substitute("", self._address, None)
             deputy = self._deputy()
             if deputy is not None:
                 yield deputy
@@ -152,7 +152,7 @@ class Membership:
         self.offset = ClockOffset()
         self.acting = False
         hello = self._hello() | ({"host": at.own[0], "port": at.own[1]} if at.own else {})
-        self.tell(type="join", term=self.term, others=len(self._addresses) > 1, **hello)
+        self.tell(type="join", term=self.term, **hello)
         silence = Silence()
         alive = asyncio.ensure_future(self._stay_alive(self._writer, silence))
         try:
@@ -164,7 +164,7 @@ class Membership:
                 if message["type"] == "alive":
                     self.offset.answered(message["at"], message["now"], self._clock())
                 elif message["type"] == "standby":
-                    break  # another coordinator acts
+                    break  # it does not act
                 else:
                     if message["type"] == "members":
                         self._accept_term(int(message["term"]))

@@ -1,6 +1,6 @@
 """Drives a policy: makes events of the agents' messages, and messages to agents of the policy's orders.
 
-The coordinator that acts uses it, in its loop. The coordinator itself decides who joins and which coordinator acts.
+The coordinator uses it, in its loop, and decides itself which agents join and whether it acts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from overlay.core.errors import OverlayError
 from overlay.core.orders import OrderExecutor, RunningTask
 from overlay.core.pending_submissions import PendingSubmissions
 from overlay.net.members import Members
-from overlay.net.takeover import AgentState, RecoveredTasks
+from overlay.net.recovery import AgentState, RecoveredTasks
 
 if TYPE_CHECKING:
     from overlay.net.replication import Replication
@@ -160,10 +160,10 @@ class PolicyDriver:
             orders += [Abort(number, reason) for number, run in self.running.items() if event.node in run.task.nodes]
         return orders
 
-    # --- another coordinator's tasks ---
+    # --- tasks of the earlier coordinator ---
 
     def recover(self, recovered: RecoveredTasks, states: dict[str, AgentState]) -> None:
-        """Continue with the tasks of another coordinator. `states` are those of the members, as they joined."""
+        """Continue with the tasks of the earlier coordinator. `states` are those of the members, as they joined."""
         for number, (task, waiting) in recovered.tasks.items():
             self.running[number] = RunningTask(task, set(waiting))
             aware = {node for node, state in states.items() if number <= state.newest or not state.epoch}

@@ -51,7 +51,7 @@ class SiteDesk:
         network: rates between sites.
         probe_seconds: duration of one measurement between two sites; 0 where nothing is measured.
         all_pairs: measure also pairs whose round trip is that of a way over a third site.
-        quorum: the rule by which one of several coordinators acts.
+        quorum: the rule by which this coordinator acts.
         log: gets each line of log.
 
     Attributes:
@@ -74,7 +74,7 @@ class SiteDesk:
     ) -> None:
         self._policy, self.network, self._write = policy, network, log
         self.record = Record()
-        self._quorum = quorum or SiteQuorum(contested=False)
+        self._quorum = quorum or SiteQuorum()
         self._probe_seconds, self._all_pairs = probe_seconds, all_pairs
         self.states: dict[str, tuple[int, str]] = {}
         self._taking: set[str] = set()  # sites that have been told whose state to take, and have done no round since
@@ -102,7 +102,7 @@ class SiteDesk:
             self.network.version += 1
         self._tell_network((node,))
         if not self.surveyed and self._probe_seconds > 0 and self._members[node].state.epoch:
-            # The site has followed a coordinator that may have measured the network.
+            # The site has followed an earlier coordinator, which may have measured the network.
             self._members.tell((node,), type="site", what="tell network")
         self._consider_survey()
 
@@ -137,14 +137,8 @@ class SiteDesk:
             self._returned.cancel()
             self._returned = None
 
-    # --- for a coordinator that backs up this one ---
-
-    def shared(self, version: object) -> dict[str, Any] | None:
-        now = [self.network.version, len(self.surveyed)]
-        known = {"version": now, "surveyed": sorted(self.surveyed), "network": self.network.to_json()}
-        return None if version == now or not self.surveyed else known
-
     def told(self, shared: dict[str, Any]) -> None:
+        """Take the measured network that an earlier coordinator has told its sites."""
         self.network.adopt(shared["network"])
         self.surveyed = {str(site) for site in shared["surveyed"]}
         self._policy.held = False
@@ -321,7 +315,7 @@ class SiteDesk:
             self._policy.held = self._policy.held or again
             await self._rest() if again else await asyncio.sleep(SETTLE_SECONDS)
             if not again and self._members.keys() <= self.surveyed:
-                return  # meanwhile a site has told the measurements of another coordinator
+                return  # meanwhile a site has reported the measurements of an earlier coordinator
             nodes = sorted(self._members)
             began = time.monotonic()
             trips = await self._sites.round_trips(nodes)

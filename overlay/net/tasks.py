@@ -28,7 +28,7 @@ from overlay.net.submissions import Done, Submissions
 from overlay.net.told import Told
 
 ENDED_TASKS = 256
-"""Number of tasks of which an agent remembers how they ended, for a coordinator that takes over."""
+"""Number of tasks of which an agent remembers how they ended, for a coordinator that was restarted."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +92,16 @@ class Tasks:
         """Return whether a task that does not run may still be announced."""
         return (epoch, number) > (self._neighbours.epoch, self._newest)
 
-    # --- for a coordinator that takes over ---
+    # --- for a coordinator that was restarted ---
 
     def report(self) -> dict[str, Any]:
-        """Return what a coordinator that takes over needs to know (`AgentState`)."""
+        """Return the state that a restarted coordinator needs (`AgentState`)."""
         running = [{"task": each.task.to_json(), "finished": each.complete} for each in self.running.values()]
         return {"newest": self._newest, "running": running, "ended": list(self._ended.items())}
 
     def new_epoch(self) -> None:
-        """Give up all tasks: another coordinator acts, which does not know them and numbers its own anew."""
-        self.abort_all("another coordinator has taken over")
+        """Give up all tasks: the coordinator that acts now does not know them, and its numbers begin again."""
+        self.abort_all("a coordinator that does not know this task acts")
         self._newest = 0
         self._told.forget()
         self._ended.clear()

@@ -34,7 +34,7 @@ from controlplane.common.rpc.tls import Tls, add_tls_arguments, is_local, tls_fr
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.plan.task import Sending
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
-from overlay.core.addresses import address, parse_addresses
+from overlay.core.addresses import address
 from overlay.core.errors import OverlayError
 from overlay.core.site_network import SiteNetwork
 from overlay.core.site_quorum import SiteQuorum
@@ -69,16 +69,9 @@ def advertised(text: str) -> str:
     return text if text == "none" else "{}:{}".format(*address(text))
 
 
-def addresses(text: str) -> tuple[tuple[str, int], ...]:
-    """Return the addresses in HOST:PORT, or several with commas, for argparse."""
-    try:
-        return parse_addresses(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _written(coordinators: Sequence[tuple[str, int]]) -> str:
-    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in coordinators)
+def _written(at: tuple[str, int]) -> str:
+    host, port = at
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _links(file: Path, network: SiteNetwork) -> None:
@@ -124,7 +117,6 @@ def make_coordinator(
     settings: SiteSettings,
     network: SiteNetwork,
     *,
-    backs_up: tuple[str, int] | None = None,
     security: Security | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> Coordinator:
@@ -134,14 +126,13 @@ def make_coordinator(
         host, port: where it listens.
         settings: settings of the rounds.
         network: declared rates of links between sites.
-        backs_up: another coordinator of the same sites.
         security: TLS; None for plaintext.
         log: gets each line of log.
 
     Raises:
         OSError: it cannot listen.
     """
-    quorum = SiteQuorum(contested=backs_up is not None)
+    quorum = SiteQuorum()
     policy = SiteRounds(
         network, sites=settings.sites, patience=settings.patience, broken=network.broken,
         allows=quorum.allows, did=quorum.did,
@@ -152,9 +143,8 @@ def make_coordinator(
         policy, network, probe_seconds=settings.probe_seconds, all_pairs=settings.all_pairs, quorum=quorum, log=log
     )
     return Coordinator(
-        policy, host, port, backs_up=backs_up, desk=desk, quorum=quorum, security=security, log=desk.log,
-        finished=desk.task_done,
-    )  # fmt: skip
+        policy, host, port, desk=desk, quorum=quorum, security=security, log=desk.log, finished=desk.task_done
+    )
 
 
 def coordinate(arguments: argparse.Namespace) -> int:
@@ -178,9 +168,9 @@ def coordinate(arguments: argparse.Namespace) -> int:
     probe_seconds = 0.0 if arguments.no_probe else arguments.probe_seconds
     with make_coordinator(
         host, port, SiteSettings(arguments.sites, arguments.patience, probe_seconds, arguments.all_pairs), network,
-        backs_up=arguments.backs_up, security=security, log=dated(sys.stdout),
+        security=security, log=dated(sys.stdout),
     ) as coordinator:  # fmt: skip
-        here = _written([coordinator.address, *([arguments.backs_up] if arguments.backs_up else [])])
+        here = _written(coordinator.address)
         print(f"waiting for {arguments.sites} sites at {here}; each of them runs:", flush=True)
         who = " --token FILE" if joining else ""
         print(f"    inart site run --coordinator {here} --site NAME{who} -- torchrun ... train.py", flush=True)
@@ -227,7 +217,7 @@ def _wait_for_coordinator(arguments: argparse.Namespace) -> None:
         try:
             if token:
                 name = arguments.site or socket.gethostname()
-                arguments.credentials = Enrolment(arguments.coordinator, name, token, arguments.credentials).enrol()
+                arguments.credentials = Enrolment([arguments.coordinator], name, token, arguments.credentials).enrol()
                 arguments.token = None
             ask(arguments)
             return
@@ -241,23 +231,8 @@ def _wait_for_coordinator(arguments: argparse.Namespace) -> None:
 
 
 def ask(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the status of the coordinator that acts, or else of one that answers. Raise OverlayError that says what to
-    do when none answers.
-    """
-    answers: list[dict[str, Any]] = []
-    errors: list[OverlayError] = []
-    for at in arguments.coordinator:
-        try:
-            answers.append(_ask(at, Security.of(tls_from(arguments))))
-        except OverlayError as error:
-            errors.append(error)
-    if not answers:
-        raise next((error for error in errors if not isinstance(error, NoCoordinator)), errors[0])
-    return max(answers, key=lambda each: bool(each.get("acts")))
-
-
-def _ask(at: tuple[str, int], tls: Security | None) -> dict[str, Any]:
-    host, port = at
+    """Return the coordinator's status. Raise OverlayError, with the remedy, if it does not answer."""
+    (host, port), tls = arguments.coordinator, Security.of(tls_from(arguments))
     try:
         with socket.create_connection((host, port), ASK_SECONDS) as plain:
             connection = plain if tls is None else tls.connect.wrap_socket(plain)
@@ -304,7 +279,7 @@ def status(arguments: argparse.Namespace) -> int:
     if found["measuring"]:
         print("the network is being measured")
     if not found["acts"]:
-        print("no round begins here: too few sites are here, or another coordinator has them")
+        print("no round begins here: too few sites have joined")
     last = found["last"]
     if last:
         print(f"round {last['round']}: {last['seconds']:.3f} s, {len(last['sites'])} sites")
@@ -374,9 +349,9 @@ def make_token(arguments: argparse.Namespace) -> int:
 
 def _who(parser: argparse.ArgumentParser, *, site: bool) -> None:
     default = os.environ.get(COORDINATOR)
-    parser.add_argument("--coordinator", type=addresses, required=default is None, metavar="HOST:PORT,..",
-                        default=addresses(default) if default else None, help="where `inart site coordinator` listens; "
-                        f"several with commas (default: ${COORDINATOR})")  # fmt: skip
+    parser.add_argument("--coordinator", type=address, required=default is None, metavar="HOST:PORT",
+                        default=default,
+                        help=f"where `inart site coordinator` listens (default: ${COORDINATOR})")  # fmt: skip
     if site:
         parser.add_argument("--site", metavar="NAME", help="this site's name, as on its certificate (default: the "
                             "host's name)")  # fmt: skip
@@ -409,8 +384,6 @@ def make_parser() -> argparse.ArgumentParser:
                      "many; more may join at any time, and any may leave")  # fmt: skip
     one.add_argument("--listen", type=address, default=("127.0.0.1", 9700), metavar="HOST:PORT",
                      help="for sites (default: 127.0.0.1:9700)")  # fmt: skip
-    one.add_argument("--backs-up", type=address, metavar="HOST:PORT", help="another coordinator of the same sites, "
-                     "which is given this one's address; when one cannot be reached, the other one acts")  # fmt: skip
     one.add_argument("--patience", type=float, metavar="S", help="seconds after the first site, after which a round "
                      "begins without the late ones (default: it waits for all that are not lost)")  # fmt: skip
     one.add_argument("--links", type=Path, metavar="FILE", help="rates that are known (JSON): not measured")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from controlplane.common.rpc.tls import credentials as credentials_in
-from overlay.core.addresses import parse_address, parse_addresses
+from overlay.core.addresses import parse_address
 from overlay.core.errors import Behind, Late, NameTaken, OverlayError, PeerLost
 from overlay.net.agent import NOWHERE, Agent
 from overlay.net.site_services import Bytes, State, digest_of
@@ -106,7 +106,7 @@ def init(
     `fallback` and `log`.
 
     Args:
-        coordinator: HOST:PORT of `inart site coordinator`; of several coordinators, with commas.
+        coordinator: HOST:PORT of `inart site coordinator`. A host name is resolved for each connection.
         site: this site's name, as on its certificate (default: the host's name).
         credentials: a folder of `inart certificates`; without one nothing is encrypted.
         listen: HOST:PORT at which other sites connect to this one (default: any port of all addresses, IPv6 ones
@@ -131,18 +131,18 @@ def init(
         raise OverlayError("no coordinator is known: give coordinator='HOST:PORT', or start with `inart site run`")
     name = site or os.environ.get(SITE) or socket.gethostname()
     try:
-        first, *others = parse_addresses(where)
-        own = parse_address(listen or os.environ.get(LISTEN) or _everywhere(first))
+        at = parse_address(where)
+        own = parse_address(listen or os.environ.get(LISTEN) or _everywhere(at))
         told = advertise or os.environ.get(ADVERTISE)
         folder = Path(credentials) if credentials is not None else None
-        enrolment = _enrolled((first, *others), name, token or os.environ.get(TOKEN), folder)
+        enrolment = _enrolled((at,), name, token or os.environ.get(TOKEN), folder)
         security = Security.of(credentials_in(folder if enrolment is None else enrolment.folder))
         outside = NOWHERE if told == "none" else parse_address(told) if told else None
     except ValueError as error:
         raise OverlayError(str(error)) from None
     end = time.monotonic() + REJOIN_SECONDS
     while True:
-        agent = Agent(first, name, listen=own, advertise=outside, backups=others, security=security, log=log)
+        agent = Agent(at, name, listen=own, advertise=outside, security=security, log=log)
         try:
             agent.wait_joined()
             rescue = None if rescuing is None else _rescue(rescuing, name)

@@ -14,12 +14,14 @@ import pytest
 
 from controlplane.cli.serve import make_parser as serve
 from inart.command import VERBS
+from overlay.sites.command import make_parser as site
 from ps_server.__main__ import make_parser as ps
 from worker_agent.__main__ import make_parser as agent
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples/services"
 UNITS = sorted(FOLDER.glob("*.service"))
-PARSERS = {"serve": serve, "ps": ps, "agent": agent}
+PARSERS = {"serve": serve, "ps": ps, "agent": agent, "site": site}
+VALUES = {"${SITES}": "3", "${LISTEN}": "10.0.0.1:9700"}
 
 
 def section(unit: Path) -> dict[str, str]:
@@ -30,14 +32,14 @@ def section(unit: Path) -> dict[str, str]:
 
 
 def test_there_are_units():
-    assert [unit.stem for unit in UNITS] == ["inart-agent", "inart-controller", "inart-ps"]
+    assert [unit.stem for unit in UNITS] == ["inart-agent", "inart-controller", "inart-ps", "inart-site-coordinator"]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_the_programs_of_units_accept_their_options(unit):
     path, verb, *words = shlex.split(section(unit)["ExecStart"])
     assert path == "/opt/inart/bin/inart"
-    PARSERS[verb]().parse_args([*VERBS[verb].first, *words])
+    PARSERS[verb]().parse_args([*VERBS[verb].first, *(VALUES.get(word, word) for word in words)])
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)

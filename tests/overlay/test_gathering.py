@@ -1,4 +1,4 @@
-"""Two coordinators that cannot reach each other gather agents: in the end one of them has enough."""
+"""A deputy gathers sites that also try a coordinator whose network is cut off: in the end all of them are connected."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from itertools import count
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
-from overlay.core.quorum import Quorum
+from overlay.core.site_quorum import DeputyQuorum
+from overlay.net import leadership
 from overlay.net.leadership import GATHER_SECONDS, Leadership
 from overlay.net.members import Member, Members
-from overlay.net.membership import REJOIN_SECONDS
-from overlay.net.takeover import AgentState
+from overlay.net.membership import CONNECT_SECONDS, REJOIN_SECONDS
+from overlay.net.recovery import AgentState
 
-NODES = ("a", "b", "c", "d")
-LONGEST_SECONDS = 8 * GATHER_SECONDS
-"""Longest time until one of the coordinators has more than half of the agents."""
+SITES = ("a", "b", "c", "d")
+HISTORY = ((4, 1, SITES), (5, 1, SITES))
+LONGEST_SECONDS = 12 * GATHER_SECONDS
+"""Longest time until all sites are connected to the deputy at once."""
 
 
 class Clock:
@@ -33,39 +35,35 @@ class Clock:
         return timer
 
     def run(self, reached) -> None:
-        while not reached():
+        """Run timers until `reached` returns True, or for ten times LONGEST_SECONDS."""
+        while not reached() and self.now < 10 * LONGEST_SECONDS:
             self.now, _, timer = heapq.heappop(self._timers)
             timer.call()
 
 
 def seconds_of_gathering(drawn: random.Random) -> float:
-    """Return the seconds until one of two coordinators acts. All agents can reach both; two begin with each."""
-    clock, coordinators = Clock(), []
-    for _ in range(2):
-        members, quorum = Members(), Quorum(len(NODES), contested=True)
-        driver = MagicMock(newest=-1, policy=MagicMock(nodes=NODES, spec=["nodes"]))
-        leader = Leadership(clock, members, driver, quorum, MagicMock(), standby=None, log=lambda line: None)
-        coordinators.append((members, leader))
+    """Return the seconds until a deputy acts. Between two visits to it, a site waits for the coordinator in vain."""
+    clock, members, quorum = Clock(), Members(), DeputyQuorum(HISTORY)
+    driver = MagicMock(newest=-1, policy=MagicMock(nodes=SITES, spec=["nodes"]))
+    leader = Leadership(clock, members, driver, quorum, MagicMock(), log=lambda line: None)
 
-    def joins(node: str, at: int) -> None:
+    def joins(name: str) -> None:
         def look_elsewhere() -> None:
-            clock.call_later(REJOIN_SECONDS * drawn.uniform(0.5, 1.5), joins, node, 1 - at)
+            pauses = REJOIN_SECONDS * (drawn.uniform(0.5, 1.5) + drawn.uniform(0.5, 1.5))
+            clock.call_later(CONNECT_SECONDS + pauses, joins, name)
 
-        members, leader = coordinators[at]
         writer = SimpleNamespace(is_closing=lambda: False, write=lambda data: None, close=look_elsewhere)
-        members[node] = Member(node, ("", 0), writer, AgentState(0, 0, {}, {}))
-        leader.gather(members[node])
+        members[name] = Member(name, ("", 0), writer, AgentState(0, 0, {}, {}))
+        quorum.observe({"node": name, "history": HISTORY})
+        leader.gather(members[name])
 
-    for k, node in enumerate(NODES):
-        clock.call_later(REJOIN_SECONDS * drawn.random(), joins, node, k % 2)
-    clock.run(lambda: any(leader.active for _, leader in coordinators))
+    for name in SITES:
+        clock.call_later((CONNECT_SECONDS + REJOIN_SECONDS) * drawn.random(), joins, name)
+    clock.run(lambda: leader.active)
     return clock.now
 
 
-def test_one_of_two_coordinators_has_enough_agents_soon(monkeypatch):
-    """Their waits must not come out alike time after time, or each would go on taking the agents that the other one
-    lets go.
-    """
-    drawn = random.Random(1)
-    monkeypatch.setattr(random, "uniform", drawn.uniform)
-    assert max(seconds_of_gathering(drawn) for _ in range(150)) < LONGEST_SECONDS
+def test_a_deputy_has_all_sites_soon(monkeypatch):
+    assert max(seconds_of_gathering(random.Random(seed)) for seed in range(150)) < LONGEST_SECONDS
+    monkeypatch.setattr(leadership, "MAX_WAITS", 1)
+    assert max(seconds_of_gathering(random.Random(seed)) for seed in range(150)) > LONGEST_SECONDS, "waits must grow"

@@ -27,7 +27,7 @@ from overlay.net import coordinator, liveness
 from overlay.net.loop import report_unless_lost_twice
 from overlay.net.tls import Security
 from tests.overlay.test_agents import SECONDS, Drawn, running, synchronise, until
-from tests.overlay.test_takeover import SlowCrew, SlowRounds
+from tests.overlay.test_recovery import SlowCrew, SlowRounds
 from tests.support.examples import nightly
 
 NODES = ("a", "b", "c")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -14,10 +13,10 @@ import pytest
 from overlay.core import site_quorum
 from overlay.core.site_network import SiteNetwork
 from overlay.core.site_quorum import DeputyQuorum, History, SiteQuorum, after, alone_among, newer
-from overlay.net import deputy, leadership
+from overlay.net import deputy, leadership, liveness, membership
 from overlay.sites.command import SiteSettings, make_coordinator
+from tests.overlay.live_sites import Training, Wire, go_on
 from tests.overlay.test_agents import until
-from tests.overlay.test_sites_coordinators import Training, go_on
 from topologies.ports import free_port
 
 # --- the rule, without a network ---
@@ -28,12 +27,12 @@ State = tuple[tuple[int, int], ...]
 
 @dataclass
 class ModelSite:
-    """at: the coordinator that it is connected to; None: none."""
+    """joined: whether it is connected to the coordinator."""
 
     state: State = ()
     history: History = ()
     term: int = 0
-    at: int | None = None
+    joined: bool = False
 
 
 @dataclass
@@ -77,42 +76,39 @@ def act(quorum: SiteQuorum, names: list[str], sites: dict[str, ModelSite], rng: 
             found.longest = state
 
 
-def history_of_sites(seed: int, coordinators: int) -> Found:
-    """Sites move between coordinators, and lose them; coordinators are restarted; sites forget everything. It ends when
-    the only coordinator is restarted after a round of fewer than half of the sites of an earlier one: what counts then
-    is the highest round of those that come first, and no site is to go on without it before most are back.
+def history_of_sites(seed: int) -> Found:
+    """Sites lose the coordinator and return; it is restarted; sites forget everything. The history ends when the
+    coordinator is restarted after a round of fewer than half of the sites of an earlier one: then the highest round of
+    the sites that return first counts, and no site may go on without it before most have returned.
     """
     rng, found = random.Random(seed), Found()
     sites = {name: ModelSite() for name in "abcdefg"[: rng.randint(2, 6)]}
-    quorums = [SiteQuorum(contested=coordinators > 1) for _ in range(coordinators)]
+    quorum = SiteQuorum()
     for turn in range(25):
-        for k in range(coordinators):
-            if turn and rng.random() < 0.3:
-                newest: History = ()
-                for site in sites.values():
-                    newest = newer(newest, site.history)
-                if coordinators == 1 and newest and not alone_among(newest):
-                    return found
-                quorums[k] = SiteQuorum(contested=coordinators > 1)
-                for site in sites.values():
-                    site.at = None if site.at == k else site.at
-        whole = rng.random() < 0.3  # no coordinator is reached by anybody
+        if turn and rng.random() < 0.3:
+            newest: History = ()
+            for site in sites.values():
+                newest = newer(newest, site.history)
+            if newest and not alone_among(newest):
+                return found
+            quorum = SiteQuorum()
+            for site in sites.values():
+                site.joined = False
+        cut = rng.random() < 0.3  # no site reaches the coordinator
         for name, site in sites.items():
             kept = any(other.state[: len(site.state)] == site.state for other in sites.values() if other is not site)
-            if coordinators == 1 and rng.random() < 0.03 and kept:  # else its state is lost for good
+            if rng.random() < 0.03 and kept:  # else its state is lost for good
                 sites[name] = site = ModelSite()
-            at = 0 if turn == 0 else None if whole else rng.choice([*range(coordinators), site.at, None])
-            if at != site.at and at is not None:
-                about = {"node": name, "history": site.history, "term": site.term, "others": coordinators > 1}
-                quorums[at].observe(about)
-            site.at = at
+            joined = not turn or (not cut and rng.choice([True, site.joined, False]))
+            if joined and not site.joined:
+                quorum.observe({"node": name, "history": site.history, "term": site.term})
+            site.joined = joined
         acting: list[tuple[SiteQuorum, list[str]]] = []
-        for k, quorum in enumerate(quorums):
-            names = [name for name in sites if sites[name].at == k]
-            known = not turn or quorum.history or any(sites[name].history for name in names)
-            if names and known and quorum.reached_by(names):
-                acting.append((quorum, names))
-        alone = [name for name in sites if sites[name].at is None]
+        names = [name for name in sites if sites[name].joined]
+        known = not turn or quorum.history or any(sites[name].history for name in names)
+        if names and known and quorum.reached_by(names):
+            acting.append((quorum, names))
+        alone = [name for name in sites if not sites[name].joined]
         for name in alone:
             one = DeputyQuorum(sites[name].history)
             here = [each for each in one.sites if each in alone]
@@ -122,18 +118,17 @@ def history_of_sites(seed: int, coordinators: int) -> Found:
                 if one.reached_by(here) and set(here) <= set(one.sites):
                     acting.append((one, here))
         taken: set[str] = set()
-        for quorum, names in rng.sample(acting, len(acting)):
+        for one, names in rng.sample(acting, len(acting)):
             if not taken.intersection(names):
                 taken.update(names)
                 before = found.by_deputies
-                act(quorum, names, sites, rng, found)
-                found.handed_over += before > 0 and not isinstance(quorum, DeputyQuorum)
+                act(one, names, sites, rng, found)
+                found.handed_over += before > 0 and not isinstance(one, DeputyQuorum)
     return found
 
 
-@pytest.mark.parametrize("coordinators", [1, 2])
-def test_sites_that_go_on_without_a_coordinator_are_never_beside_others(coordinators):
-    all_found = [history_of_sites(seed, coordinators) for seed in range(1000)]
+def test_sites_that_go_on_without_a_coordinator_are_never_beside_others():
+    all_found = [history_of_sites(seed) for seed in range(1000)]
     assert [each.wrong for each in all_found if each.wrong] == []
     assert sum(each.by_deputies for each in all_found) > 1000, "without a coordinator sites go on"
     assert sum(each.handed_over for each in all_found) > 500, "a coordinator goes on from there"
@@ -143,7 +138,7 @@ def _one_less(sites: tuple[str, ...], present) -> bool:
     return len(set(sites) - set(present)) <= 1
 
 
-MUTANTS: dict[str, tuple[type, str, Callable[..., object]]] = {
+MUTANTS: dict[str, tuple[type, str, object]] = {
     "a deputy goes on without one of the sites": (DeputyQuorum, "_within", staticmethod(_one_less)),
     "a coordinator that lives asks for nobody in particular": (SiteQuorum, "_vouches", lambda *_: True),
     "a coordinator that was restarted knows nothing of deputies": (SiteQuorum, "contested", False),
@@ -153,11 +148,8 @@ MUTANTS: dict[str, tuple[type, str, Callable[..., object]]] = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_each_part_of_the_rule_is_needed(mutant, monkeypatch):
     owner, name, other = MUTANTS[mutant]
-    if name == "contested":
-        monkeypatch.setattr(owner, name, property(lambda self: self._others, lambda self, others: None))
-    else:
-        monkeypatch.setattr(owner, name, other)
-    assert any(history_of_sites(seed, 1).wrong for seed in range(1500))
+    monkeypatch.setattr(owner, name, other)
+    assert any(history_of_sites(seed).wrong for seed in range(1500))
 
 
 def test_a_round_of_which_most_sites_are_lost_is_remembered_until_they_are_back(monkeypatch):
@@ -170,7 +162,20 @@ def test_a_round_of_which_most_sites_are_lost_is_remembered_until_they_are_back(
     history = after(history, 4, 1, ("b", "c", "d"))
     assert [round_ for round_, *_ in history] == [3, 4] and alone_among(history) == ("b", "c", "d")
     monkeypatch.setattr(site_quorum, "after", lambda history, *each: (*history[-1:], each))
-    assert any(history_of_sites(seed, 1).wrong for seed in range(1500))
+    assert any(history_of_sites(seed).wrong for seed in range(1500))
+
+
+def test_a_site_that_has_forgotten_does_not_count_unless_all_are_there():
+    quorum = SiteQuorum()
+    history = ((4, 1, ("a", "b", "c")), (5, 1, ("a", "b", "c")))
+    quorum.observe({"node": "a", "history": history, "term": 1})
+    quorum.observe({"node": "b", "term": 0})
+    assert not quorum.reached_by(["a", "b"])
+    quorum.observe({"node": "c", "term": 0})
+    assert quorum.reached_by(["a", "b", "c"])
+    assert quorum.allows(["a", "b"]) and not quorum.allows(["b"])
+    quorum.did(6, ("a", "b"))
+    assert quorum.allows(["b"]), "its process lives, and knows that no other site has gone on elsewhere"
 
 
 # --- real sites, real coordinators ---
@@ -201,7 +206,7 @@ class Rig:
 
     def train(self, *names: str) -> None:
         for name in names:
-            self.sites[name] = Training(name, f"127.0.0.1:{self.port}", self.wrong, {})
+            self.sites[name] = Training(name, f"127.0.0.1:{self.port}", self.wrong)
             self.stack.callback(self.sites[name].close)
 
     def goes_on(self, *names: str) -> None:
@@ -244,3 +249,44 @@ def test_the_only_coordinator_is_killed_and_the_rounds_go_on_and_their_numbers_a
         network = SiteNetwork(256)
         with make_coordinator("127.0.0.1", rig.port, SiteSettings(3, probe_seconds=0.0), network):
             rig.goes_on("a", "b", "d")
+
+
+def test_a_coordinator_that_lives_goes_on_without_a_site_that_is_cut_off_and_sites_without_a_coordinator(monkeypatch):
+    """Wires are cut: first that of one site, then those of all. The coordinator's process lives all the time."""
+    monkeypatch.setattr(membership, "SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(liveness, "FROZEN_SECONDS", 2.0)
+    names, lines = ("a", "b", "c"), list[str]()
+    with ExitStack() as stack:
+        coordinator = stack.enter_context(
+            make_coordinator("127.0.0.1", 0, SiteSettings(2, probe_seconds=0.0), SiteNetwork(256), log=lines.append)
+        )
+        wires, wrong, sites = {}, list[str](), dict[str, Training]()
+        for name in names:
+            wires[name] = Wire(coordinator.address)
+            stack.callback(wires[name].close)
+            sites[name] = Training(name, "{}:{}".format(*wires[name].address), wrong)
+            stack.callback(sites[name].close)
+        go_on(sites, names, wrong, lines)
+        wires["a"].cut()
+        go_on(sites, names[1:], wrong, lines)
+        alone = len(sites["a"].seen)
+        go_on(sites, names[1:], wrong, lines)
+        assert len(sites["a"].seen) == alone, "it waits, though it is the first to coordinate without a coordinator"
+        wires["a"].mend()
+        go_on(sites, names, wrong, lines)
+        for wire in wires.values():
+            wire.cut()
+        until(lambda: not coordinator.members)
+        go_on(sites, names, wrong, lines)
+        assert not coordinator.members, "the sites went on without it"
+        for wire in wires.values():
+            wire.mend()
+        until(lambda: len(coordinator.members) == 3)
+        go_on(sites, names, wrong, lines)
+        done: dict[int, set[tuple[str, ...]]] = {}
+        for site in sites.values():
+            for number, together in site.seen:
+                done.setdefault(number, set()).add(together)
+        for number, sets in done.items():
+            whole = [each for each in sets if all((number, each) in sites[name].seen for name in each)]
+            assert len(whole) <= 1, f"round {number} was done by {whole}"

@@ -16,7 +16,8 @@ import networkx as nx
 import pytest
 
 from inart.command import main
-from overlay.sites import command
+from overlay.core.errors import OverlayError
+from overlay.sites import command, init
 from overlay.sites.packing import bits_a_value
 from tests.support.waiting import wait_until
 from topologies.ports import free_port
@@ -53,6 +54,17 @@ def test_the_manuals_table_of_bits_equals_the_packed_format():
 def test_errors_say_what_to_do(words, said, capsys):
     assert main(["site", *words]) == 1
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["10.0.0.1:9700,10.0.0.2:9700", "10.0.0.1"])
+def test_one_coordinator_is_given_whether_by_option_or_environment(where, monkeypatch, capsys):
+    for words in (["--coordinator", where], []):
+        with pytest.raises(SystemExit):
+            main(["site", "status", *words])
+        assert f"{where!r} is not HOST:PORT" in capsys.readouterr().err
+        monkeypatch.setenv("INART_COORDINATOR", where)
+    with pytest.raises(OverlayError, match="is not HOST:PORT"):
+        init(site="a")
 
 
 def test_status_says_how_far_a_round_is_and_who_is_waited_for(monkeypatch, capsys):

@@ -8,7 +8,7 @@ from itertools import count
 
 from topologies.emulation import Emulation
 from topologies.faults import Fault, Faults, link_of
-from topologies.wan.processes import Agents, Controllers
+from topologies.wan.processes import Agents, CoordinatorProcess
 
 Rates = Mapping[tuple[int, int], float]
 """Rates in Mbit/s by (from, to), the numbers of two sites."""
@@ -17,7 +17,7 @@ Rates = Mapping[tuple[int, int], float]
 class Changes(Faults):
     """Failures, each at its time, and new rates at intervals.
 
-    There are new rates every `redraw` seconds; the k-th are `draw(k)`. The controllers are told what a network would
+    There are new rates every `redraw` seconds; the k-th are `draw(k)`. The controller is told what a network would
     report: a link that is back, and new rates except those of links that are cut. Systems that only measure use no
     other reports.
     """
@@ -26,7 +26,7 @@ class Changes(Faults):
         self,
         emulation: Emulation,
         faults: Sequence[Fault],
-        controllers: Controllers,
+        controller: CoordinatorProcess,
         agents: Agents,
         log: Callable[[str], None],
         *,
@@ -34,7 +34,7 @@ class Changes(Faults):
         draw: Callable[[int], Rates] = lambda k: {},
     ) -> None:
         super().__init__(emulation, faults, self._process, log)
-        self._controllers, self._agents = controllers, agents
+        self._controller, self._agents = controller, agents
         self._rates: dict[tuple[str, str], float] = {}  # the rates that were drawn last
         self._cut: list[set[str]] = []  # links that are cut now
         self._thread = threading.Thread(target=self._redraw, args=(redraw, draw), daemon=True) if redraw else None
@@ -51,7 +51,7 @@ class Changes(Faults):
 
     def _process(self, what: str, fails: bool) -> None:
         if what == "controller":
-            (self._controllers.kill if fails else self._controllers.restart)()
+            (self._controller.close if fails else self._controller.start)()
         else:
             (self._agents.kill if fails else self._agents.restart)(what)
 
@@ -79,4 +79,4 @@ class Changes(Faults):
 
     def _tell(self, u: str, v: str) -> None:
         mbps = self._rates.get((u, v)) or self._emulation.topology.bandwidth_mbps(u, v)
-        self._controllers.tell(f"h{u[2:]}", f"h{v[2:]}", mbps)
+        self._controller.tell(f"h{u[2:]}", f"h{v[2:]}", mbps)

@@ -44,9 +44,8 @@ def main() -> int:
         say(task=task.number, seconds=seconds, participants=len(task.participants))
 
     switches = [SwitchAddress(*each) for each in given["switches"]]
-    backs_up = tuple(given["backs_up"]) if given.get("backs_up") else None
     with Coordinator(
-        policy, given["host"], given["port"], backs_up=backs_up, probe_values=given["chunk"] // 2, finished=finished,
+        policy, given["host"], given["port"], probe_values=given["chunk"] // 2, finished=finished,
         security=Security.of(credentials(Path(given["credentials"]))) if given["credentials"] else None,
         replication=p4runtime(emulated(graph, 0.0), switches), log=lambda line: say(log=line),
     ) as coordinator:  # fmt: skip

@@ -28,7 +28,7 @@ def brought(site: int, values: int) -> np.ndarray:
 
 
 def synchronise(
-    channel: Channel, *, coordinator: list[Any], backups: list[list[Any]], node: str, address: str,
+    channel: Channel, *, coordinator: list[Any], node: str, address: str,
     sites: dict[str, int], values: int, credentials: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Synchronise in rounds until a message comes, and return counts by name.
@@ -41,9 +41,8 @@ def synchronise(
     """
     host, port = coordinator
     site = sites[node]
-    others = [(str(a), int(b)) for a, b in backups]
     security = Security.of(tls_of(Path(credentials))) if credentials else None
-    agent = Agent((host, port), node, listen=(address, 0), backups=others, security=security)
+    agent = Agent((host, port), node, listen=(address, 0), security=security)
     agent.wait_joined(60.0)
     channel.send("ready")
     channel.receive()

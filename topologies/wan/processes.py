@@ -1,4 +1,4 @@
-"""The processes of an emulated WAN: a controller, its backup, and one agent per site."""
+"""The processes of an emulated WAN: the controller, and one agent per site."""
 
 from __future__ import annotations
 
@@ -18,90 +18,76 @@ from topologies.zygote import HostProcess, Zygote
 READY_SECONDS = 120.0
 
 
-class Controllers:
-    """The process of the controller, and that of its backup if there is one."""
+class CoordinatorProcess:
+    """The process of the controller, which can be killed and started again at its address."""
 
     def __init__(self, host: str, arguments: dict[str, Any], log: Callable[[str], None]) -> None:
-        self.host, self.arguments, self.log = host, arguments, log
+        self.arguments, self.log = arguments, log
         self.tasks: list[tuple[float, float]] = []  # (when it ended, duration in seconds) of each task
-        self.addresses: list[tuple[str, int]] = []
-        self.processes: list[subprocess.Popen[str]] = []
+        self.address: tuple[str, int] = (host, 0)
+        self._process: subprocess.Popen[str] | None = None
 
-    def start(self, *, backs_up: tuple[str, int] | None = None, port: int = 0, number: int | None = None) -> None:
-        given = self.arguments | {"host": self.host, "port": port, "backs_up": backs_up}
-        process = subprocess.Popen(
+    def start(self) -> None:
+        """Start the process. Raise EmulationError if it does not start."""
+        host, port = self.address
+        given = self.arguments | {"host": host, "port": port}
+        process = self._process = subprocess.Popen(
             [sys.executable, "-m", "topologies.wan.controller", json.dumps(given)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).resolve().parents[2],
         )  # fmt: skip
-        if number is None:
-            self.processes.append(process)
-        else:
-            self.processes[number] = process
         assert process.stdout is not None
-        which = len(self.processes) - 1
-        for line in process.stdout:  # a backup may have something to log before it says where it listens
+        for line in process.stdout:
             said = json.loads(line)
             if "address" in said:
                 break
-            self._heard(said, which)
+            self._heard(said)
         else:
             raise EmulationError("the controller did not start")
-        if number is None:
-            host, address = said["address"]
-            self.addresses.append((host, address))
-        threading.Thread(target=self._listen, args=(process, which), daemon=True).start()
+        self.address = (host, int(said["address"][1]))
+        threading.Thread(target=self._listen, args=(process,), daemon=True).start()
 
-    def _listen(self, process: subprocess.Popen[str], number: int) -> None:
+    def _listen(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            self._heard(json.loads(line), number)
+            self._heard(json.loads(line))
 
-    def _heard(self, said: dict[str, Any], number: int) -> None:
+    def _heard(self, said: dict[str, Any]) -> None:
         if "task" in said:
             self.tasks.append((time.monotonic(), said["seconds"]))
         elif " joined (" not in said.get("log", " joined ("):
-            self.log(f"{'backup' if number else 'controller'}: {said['log']}")
+            self.log(f"controller: {said['log']}")
 
     def tell(self, sender: str, receiver: str, mbps: float) -> None:
-        """Report the present rate of a link between two sites, in Mbit/s one way, to all controllers."""
-        for process in self.processes:
-            if process.poll() is None and process.stdin is not None:
-                process.stdin.write(json.dumps({"sender": sender, "receiver": receiver, "mbps": mbps}) + "\n")
-                process.stdin.flush()
-
-    def kill(self) -> None:
-        self.processes[0].kill()
-        self.processes[0].wait()
-
-    def restart(self) -> None:
-        """Start the first controller again, as the backup of the other if there is one."""
-        other = self.addresses[1] if len(self.addresses) > 1 else None
-        self.start(backs_up=other, port=self.addresses[0][1], number=0)
+        """Report the present rate of a link between two sites, in Mbit/s one way, to the controller."""
+        process = self._process
+        if process is not None and process.poll() is None and process.stdin is not None:
+            process.stdin.write(json.dumps({"sender": sender, "receiver": receiver, "mbps": mbps}) + "\n")
+            process.stdin.flush()
 
     def close(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
+        """Kill the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
 
 class Agents:
     """The agents' processes, one per site."""
 
     def __init__(
-        self, zygote: Zygote, topology: Topology, controllers: Controllers, values: int, keys: Path | None = None
+        self, zygote: Zygote, topology: Topology, controller: CoordinatorProcess, values: int, keys: Path | None = None
     ) -> None:
         """Prepare the agents; `keys` is the folder with the certificates of all sites (None: plaintext)."""
-        self.zygote, self.topology, self.controllers, self.values = zygote, topology, controllers, values
+        self.zygote, self.topology, self.controller, self.values = zygote, topology, controller, values
         self.keys = keys
         self.sites = {node: k for k, node in enumerate(topology.servers)}
         self.processes: dict[str, HostProcess] = {}
         self.dead: set[str] = set()
 
     def start(self, node: str) -> None:
-        first, *backups = self.controllers.addresses
         self.processes[node] = self.zygote.spawn(
             node, "topologies.wan.hosts:synchronise",
-            {"coordinator": first, "backups": backups, "node": node, "address": self.topology.address(node),
+            {"coordinator": self.controller.address, "node": node, "address": self.topology.address(node),
              "sites": self.sites, "values": self.values,
              "credentials": str(self.keys / "nodes" / node) if self.keys else None},
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """Emulate a WAN with a system's agents and controller, inject failures in the middle of rounds, and report results.
 
     python -m topologies run --wan netstorm --system wan --fail 'dc0-dc1 at 5s for 5s'
-    python -m topologies run --wan netstorm --system crew --backup --fail 'controller at 5s' --fail 'h3 at 8s for 5s'
+    python -m topologies run --wan netstorm --system crew --fail 'controller at 5s for 4s' --fail 'h3 at 8s for 5s'
     python -m topologies run --wan netstorm --system netstorm --loss 0.0002 --delay-ms 15 --redraw 180 --seconds 600
 
 Each site is a namespace: its agent synchronises values round after round and checks every mean. --fail names a link
@@ -32,7 +32,7 @@ from topologies.load import LoadMonitor
 from topologies.network import EmulationError
 from topologies.wan.changes import Changes
 from topologies.wan.networks import NETWORKS, Wan, emulated, network_named, redrawn, scaled
-from topologies.wan.processes import Agents, Controllers
+from topologies.wan.processes import Agents, CoordinatorProcess
 from topologies.zygote import HostFailure, Zygote
 
 SYSTEMS = tuple(dict.fromkeys(name for names in PAPERS.values() for name in names))
@@ -41,7 +41,7 @@ AFTER_SECONDS = 60.0
 
 
 class _Journal:
-    """The lines that controllers and agents print, with their times, without those after the end."""
+    """The lines that the controller and the agents print, with their times, without those after the end."""
 
     def __init__(self, say: Say) -> None:
         self.events: list[tuple[float, str]] = []
@@ -69,20 +69,18 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
             keys = Path(stack.enter_context(TemporaryDirectory()))
             make_certificates(keys, Wanted(nodes=tuple(topology.servers)))
         zygote = stack.enter_context(Zygote(wan.emulation, ["overlay.net.agent", "topologies.wan.hosts"]))
-        controllers = Controllers(wan.emulation.controller_host, _given(arguments, wan, len(graph), keys), log)
-        stack.callback(controllers.close)
-        controllers.start()
-        if arguments.backup:
-            controllers.start(backs_up=controllers.addresses[0])
+        controller = CoordinatorProcess(wan.emulation.controller_host, _given(arguments, wan, len(graph), keys), log)
+        stack.callback(controller.close)
+        controller.start()
         zygote.wait_ready()
-        agents = Agents(zygote, topology, controllers, arguments.values, keys)
+        agents = Agents(zygote, topology, controller, arguments.values, keys)
         for node in topology.servers:
             agents.start(node)
         for node in topology.servers:
             agents.begin(node)
         load, began = LoadMonitor(wan.emulation), time.monotonic()
         changes = Changes(
-            wan.emulation, faults, controllers, agents, log,
+            wan.emulation, faults, controller, agents, log,
             redraw=arguments.redraw, draw=lambda k: redrawn(graph, factor, arguments.seed, k),
         )  # fmt: skip
         stack.callback(changes.close)
@@ -91,7 +89,7 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
         end = began + max(arguments.seconds, last)
         while time.monotonic() < end:
             time.sleep(0.05)
-        while not any(at > began + last for at, _ in controllers.tasks) and time.monotonic() < end + AFTER_SECONDS:
+        while not any(at > began + last for at, _ in controller.tasks) and time.monotonic() < end + AFTER_SECONDS:
             time.sleep(0.05)
         idle = load.stop().idle
         log.over.set()
@@ -99,13 +97,13 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
         reports = agents.end()
     return {
         "network": arguments.wan, "system": arguments.system, "seconds": arguments.seconds, "rate_factor": factor,
-        **_tasks(controllers, began, last), "wrong": sum(report["wrong"] for report in reports), "cpu_idle": idle,
+        **_tasks(controller, began, last), "wrong": sum(report["wrong"] for report in reports), "cpu_idle": idle,
         "agents": reports, "events": [(at - began, line) for at, line in log.events if at >= began],
     }  # fmt: skip
 
 
 def _given(arguments: argparse.Namespace, wan: Wan, sites: int, keys: Path | None) -> dict[str, Any]:
-    """Return the arguments of a controller's process (topologies/wan/controller.py)."""
+    """Return the arguments of the controller's process (topologies/wan/controller.py)."""
     return {
         "network": arguments.wan, "seed": arguments.seed, "total_mbps": arguments.total_mbps,
         "system": arguments.system, "values": arguments.values, "p": arguments.p or max(2, sites // 2),
@@ -115,13 +113,13 @@ def _given(arguments: argparse.Namespace, wan: Wan, sites: int, keys: Path | Non
     }  # fmt: skip
 
 
-def _tasks(controllers: Controllers, began: float, last: float) -> dict[str, Any]:
+def _tasks(controller: CoordinatorProcess, began: float, last: float) -> dict[str, Any]:
     """Return how many tasks ended, and how regularly; `last` is the seconds until the last failure was over."""
-    ended = sorted(at - began for at, _ in controllers.tasks)
+    ended = sorted(at - began for at, _ in controller.tasks)
     gaps = [b - a for a, b in zip([0.0, *ended], ended, strict=False)]
     return {
         "tasks": len(ended),
-        "task_s": median(s for _, s in controllers.tasks) if ended else None,
+        "task_s": median(s for _, s in controller.tasks) if ended else None,
         "longest_gap_s": max(gaps, default=None),
         "tasks_after_the_last_failure": sum(at > last for at in ended),
     }
@@ -162,7 +160,6 @@ def main(argv: Sequence[str]) -> int:
                         "[[from, to, Mbit/s, Mbit/s back], ..]} (default: netstorm)")  # fmt: skip
     parser.add_argument("--system", default="wan", choices=SYSTEMS, metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
     parser.add_argument("--fail", action="append", default=[], metavar="'WHAT at 10s [for 5s]'", help="see above")
-    parser.add_argument("--backup", action="store_true", help="a backup controller, which agents know")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long it runs (default: %(default)s)")
     parser.add_argument("--values", type=amount, default=50_000, help="float32 values of a round (default 50k)")
     parser.add_argument("--p", type=int, help="sites in a group, receivers + 1 (default: half of the sites)")

@@ -285,8 +285,8 @@ class Policy(Protocol):
 
 
 @runtime_checkable
-class TakeoverPolicy(Policy, Protocol):
-    """A policy that can continue the tasks of another coordinator's policy of the same kind."""
+class RecoveringPolicy(Policy, Protocol):
+    """A policy that can continue the tasks of an earlier coordinator's policy of the same kind."""
 
     def adopt(self, tasks: Mapping[int, tuple[Task, Collection[str]]], number: int) -> None:
         """Continue the tasks under way, of which `tasks` has each with the agents that wait for its end. New tasks get
@@ -356,7 +356,7 @@ class Rounds:
         return ()
 
     def adopt(self, tasks: Mapping[int, tuple[Task, Collection[str]]], number: int) -> None:
-        """Continue the tasks of another coordinator (`TakeoverPolicy`)."""
+        """Continue the tasks of an earlier coordinator (`RecoveringPolicy`)."""
         self.numbers = number
         self.running = {each: set(waiting) for each, (_, waiting) in tasks.items()}
 

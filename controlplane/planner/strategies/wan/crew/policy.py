@@ -172,8 +172,8 @@ class Crew:
         return ()
 
     def adopt(self, tasks: Tasks, number: int) -> None:
-        """Continue the groups that have begun, as a backup coordinator that takes over (IV-B); ready agents say so
-        again.
+        """Continue the groups that have begun, as the controller of IV-B retrieves its state from the workers; ready
+        agents submit again.
         """
         self.numbers = number
         self.running = {each: (task, set(waiting)) for each, (task, waiting) in tasks.items()}

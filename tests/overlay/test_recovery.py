@@ -1,9 +1,12 @@
-"""Coordinators that end in the middle of a task, and backups that take their place (CREW paper, IV-B)."""
+"""Coordinators that end in the middle of a task and are restarted (CREW paper, IV-B)."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import multiprocessing
 import signal
+import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -17,9 +20,10 @@ from controlplane.planner.plan.task import Edge, SumTree, Task
 from controlplane.planner.strategies.wan.crew.policy import Crew, CrewSettings
 from controlplane.planner.strategies.wan.policy import Rounds
 from overlay import Agent, Coordinator, PeerLost
-from overlay.net.takeover import NUMBERS_PER_COORDINATOR, AgentState, recover_tasks
-from tests.overlay.test_agents import SECONDS, Drawn, edges, running, until
-from topologies.ports import free_port, free_ports
+from overlay.net import agent as agent_module
+from overlay.net.recovery import NUMBERS_PER_COORDINATOR, AgentState, recover_tasks
+from tests.overlay.test_agents import SECONDS, Drawn, edges, running, synchronise, until
+from topologies.ports import free_port
 
 NODES = ("a", "b", "c", "d")
 SPAWN = multiprocessing.get_context("spawn")
@@ -85,7 +89,7 @@ def test_losses_of_a_returned_agent_do_not_concern_its_links():
         for other in ("c", "b"):
             coordinator.said("a", lost(coordinator, other))
         coordinator.members["c"].joined = time.monotonic()
-        coordinator.leadership.take_over()
+        coordinator.leadership.begin()
 
     with running(Drawn(("a", "b", "c"), 1)) as (coordinator, _):
         coordinator.policy.broken = lambda *pair: broken.append(pair)
@@ -103,7 +107,7 @@ def test_values_of_a_replaced_process_are_not_waited_for():
         for node in ("b", "c"):
             coordinator.said(node, {"type": "ready", "values": 8, "turn": 1})
         coordinator.members["c"].joined = time.monotonic()
-        coordinator.leadership.take_over()
+        coordinator.leadership.begin()
 
     with running(Drawn(("a", "b", "c"), 1)) as (coordinator, _):
         coordinator.loop.call_soon_threadsafe(without_a_coordinator, coordinator)
@@ -133,8 +137,8 @@ def process(policy):
 
 
 @contextmanager
-def joined(address, *backups):
-    agents = {node: Agent(address, node, listen=("127.0.0.1", 0), backups=backups) for node in NODES}
+def joined(address):
+    agents = {node: Agent(address, node, listen=("127.0.0.1", 0)) for node in NODES}
     try:
         for agent in agents.values():
             agent.wait_joined()
@@ -157,56 +161,75 @@ def check_groups(tensors, dones) -> None:
 
 
 @pytest.mark.parametrize("policy", [SlowCrew(), SlowRounds(NODES)], ids=["crew", "rounds"])
-def test_a_backup_takes_over_in_the_middle_of_tasks(policy):
+def test_a_coordinator_that_is_restarted_in_the_middle_of_tasks_goes_on(policy):
     finished = []
-    with process(policy) as (primary, address):
-        heir = Coordinator(
-            policy, backs_up=address, finished=lambda task, s: finished.append((task.number, task.participants))
-        )
-        with heir, joined(address, heir.address) as agents:
-            tensors, futures = bring(agents)
-            until(lambda: all(agent.tasks.running and not agent.submissions.waiting for agent in agents.values()))
-            primary.kill()
+    with process(policy) as (first, address), joined(address) as agents:
+        tensors, futures = bring(agents)
+        until(lambda: all(agent.tasks.running and not agent.submissions.waiting for agent in agents.values()))
+        first.kill()
+        first.join()
+        with Coordinator(
+            policy, port=address[1], finished=lambda task, s: finished.append((task.number, task.participants))
+        ) as second:
             dones = {node: future.result(SECONDS) for node, future in futures.items()}
-            until(lambda: heir.active and len(heir.members) == len(NODES) and heir.leadership.gathering is None)
+            until(lambda: second.active and len(second.members) == len(NODES) and second.leadership.gathering is None)
             check_groups(tensors, dones)
-            assert all(len(done.participants) > 1 for done in dones.values()), "nobody has noticed"
+            assert all(len(done.participants) > 1 for done in dones.values()), "no trainer has noticed"
             tensors, futures = bring(agents)
             dones = {node: future.result(SECONDS) for node, future in futures.items()}
             check_groups(tensors, dones)
-            assert all(done.task > NUMBERS_PER_COORDINATOR for done in dones.values()), "numbers of the backup's own"
+            assert all(done.task > NUMBERS_PER_COORDINATOR for done in dones.values()), "numbers of its own"
             until(lambda: {n for n, _ in finished} >= {done.task for done in dones.values()})
     assert sorted(n for n, _ in finished) == sorted({n for n, _ in finished}), "each task ends once"
 
 
-def test_a_coordinator_that_comes_back_goes_on_where_it_was():
-    with process(SlowRounds(NODES)) as (primary, address), joined(address) as agents:
-        tensors, futures = bring(agents)
-        until(lambda: all(agent.tasks.running and not agent.submissions.waiting for agent in agents.values()))
-        primary.kill()
-        primary.join()
-        with Coordinator(SlowRounds(NODES), port=address[1]):
-            dones = {node: future.result(SECONDS) for node, future in futures.items()}
-            check_groups(tensors, dones)
-            tensors, futures = bring(agents)
-            check_groups(tensors, {node: future.result(SECONDS) for node, future in futures.items()})
+def test_agents_resolve_the_coordinators_name_for_each_connection(monkeypatch):
+    """The coordinator is started on another machine, and the name is changed."""
+    real, at = socket.getaddrinfo, "127.0.0.1"
+
+    def resolve(host, port, *args, **options):
+        return real(at if host == "sites.example" else host, port, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(agent_module, "new_event_loop", asyncio.new_event_loop)  # uvloop resolves by itself
+    with Coordinator(Drawn(NODES, 1)) as first:
+        port = first.address[1]
+        with joined(("sites.example", port)) as agents:
+            synchronise(agents, 100, 0)
+            first.close()
+            at = "127.0.0.2"
+            with Coordinator(Drawn(NODES, 1), at, port):
+                synchronise(agents, 100, 1)
+
+
+def test_a_coordinator_that_was_replaced_steps_down_when_an_agent_reports_it():
+    lines: list[str] = []
+    with running(Drawn(("a", "b"), 1), log=lines.append) as (there, agents):
+        synchronise(agents, 100, 0)
+        with socket.create_connection(there.address, SECONDS) as late:
+            host, port = agents["b"].listen
+            word = {"type": "join", "node": "b", "host": host, "port": port, "term": 7}
+            late.sendall(json.dumps(word).encode() + b"\n")
+            until(lambda: any("steps down" in line for line in lines))
+        until(lambda: there.active and len(there.members) == 2 and there.leadership.quorum.term > 7)
+        synchronise(agents, 100, 1)
 
 
 def test_a_replaced_worker_process_is_lost_for_running_tasks():
     """It would wait for data that the others had sent to the first process."""
     done = threading.Event()
 
-    def take_over(coordinator: Coordinator) -> None:
+    def act_again(coordinator: Coordinator) -> None:
         task = coordinator.policy.task(7, 8, 0.0)
         for node, member in coordinator.members.items():
             member.state = AgentState(0, 0, {}, {}) if node == "c" else AgentState(5, 7, {7: (task, False)}, {})
         coordinator.leadership.active = False
         coordinator.leadership.gathering = coordinator.loop.call_later(SECONDS, lambda: None)
-        coordinator.leadership.take_over()
+        coordinator.leadership.begin()
         done.set()
 
     with running(OneTree(("a", "b", "c"))) as (coordinator, _):
-        coordinator.loop.call_soon_threadsafe(take_over, coordinator)
+        coordinator.loop.call_soon_threadsafe(act_again, coordinator)
         assert done.wait(SECONDS)
         assert not coordinator.driver.running and not coordinator.policy.running
 
@@ -248,30 +271,6 @@ def test_a_task_past_its_budget_is_discarded():
             np.testing.assert_array_equal(tensors[node], np.float32(k))
 
 
-def test_a_backup_admits_no_agent_while_the_primary_is_active():
-    with Coordinator(Drawn(NODES, 1)) as primary:
-        heir = Coordinator(Drawn(NODES, 1), backs_up=primary.address)
-        with heir, joined(primary.address) as agents:
-            lost = Agent(heir.address, "a", listen=("127.0.0.1", 0))
-            until(lambda: lost.submissions.left_at is not None)
-            assert not heir.active, "on a busy machine it may let agents gather, but it does not act"
-            lost.close()
-            _, futures = bring(agents)
-            for future in futures.values():
-                future.result(SECONDS)
-
-
-def test_two_backups_of_one_another_agree():
-    ports = free_ports(2)
-    first = Coordinator(Drawn(NODES, 1), port=ports[0], backs_up=("127.0.0.1", ports[1]))
-    second = Coordinator(Drawn(NODES, 1), port=ports[1], backs_up=("127.0.0.1", ports[0]))
-    with first, second, joined(first.address, second.address) as agents:
-        _, futures = bring(agents)
-        for future in futures.values():
-            future.result(SECONDS)
-        assert first.active != second.active
-
-
 TREE = SumTree("a", 0, 4, (Edge("b", "a"),), (Edge("a", "b"),), ("a", "b"), ("a", "b"))
 TASK = Task(7, 4, (TREE,))
 
@@ -302,7 +301,7 @@ def test_agents_of_two_coordinators_have_nothing_in_common():
 
 
 def test_agents_of_two_epochs_begin_anew():
-    """The policy that takes over finds the agents in different states: the running task is given up."""
+    """The restarted coordinator finds the agents in different states: the running task is given up."""
     with Coordinator(Drawn(("a", "b"), 1)) as coordinator:
         agents = {n: Agent(coordinator.address, n, listen=("127.0.0.1", 0)) for n in ("a", "b")}
         try:
