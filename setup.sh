@@ -28,6 +28,7 @@ need iproute2 ip tc
 need iputils-ping ping
 need ethtool ethtool
 need procps ps
+need etcd-server etcd
 need "gcc libc6-dev" cc
 if command -v cc >/dev/null && ! echo '#include <linux/if_packet.h>' | cc -E -x c - >/dev/null 2>&1; then
     missing+=(libc6-dev)
@@ -46,10 +47,19 @@ if [ ${#missing[@]} -gt 0 ]; then
     fi
     if [ "$(id -u)" -ne 0 ]; then
         fail "not root, so it cannot install them. Run: sudo apt-get install --no-install-recommends ${missing[*]}
-       and then make setup again."
+       and then make setup again. The service of etcd-server is not needed: sudo systemctl disable --now etcd"
     fi
     log="$(mktemp)"
-    # Without the recommended packages: mininet would bring Open vSwitch and start its services.
+    # Only programs are wanted, and no service: of etcd-server, which brings one, and of Open vSwitch, which mininet
+    # recommends. Debian's scripts start no service while policy-rc.d refuses.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod +x "$policy"
+        trap 'rm -f "$policy"' EXIT
+    else
+        policy=
+    fi
     if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } \
             >"$log" 2>&1; then
         tail -n 15 "$log" >&2
@@ -57,6 +67,10 @@ if [ ${#missing[@]} -gt 0 ]; then
         fail "apt-get could not install ${missing[*]} (its last lines are above). Is the network reachable?"
     fi
     rm -f "$log"
+    [ -z "$policy" ] || { rm -f "$policy"; trap - EXIT; }
+    case " ${missing[*]} " in
+        *" etcd-server "*) ! command -v systemctl >/dev/null || systemctl disable --quiet --now etcd.service >/dev/null 2>&1 || true ;;
+    esac
 fi
 
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||

@@ -65,6 +65,12 @@ PROGRAMS = (
     Program("ifconfig", "Mininet's hosts", "apt-get install net-tools"),
     Program("ping", "tests of the emulated network", "apt-get install iputils-ping"),
     Program("cc", "the engines and softswitch are compiled on this machine", "apt-get install gcc libc6-dev"),
+    Program(
+        "etcd",
+        "two controllers on one machine: their tests, evaluation.operate",
+        "make setup, or apt-get install --no-install-recommends etcd-server",
+        required=False,
+    ),
     Program("tcpdump", "captures", "apt-get install tcpdump", required=False),
     Program("iperf3", "background traffic", "apt-get install iperf3", required=False),
     Program("protoc", "changing common/rpc/inart.proto", "apt-get install protobuf-compiler", required=False),

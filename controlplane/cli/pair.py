@@ -19,7 +19,7 @@ from controlplane.common.log_lines import Log, failure
 from controlplane.service.listening import check_listening
 from controlplane.service.pair.etcd import EtcdStore
 from controlplane.service.pair.leadership import AFTER_SECONDS, Leadership
-from controlplane.service.pair.store import FolderStore, Store
+from controlplane.service.pair.store import Store
 
 LOST_STATUS = 3
 NETWORK = re.compile(r"[A-Za-z0-9._-]+")
@@ -30,7 +30,7 @@ def add_store_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of a controller that is one of several."""
     group = parser.add_argument_group("one of several controllers")
     group.add_argument(
-        "--store", metavar="S", help="store that they share: etcd://HOST:PORT,.../NETWORK, etcds://..., or a folder"
+        "--store", metavar="S", help="store that they share: etcd://HOST:PORT,.../NETWORK, or etcds://..."
     )
     group.add_argument(
         "--store-credentials", type=Path, metavar="DIR",
@@ -46,12 +46,11 @@ def add_store_arguments(parser: argparse.ArgumentParser) -> None:
 def open_store(arguments: argparse.Namespace) -> Store:
     """Return the store that the arguments name. Raise DeployError where it cannot be used."""
     given = arguments.store
-    if not given.startswith((ETCD, ETCDS)):
-        return FolderStore(Path(given))
     encrypted = given.startswith(ETCDS)
     addresses, _, network = given.removeprefix(ETCDS).removeprefix(ETCD).partition("/")
     members = addresses.split(",")
-    if not NETWORK.fullmatch(network) or any(not member.rpartition(":")[2].isdigit() for member in members):
+    named = given.startswith((ETCD, ETCDS)) and NETWORK.fullmatch(network)
+    if not named or any(not member.rpartition(":")[2].isdigit() for member in members):
         raise DeployError(f"--store {given}: wanted: {ETCD}HOST:PORT,HOST:PORT,.../NETWORK (any name for this network)")
     if encrypted != (arguments.store_credentials is not None):
         raise DeployError(f"--store-credentials DIR goes with {ETCDS}, and {ETCDS} with it")

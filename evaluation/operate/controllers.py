@@ -1,4 +1,4 @@
-"""The pair of controllers of the day: two processes that share a folder, of which one leads."""
+"""The pair of controllers of the day: two processes that share an etcd, of which one leads."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from controlplane.common.rpc.client import ControllerError, fetch_status
 from controlplane.planner.topology import Topology
 from p4src.artifacts import ARTIFACTS
 from topologies.emulation import Emulation
+from topologies.etcd import Etcd
 from topologies.network import EmulationError
 from topologies.ports import free_ports
 from topologies.switches import switches_file
@@ -33,7 +34,7 @@ silent for seconds.
 
 
 class Controllers:
-    """Both controllers.
+    """Both controllers, and their etcd. Raises EmulationError if etcd is not installed.
 
     Attributes:
         address: the addresses of both, as agents and commands take them.
@@ -52,6 +53,7 @@ class Controllers:
         self._lock = threading.RLock()
         self._ended = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="controllers", daemon=True)
+        self._etcd = Etcd(self._folder / "etcd", emulation.environment)
         self.address = ",".join(f"{emulation.controller_host}:{port}" for port in self._ports.values())
 
     def know(self, topology: Topology) -> None:
@@ -137,6 +139,7 @@ class Controllers:
         for process in self._processes.values():
             process.send_signal(signal.SIGKILL)
             process.wait()
+        self._etcd.close()
 
     def last_words(self) -> str:
         return "\n".join(f"-- {name}\n{self._said(name)[-1500:]}" for name in self._processes)
@@ -147,7 +150,7 @@ class Controllers:
             "--switches", str(self._switches), "--artifacts", self._artifacts, "--insecure",
             "--listen", f"{self._emulation.controller_host}:{self._ports[name]}", "--name", name,
             "--state", str(self._folder / name), "--epoch-file", str(self._folder / f"{name}.epoch"),
-            "--store", str(self._folder / "store"), "--takeover-after", TAKE_OVER_SECONDS,
+            "--store", f"etcd://{self._etcd.address}/day", "--takeover-after", TAKE_OVER_SECONDS,
         ]  # fmt: skip
         environment = self._emulation.environment | {"PYTHONUNBUFFERED": "1"}
         with (self._folder / f"{name}.log").open("a") as log:

@@ -24,12 +24,12 @@ from controlplane.service.controller import Controller
 from controlplane.service.network import Network
 from controlplane.service.pair.leadership import Leadership
 from controlplane.service.pair.shared_state import SharedEpochs, SharedState
-from controlplane.service.pair.store import FolderStore
 from controlplane.service.room import found
 from controlplane.service.state import Kept
 from controlplane.targets.p4runtime.kind import P4RuntimeKind
 from p4src.artifacts import find
 from tests.support.memory import MemoryTarget
+from tests.support.memory_store import MemoryStore
 from topologies.ports import free_ports
 from worker_agent.launch import adding
 
@@ -39,10 +39,10 @@ NETWORK = leaf_spine(2, 2, 3, 300.0)
 class One:
     """One of two controllers. It leads as soon as the other one does not."""
 
-    def __init__(self, folder: Path, name: str, port: int, targets: list[MemoryTarget]) -> None:
+    def __init__(self, folder: Path, store: MemoryStore, name: str, port: int, targets: list[MemoryTarget]) -> None:
         self.log: list[str] = []
         with ExitStack() as stack:
-            self.leadership = Leadership(FolderStore(folder / "store"), name, self.log.append, after=60.0)
+            self.leadership = Leadership(store, name, self.log.append, after=60.0)
             assert self.leadership.wait(Event(), self.log.append)
             stack.callback(self.leadership.end)
             state = stack.enter_context(SharedState(folder / name, self.leadership))
@@ -72,11 +72,11 @@ class Pair:
     """The first controller leads; `at` has it die at a step, and the second one lead."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.store = folder, MemoryStore()
         self.targets = [MemoryTarget(name) for name in NETWORK.switches]
         self.ports = free_ports(2)
         self.address = ",".join(f"127.0.0.1:{port}" for port in self.ports)
-        self.ones = [One(folder, "a", self.ports[0], self.targets)]
+        self.ones = [One(folder, self.store, "a", self.ports[0], self.targets)]
 
     def at(self, owner: Any, name: str, *, after: bool) -> None:
         """The first controller dies before, or after, it does this for the first time."""
@@ -88,7 +88,7 @@ class Pair:
             if after:
                 does(*given, **named)
             first.leadership.end()
-            self.ones.append(One(self.folder, "b", self.ports[1], self.targets))
+            self.ones.append(One(self.folder, self.store, "b", self.ports[1], self.targets))
             first.server.stop(None).wait()  # its connections end
             raise Died
 
@@ -142,7 +142,7 @@ def test_what_a_job_was_promised_is_in_the_store_as_soon_as_the_job_is(pair: Pai
         keep()
         if len(pair.ones) == 1 and len(network.jobs):
             pair.ones[0].leadership.end()
-            pair.ones.append(One(pair.folder, "b", pair.ports[1], pair.targets))
+            pair.ones.append(One(pair.folder, pair.store, "b", pair.ports[1], pair.targets))
             raise Died
 
     network.changed = dies

@@ -19,16 +19,19 @@ from types import SimpleNamespace
 import pytest
 
 from controlplane.cli.controller import main as operate
+from controlplane.cli.serve import main as serve
 from controlplane.common.rpc.channels import check_address
 from controlplane.common.rpc.client import ControllerError, Identity, Membership, fetch_status
 from controlplane.service import epochs
 from controlplane.service.pair.etcd import EtcdStore
 from controlplane.service.pair.leadership import BEAT, LEADER, Leadership, NotLeading
 from controlplane.service.pair.shared_state import SharedEpochs, SharedState
-from controlplane.service.pair.store import FolderStore, Store, StoreError, Value
+from controlplane.service.pair.store import Store, StoreError, Value
 from controlplane.service.state import Keeps
 from p4src.protocol import ENCODING
 from tests.deploy.fake_switch import FakeSwitch
+from tests.support.memory_store import MemoryStore
+from topologies.etcd import INSTALL, Etcd, installed
 from topologies.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,38 +46,16 @@ Until = Callable[..., None]
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory) -> Iterator[str]:
     """A real etcd, with one member, and where it listens."""
-    if shutil.which("etcd") is None:
-        pytest.skip("there is no etcd: apt-get install etcd-server")
-    folder = tmp_path_factory.mktemp("etcd")
-    ports = free_ports(2)
-    client, peer = (f"http://127.0.0.1:{port}" for port in ports)
-    command = [
-        "etcd", "--data-dir", str(folder / "data"), "--listen-client-urls", client, "--advertise-client-urls", client,
-        "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
-        "--unsafe-no-fsync",
-    ]  # fmt: skip
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    address = f"127.0.0.1:{ports[0]}"
-    store = EtcdStore([address], "/probe")
-    deadline = time.monotonic() + SECONDS
-    try:
-        while True:
-            try:
-                store.read("ready")
-                break
-            except StoreError:
-                assert time.monotonic() < deadline and process.poll() is None, (folder / "log").read_text()[-2000:]
-        yield address
-    finally:
-        process.kill()
-        process.wait(SECONDS)
+    if not installed():
+        pytest.skip(f"there is no etcd: {INSTALL}")
+    with Etcd(tmp_path_factory.mktemp("etcd")) as made:
+        yield made.address
 
 
-@pytest.fixture(params=["folder", "etcd"])
+@pytest.fixture(params=["memory", "etcd"])
 def store(request, tmp_path) -> Store:
-    if request.param == "folder":
-        return FolderStore(tmp_path / "store")
+    if request.param == "memory":
+        return MemoryStore()
     return EtcdStore([request.getfixturevalue("etcd")], f"/inart-test/{tmp_path.name}")
 
 
@@ -115,6 +96,17 @@ def test_an_etcd_that_does_not_answer_is_named(etcd):
         nobody.read("jobs")
     one_of_two = EtcdStore(["127.0.0.1:1", etcd], "/inart-test/two")
     assert one_of_two.read("jobs") == Value(), "another member answers"
+
+
+@pytest.mark.parametrize("given", ["store", "127.0.0.1:2379/net", "etcd://127.0.0.1/net", "etcd://127.0.0.1:2379"])
+def test_a_store_that_is_no_etcd_is_refused_with_an_example(tmp_path, capsys, given):
+    listen = ["--listen", "127.0.0.1:0", "--state", str(tmp_path / "state")]
+    switches = tmp_path / "switches.json"
+    there = {name: {"address": f"127.0.0.1:{port}", "device_id": 1} for port, name in enumerate(("e1", "e2", "s1"), 1)}
+    switches.write_text(json.dumps(there))
+    assert serve(["--topology", TOPOLOGY, "--bmv2", "--switches", str(switches), *listen, "--store", given]) == 2
+    assert f"--store {given}: wanted: etcd://HOST:PORT" in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()
 
 
 # -- who leads --------------------------------------------------------------------------------------------------------
@@ -163,11 +155,11 @@ class One:
 
 
 @pytest.fixture
-def ones(tmp_path) -> Iterator[Callable[..., One]]:
-    made: list[One] = []
+def ones() -> Iterator[Callable[..., One]]:
+    store, made = MemoryStore(), list[One]()
 
     def make(name: str, **more: float) -> One:
-        made.append(One(FolderStore(tmp_path / "store"), name, **more))
+        made.append(One(store, name, **more))
         return made[-1]
 
     yield make
@@ -214,10 +206,10 @@ def test_a_machine_that_was_stopped_with_its_clock_cannot_write(ones, monkeypatc
     assert first.why == "another controller leads"
 
 
-def test_an_answer_that_was_lost_does_not_leave_the_network_without_a_leader(tmp_path, until):
+def test_an_answer_that_was_lost_does_not_leave_the_network_without_a_leader():
     """The store has written who leads, but the answer did not come."""
 
-    class Forgetful(FolderStore):
+    class Forgetful(MemoryStore):
         lost = 1
 
         def commit(self, values: Mapping[str, bytes], expected: Mapping[str, int]) -> int:
@@ -227,7 +219,7 @@ def test_an_answer_that_was_lost_does_not_leave_the_network_without_a_leader(tmp
                 raise StoreError("the answer was lost")
             return done
 
-    one = One(Forgetful(tmp_path / "store"), "a", after=30.0)
+    one = One(Forgetful(), "a", after=30.0)
     assert one.led.wait(SECONDS)
     one.end()
 
@@ -366,13 +358,8 @@ class Pair:
 
 
 @pytest.fixture
-def pair(request, tmp_path) -> Iterator[Pair]:
-    """With an etcd where there is one."""
-    folder = shutil.which("etcd") is None
-    made = Pair(
-        tmp_path,
-        str(tmp_path / "store") if folder else f"etcd://{request.getfixturevalue('etcd')}/pair-{tmp_path.name}",
-    )
+def pair(etcd, tmp_path) -> Iterator[Pair]:
+    made = Pair(tmp_path, f"etcd://{etcd}/pair-{tmp_path.name}")
     yield made
     made.close()
 
@@ -409,7 +396,7 @@ def test_a_leader_that_is_killed_or_hangs_is_replaced_and_the_job_does_not_notic
     assert pair.joined()
 
 
-def test_controller_and_program_are_upgraded_with_a_job_running(tmp_path, until):
+def test_controller_and_program_are_upgraded_with_a_job_running(pair, tmp_path, until):
     """The one that waits is started with another build of the program, and the leader is ended: the other one loads the
     program on every switch, with the same entries; the job's agents go on in the same epoch.
     """
@@ -417,23 +404,19 @@ def test_controller_and_program_are_upgraded_with_a_job_running(tmp_path, until)
     shutil.copytree(ROOT / "p4src" / "artifacts" / "v1model-4", build)
     with (build / "inart.json").open("a") as file:
         file.write("\n")  # A program by another name to the switches, which know it by its digest.
-    pair = Pair(tmp_path, str(tmp_path / "store"))
-    try:
-        a = pair.start("a")
-        until(lambda: a.said("controller serves on"), "the first one leads", SECONDS)
-        pair.join()
-        until(pair.joined, "the job runs", SECONDS)
-        until(lambda: all(agent.epochs for agent in pair.agents), "every agent has an epoch", SECONDS)
-        epoch, held = pair.agents[0].epochs[0], pair.held()
-        b = pair.start("b", str(build))
-        until(lambda: b.said("waiting: a leads"), "the second one waits", SECONDS)
-        a.signal(signal.SIGTERM)
-        assert a.process.wait(SECONDS) == 0
-        until(lambda: b.said("controller serves on"), "the second one leads", SECONDS)
-        assert b.said("program loaded on 3 switches") and [one.pipelines for one in pair.switches.values()] == [2, 2, 2]
-        until(lambda: pair.joined(f"127.0.0.1:{pair.ports['b']}"), "all agents are with it", SECONDS)
-        assert pair.held() == held
-        assert {agent.epochs[-1] for agent in pair.agents} == {epoch}
-        assert not any(agent.stops for agent in pair.agents)
-    finally:
-        pair.close()
+    a = pair.start("a")
+    until(lambda: a.said("controller serves on"), "the first one leads", SECONDS)
+    pair.join()
+    until(pair.joined, "the job runs", SECONDS)
+    until(lambda: all(agent.epochs for agent in pair.agents), "every agent has an epoch", SECONDS)
+    epoch, held = pair.agents[0].epochs[0], pair.held()
+    b = pair.start("b", str(build))
+    until(lambda: b.said("waiting: a leads"), "the second one waits", SECONDS)
+    a.signal(signal.SIGTERM)
+    assert a.process.wait(SECONDS) == 0
+    until(lambda: b.said("controller serves on"), "the second one leads", SECONDS)
+    assert b.said("program loaded on 3 switches") and [one.pipelines for one in pair.switches.values()] == [2, 2, 2]
+    until(lambda: pair.joined(f"127.0.0.1:{pair.ports['b']}"), "all agents are with it", SECONDS)
+    assert pair.held() == held
+    assert {agent.epochs[-1] for agent in pair.agents} == {epoch}
+    assert not any(agent.stops for agent in pair.agents)
