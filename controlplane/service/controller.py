@@ -35,6 +35,8 @@ from controlplane.service.keeper import Keeper
 from controlplane.service.network import Network
 from controlplane.service.next_plan import MigrationError
 from controlplane.service.ordered import Order, ordered
+from controlplane.service.pair.leadership import NotLeading
+from controlplane.service.pair.store import StoreError
 from controlplane.service.reload import ReloadError
 from controlplane.service.replanning import Late
 from controlplane.service.replies import admission_reply, job_statuses, other_traffic, reload_reply, replan_reply
@@ -145,6 +147,8 @@ class Controller:
         except (Refused, OSError) as error:
             if self._stopping.is_set():  # another controller leads next, or this one after its restart
                 context.abort(grpc.StatusCode.UNAVAILABLE, "the controller is ending")
+            if isinstance(error, StoreError | NotLeading):  # the agent tries again, maybe with the next leader
+                context.abort(grpc.StatusCode.UNAVAILABLE, _short(error))
             self._log(warning(f"refused an agent from {context.peer()}: {error}"))
             yield pb.Event(refused=pb.Refused(reason=str(error)))
             return

@@ -20,7 +20,9 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, Identity, Membership, fetch_status
 from controlplane.common.rpc.tls import Tls
 from controlplane.service.controller import Controller
+from controlplane.service.epochs import EpochStore
 from controlplane.service.network import Settings
+from controlplane.service.pair.store import StoreError
 from controlplane.service.roster import Roster
 from p4src.protocol import ENCODING
 from tests.deploy.certificates import make_certificates
@@ -131,6 +133,23 @@ def test_missing_nodes_are_named_and_everybody_starts_together(job, until):
     until(lambda: all(one.config for one in (first, *others)), "everybody gets a configuration")
     assert len({one.config.epoch for one in (first, *others)}) == 1
     assert first.config.worker_trees == job.configs["w1"].worker_trees
+
+
+def test_an_agent_tries_again_when_the_store_does_not_answer(job, until, monkeypatch):
+    """An etcd that is slow for a moment must not end a job's agent."""
+    begin, asked = EpochStore.next, []
+
+    def slow_once(store: EpochStore) -> int:
+        asked.append(store)
+        if len(asked) == 1:
+            raise StoreError("etcd does not answer")
+        return begin(store)
+
+    monkeypatch.setattr(EpochStore, "next", slow_once)
+    listeners = [job.join(node)[1] for node in job.configs]
+    until(lambda: all(one.config for one in listeners), "everybody gets a configuration")
+    assert not any(one.refused for one in listeners) and len(asked) > 1
+    assert any("etcd does not answer" in reason for one in listeners for reason in one.unreachable)
 
 
 def test_lost_agent_is_named_and_back_in_a_new_epoch(job, until):

@@ -25,7 +25,7 @@ from controlplane.common.rpc.client import ControllerError, Identity, Membership
 from controlplane.service import epochs
 from controlplane.service.pair.etcd import EtcdStore
 from controlplane.service.pair.leadership import BEAT, LEADER, Leadership, NotLeading
-from controlplane.service.pair.shared_state import SharedEpochs, SharedState
+from controlplane.service.pair.shared_state import EPOCH, SharedEpochs, SharedState
 from controlplane.service.pair.store import Store, StoreError, Value
 from controlplane.service.state import Keeps
 from p4src.protocol import ENCODING
@@ -240,6 +240,24 @@ def test_epochs_grow_over_controllers_also_with_a_clock_ahead(ones, tmp_path, mo
     assert two.next() == before + 1 and two.key(5) == key
     with pytest.raises(NotLeading):
         one.next()
+
+
+def test_jobs_that_begin_at_the_same_time_get_different_epochs(ones, tmp_path, monkeypatch):
+    """Between the read and the write of one job's epoch, another job of the same controller gets one."""
+    first = ones("a")
+    assert first.led.wait(SECONDS)
+    shared = SharedEpochs(tmp_path / "epoch", first.leadership)
+    read, between = first.store.read, list[int]()
+
+    def read_late(name: str) -> Value:
+        found = read(name)
+        if name == EPOCH and not between:
+            between.append(0)
+            between[0] = shared.next()
+        return found
+
+    monkeypatch.setattr(first.store, "read", read_late)
+    assert shared.next() > between[0] > 0
 
 
 def test_the_only_controller_of_a_network_becomes_one_of_a_pair(ones, tmp_path):

@@ -58,12 +58,13 @@ class SharedEpochs(EpochStore):
         return self._known
 
     def _advance(self, rule: Callable[[int], int]) -> int:
-        there = self._leadership.store.read(EPOCH)
-        last = int(there.content or b"0") if there.revision else self._of_file()
-        epoch = self._within(rule(last))
-        if not self._leadership.commit({EPOCH: str(epoch).encode()}, {EPOCH: there.revision}):
-            raise StoreError("the last epoch was changed by somebody else")
-        return epoch
+        while True:
+            there = self._leadership.store.read(EPOCH)
+            last = int(there.content or b"0") if there.revision else self._of_file()
+            epoch = self._within(rule(last))
+            if self._leadership.commit({EPOCH: str(epoch).encode()}, {EPOCH: there.revision}):
+                return epoch
+            # Another job of this controller has begun an epoch meanwhile: `commit` raises if this one does not lead.
 
     def _of_file(self) -> int:
         text = self.path.read_text().strip() if self.path.exists() else ""
