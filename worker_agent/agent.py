@@ -226,7 +226,7 @@ def add_agent_arguments(parser: ArgumentParser) -> None:
     IoOptions.add_arguments(parser)
 
 
-def connect(
+def connect(  # noqa: PLR0913  (options by keyword)
     controller: str | None = None,
     node: str | None = None,
     timeout: float = 60.0,

@@ -14,6 +14,7 @@ import secrets
 import socket
 import struct
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,17 +71,9 @@ class LocalAgent:
         if isinstance(address, str) and not address.startswith("unix:"):
             raise AgentError(f'an agent\'s address is "unix:/path", got {address!r}')
         path = address if isinstance(address, bytes) else address.removeprefix("unix:")
-        named = f"the agent at {path}" if isinstance(path, str) else "this node's agent"
         seat = seat or Seat(secrets.token_hex(8))
         self._bound = seat.bound
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            connection.connect(path)
-        except OSError as error:
-            connection.close()
-            if isinstance(path, bytes):
-                raise NoAgentError("this node has no agent yet") from None
-            raise AgentError(f"no agent at {path}: {error.strerror}; start `inart agent --socket {path}`") from None
+        connection, who = _connect(path)
         self._connection = Connection(connection)
         self._lock = threading.Lock()
         self._free: list[_Region] = []
@@ -88,17 +81,28 @@ class LocalAgent:
         self._pending: dict[int, tuple[Work, _Region, Any, memoryview]] = {}
         self._operations = 0
         self._lost = ""
-        pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        who = f"process {pid} of user {uid}"
-        if isinstance(path, bytes) and not is_own(uid):
-            connection.close()
-            raise ForeignAgentError(f'this node\'s agent is {who}: name its socket with agent="unix:/path"')
         # An agent sends its welcome when the job is complete, and a refusal where it is not after `timeout`.
         connection.settimeout(timeout + 5)
+        answer = self._welcome(path, who, {"timeout": timeout, **seat.to_json()})
+        connection.settimeout(None)
+        self._world_size = int(answer["workers"])
+        self.node = str(answer["node"])
+        self.index = int(answer["index"])
+        self.epoch = int(answer["epoch"])
+        self.values_per_packet = int(answer.get("values", 0))
+        self.ways = Ways(**answer["ways"]) if "ways" in answer else None
+        self._late: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._receive, name="inart-local", daemon=True)
+        self._thread.start()
+        abandon_when_forked(self)
+
+    def _welcome(self, path: str | bytes, who: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Send the request for a seat, and return the welcome; close the connection and raise if there is none."""
+        named = f"the agent at {path}" if isinstance(path, str) else "this node's agent"
         try:
             # An agent that is in use may have said so and hung up already.
             with contextlib.suppress(ConnectionLost):
-                self._connection.send({"type": "hello", "version": VERSION, "timeout": timeout, **seat.to_json()})
+                self._connection.send({"type": "hello", "version": VERSION, **request})
             answer, _ = self._connection.receive()
         except (ConnectionLost, ProtocolViolation) as error:
             self._connection.close()
@@ -111,17 +115,7 @@ class LocalAgent:
             if kind is NotReadyError and isinstance(path, bytes):
                 raise NotReadyError(str(answer.get("message")))  # as this process's own agent would say it
             raise kind(f"{named} refused: {answer.get('message')}")
-        connection.settimeout(None)
-        self._world_size = int(answer["workers"])
-        self.node = str(answer["node"])
-        self.index = int(answer["index"])
-        self.epoch = int(answer["epoch"])
-        self.values_per_packet = int(answer.get("values", 0))
-        self.ways = Ways(**answer["ways"]) if "ways" in answer else None
-        self._late: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._receive, name="inart-local", daemon=True)
-        self._thread.start()
-        abandon_when_forked(self)
+        return answer
 
     @property
     def world_size(self) -> int:
@@ -249,6 +243,24 @@ class LocalAgent:
                 # The epoch has ended at the agent, and with it this trainer's place in the order of operations.
                 self._lost = self._lost or str(error)
         work.finish(error)
+
+
+def _connect(path: str | bytes) -> tuple[socket.socket, str]:
+    """Connect to the socket of an agent, and return the connection and the agent's process in words."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(path)
+    except OSError as error:
+        connection.close()
+        if isinstance(path, bytes):
+            raise NoAgentError("this node has no agent yet") from None
+        raise AgentError(f"no agent at {path}: {error.strerror}; start `inart agent --socket {path}`") from None
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    who = f"process {pid} of user {uid}"
+    if isinstance(path, bytes) and not is_own(uid):
+        connection.close()
+        raise ForeignAgentError(f'this node\'s agent is {who}: name its socket with agent="unix:/path"')
+    return connection, who
 
 
 def bytes_of(array: Any) -> memoryview:

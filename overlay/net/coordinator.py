@@ -98,7 +98,7 @@ class Coordinator:
         OSError: it cannot listen.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (options by keyword)
         self,
         policy: Policy,
         host: str = "127.0.0.1",

@@ -87,7 +87,7 @@ class Averaged:
     fell_back: bool = False
 
 
-def init(
+def init(  # noqa: PLR0913  (options by keyword)
     coordinator: str | None = None,
     site: str | None = None,
     *,

@@ -160,7 +160,7 @@ class StreamingDiLoCo:
             has taken the others' state.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (options by keyword)
         self,
         model: nn.Module,
         group: SiteGroup | None,

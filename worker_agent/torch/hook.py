@@ -370,7 +370,7 @@ class InArtState:
         AgentError: the job cannot run in the network and `fallback` is False.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (options by keyword)
         self,
         controller: str | None = None,
         *,
