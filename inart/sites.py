@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from overlay.sites import Averaged, Behind, Late, OverlayError, SiteGroup, init
 
 if TYPE_CHECKING:
-    from overlay.sites import DiLoCo, Fallback, LocalSGD, StreamingDiLoCo
+    from overlay.sites import DiLoCo, LocalSGD, StreamingDiLoCo
 
 __all__ = [
-    "Averaged", "Behind", "DiLoCo", "Fallback", "Late", "LocalSGD", "OverlayError", "SiteGroup",
+    "Averaged", "Behind", "DiLoCo", "Late", "LocalSGD", "OverlayError", "SiteGroup",
     "StreamingDiLoCo", "init",
 ]  # fmt: skip
 

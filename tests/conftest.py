@@ -63,7 +63,7 @@ LONG = (
     "hook/test_launchers.py", "hook/test_sharing.py", "test_docs.py", "overlay/test_failures_emulated.py",
     "overlay/test_emulated.py", "install/test_wheel.py", "wan/test_systems.py", "evaluation/test_recovery.py",
     "deploy/test_jobs.py",
-    "overlay/test_sites_fallback.py", "native/test_sanitizers.py", "overlay/test_sites.py",
+    "native/test_sanitizers.py", "overlay/test_sites.py",
     "overlay/test_one_round.py", "controlplane/test_limits.py", "overlay/test_sites_optimisers.py",
     "outside/test_pytorch.py", "controlplane/test_host_collectives.py", "hosts/test_forked.py",
     "install/test_command.py", "overlay/test_sites_deputies.py",
@@ -79,7 +79,7 @@ LONG = (
 )  # fmt: skip
 
 
-FORKS = ("hook/", "overlay/test_sites.py", "overlay/test_sites_fallback.py", "overlay/test_sites_optimisers.py",
+FORKS = ("hook/", "overlay/test_sites.py", "overlay/test_sites_optimisers.py",
          "overlay/test_training.py", "overlay/test_fig3.py", "evaluation/test_training_sums.py")  # fmt: skip
 """Files whose processes are forked from a server that has imported PyTorch (support/forked.py,
 evaluation/crew/fig3.py). Each process of pytest has a server of its own, which takes 6 s of CPU to start: few of them

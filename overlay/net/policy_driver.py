@@ -98,8 +98,7 @@ class PolicyDriver:
             round_, op = int(message.get("round", 0)), str(message.get("op", ""))
             weight, within = float(message.get("weight", 1.0)), message.get("within")
             within = None if within is None else float(within)
-            alone = bool(message.get("alone", True))
-            self.handle(Ready(node, int(message["values"]), turn, round_, op, weight, within, alone))
+            self.handle(Ready(node, int(message["values"]), turn, round_, op, weight, within))
         elif kind == "withdraw":
             self._withdraw(node, int(message["turn"]), message["task"], str(message["reason"]))
         elif kind == "finished":

@@ -208,9 +208,6 @@ class SiteDesk:
             self.states[node] = int(message["round"]), str(message["digest"])
             self._losses(node, message.get("losses", {}))
             self._compare(node)
-            for each in returned(self.states, self.states[node], self._policy) - self._asking.keys() - self._taking:
-                self._policy.activate(each)
-                self.log(f"{each} takes part again: it has the others' state")
             self._answer()
         elif what == "here":
             self.states[node] = int(message["round"]), str(message["digest"])
@@ -358,11 +355,3 @@ class SiteDesk:
 
 def _words(rates: Mapping[Pair, float]) -> str:
     return ", ".join(f"{a} -> {b} {mbps:.4g} Mbit/s" for (a, b), mbps in sorted(rates.items())[:12]) or "none anew"
-
-
-def returned(states: Mapping[str, tuple[int, str]], state: tuple[int, str], policy: SiteRounds) -> set[str]:
-    """Return the sites that are not active and have this state, which an active site has, too: they did a round in
-    another way.
-    """
-    same = {each for each, own in states.items() if own == state}
-    return same - policy.active if state[0] >= policy.round and same & policy.active else set()

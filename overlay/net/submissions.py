@@ -42,7 +42,6 @@ class About:
     round: int = 0
     op: str = ""
     weight: float = 1.0
-    alone: bool = True
 
 
 @dataclass(eq=False)

@@ -17,11 +17,10 @@ from overlay.core.errors import Behind, Late, OverlayError
 from overlay.sites.group import Averaged, SiteGroup, init
 
 if TYPE_CHECKING:
-    from overlay.sites.fallback import Fallback
     from overlay.sites.optimisers import DiLoCo, LocalSGD, StreamingDiLoCo
 
 __all__ = [
-    "Averaged", "Behind", "DiLoCo", "Fallback", "Late", "LocalSGD", "OverlayError", "SiteGroup",
+    "Averaged", "Behind", "DiLoCo", "Late", "LocalSGD", "OverlayError", "SiteGroup",
     "StreamingDiLoCo", "init",
 ]  # fmt: skip
 
@@ -29,5 +28,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "overlay.sites.fallback" if name == "Fallback" else "overlay.sites.optimisers"
-    return getattr(importlib.import_module(module), name)
+    return getattr(importlib.import_module("overlay.sites.optimisers"), name)

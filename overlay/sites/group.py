@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -39,7 +39,6 @@ from overlay.sites.packing import (
 
 if TYPE_CHECKING:
     from overlay.sites.enrolment import Enrolment
-    from overlay.sites.fallback import Fallback, Rescue
 
 FLOAT_BITS = 32
 TIMEOUT_SECONDS = 600.0
@@ -76,18 +75,15 @@ class Averaged:
         weights: the weights of these sites.
         left: the part of this site's own values that rounding has left out; None where nothing was rounded.
         seconds: time since the values were given.
-        fell_back: whether the mean was computed over torch.distributed, in float32, since the network of sites had
-            given the round up.
     """
 
     sites: tuple[str, ...]
     weights: tuple[float, ...]
     left: Floats | None
     seconds: float
-    fell_back: bool = False
 
 
-def init(  # noqa: PLR0913  (options by keyword)
+def init(
     coordinator: str | None = None,
     site: str | None = None,
     *,
@@ -96,14 +92,13 @@ def init(  # noqa: PLR0913  (options by keyword)
     advertise: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
     token: str | None = None,
-    fallback: Any = None,
     log: Callable[[str], None] = _log.info,
 ) -> SiteGroup | None:
     """Join the sites that train together, from the first process of each site. The site's other processes (torchrun's
     RANK above 0: one torchrun a site) get None; optimisers take None, and get their results from the first process.
 
-    Arguments that are not given are taken from the environment, which `inart site run` sets, except for `timeout`,
-    `fallback` and `log`.
+    Arguments that are not given are taken from the environment, which `inart site run` sets, except for `timeout` and
+    `log`.
 
     Args:
         coordinator: HOST:PORT of `inart site coordinator`. A host name is resolved for each connection.
@@ -116,15 +111,12 @@ def init(  # noqa: PLR0913  (options by keyword)
         timeout: seconds that anything may take before it fails.
         token: a token of `inart site token`, for which the coordinator gives a certificate. The certificate is kept
             in `credentials`, or in ~/.local/state/inart.
-        fallback: a process group of torch.distributed with one process of each site (gloo), or a `Fallback`: rounds
-            that the network of sites gives up are done over it.
         log: gets each line of log.
 
     Raises:
         OverlayError: says what is wrong, and which sites are missing.
     """
-    rescuing = _fallback_of(fallback)
-    if int(os.environ.get("RANK") or 0) > 0 and not (rescuing is not None and rescuing.spans):
+    if int(os.environ.get("RANK") or 0) > 0:
         return None
     where = coordinator or os.environ.get(COORDINATOR)
     if not where:
@@ -145,10 +137,9 @@ def init(  # noqa: PLR0913  (options by keyword)
         agent = Agent(at, name, listen=own, advertise=outside, security=security, log=log)
         try:
             agent.wait_joined()
-            rescue = None if rescuing is None else _rescue(rescuing, name)
             if enrolment is not None:
                 enrolment.keep(log)
-            return SiteGroup(agent, timeout=timeout, rescue=rescue, enrolment=enrolment, log=log)
+            return SiteGroup(agent, timeout=timeout, enrolment=enrolment, log=log)
         except OverlayError as error:
             agent.close()
             if not isinstance(error, NameTaken) or time.monotonic() > end:
@@ -170,21 +161,6 @@ def _enrolled(
     return found
 
 
-def _fallback_of(given: Any) -> Fallback | None:
-    """Return the fallback that was given to `init`, as a `Fallback`."""
-    if given is None:
-        return None
-    from overlay.sites.fallback import Fallback  # needs torch
-
-    return given if isinstance(given, Fallback) else Fallback(given)
-
-
-def _rescue(fallback: Fallback, site: str) -> Rescue:
-    from overlay.sites.fallback import Rescue
-
-    return Rescue(fallback, site)
-
-
 def _everywhere(coordinator: tuple[str, int]) -> str:
     """Return the address that means all of this machine, of the kind (IPv4 or IPv6) over which it reaches the
     coordinator: other sites are told the address that the coordinator sees.
@@ -202,21 +178,16 @@ class SiteGroup:
     """
 
     def __init__(
-        self, agent: Agent, *, timeout: float = TIMEOUT_SECONDS, rescue: Rescue | None = None,
-        enrolment: Enrolment | None = None, log: Callable[[str], None] = _log.info,
+        self, agent: Agent, *, timeout: float = TIMEOUT_SECONDS, enrolment: Enrolment | None = None,
+        log: Callable[[str], None] = _log.info,
     ) -> None:  # fmt: skip
         self._enrolment = enrolment
-        self.agent, self.timeout, self._rescue, self._log = agent, timeout, rescue, log
+        self.agent, self.timeout, self._log = agent, timeout, log
         self.site = agent.node
 
     def members(self) -> list[str]:
         """Return the names of the sites that are connected now."""
         return self.agent.site.members()
-
-    @property
-    def one_process(self) -> bool:
-        """Whether torch.distributed's processes are the sites, so that each site is one process."""
-        return self._rescue is not None and self._rescue.spans
 
     def bytes_sent(self) -> int:
         """Return the bytes that this site has sent to other sites."""
@@ -265,8 +236,7 @@ class SiteGroup:
         """Replace `values` by their weighted mean over all sites that take part in this round, with the same bits at
         each.
 
-        Sites that are lost meanwhile are left out, and the others do the round. With a fallback, a round for which
-        `timeout` has passed is done over the fallback by all sites or none, which may take as long again.
+        Sites that are lost meanwhile are left out, and the others do the round.
 
         Args:
             values: float32, one dimension, contiguous; the same number at all sites.
@@ -287,33 +257,7 @@ class SiteGroup:
         if not 0 <= weight < float("inf"):
             raise ValueError(f"a weight is a number from 0 on, got {weight}")
         began = time.monotonic()
-        known = self._rescue and self._rescue.left_open(round)
-        if known:
-            return self._fell_back(values, round, *known, began)
-        try:
-            about = About(round, "sum", weight, alone=self._rescue is None)
-            found = self._over_network(values, about, bits, keep, began)
-        except Late as late:
-            if self._rescue is None:
-                raise
-            known = self._rescue.average(values, round, weight, seconds=self.timeout, late=late, members=self.members())
-            return self._fell_back(values, round, *known, began)
-        if self._rescue is not None:
-            self._rescue.took(round)
-        return found
-
-    def _fell_back(
-        self, values: Floats, round_: int, mean: Floats, weights: tuple[float, ...], began: float
-    ) -> Averaged:
-        """Replace the values by the result of a round that was done over the fallback."""
-        assert self._rescue is not None, "it has done the round"
-        values[:] = mean
-        self.agent.site.did(round_, self._rescue.names)
-        nothing = np.zeros_like(values)
-        return Averaged(self._rescue.names, weights, nothing, time.monotonic() - began, fell_back=True)
-
-    def _over_network(self, values: Floats, about: About, bits: int, keep: float, began: float) -> Averaged:
-        pause = 0.0
+        about, pause = About(round, "sum", weight), 0.0
         while True:
             try:
                 if bits == FLOAT_BITS:
@@ -323,10 +267,7 @@ class SiteGroup:
                     done, left = self._average_fields(values, words, bits, keep, began + self.timeout)
                 self.agent.site.did(about.round, done.participants)
                 return Averaged(done.participants, done.weights, left, time.monotonic() - began)
-            except (PeerLost, Behind) as error:
-                if isinstance(error, Behind) and (self._rescue is None or error.round > about.round):
-                    raise
-                # Others that did not wait for this site have not done the round either: all may yet fall back.
+            except PeerLost as error:
                 self._log(f"{self.site}: round {about.round} is done again: {error}")
                 if time.monotonic() + pause > began + self.timeout:
                     raise Late(str(error)) from None

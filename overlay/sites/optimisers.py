@@ -182,8 +182,7 @@ class StreamingDiLoCo:
         self._model, self._group = model, group
         self.every, self.delay, self.mixing = every, delay, mixing
         self.rate, self.momentum, self.bits, self.keep = rate, momentum, bits, keep
-        several = dist.is_available() and dist.is_initialized() and not (group is not None and group.one_process)
-        self._world = dist.get_world_size() if several else 1
+        self._world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
         _check_processes(group, self._world)
         self.fragments = [Fragment(*part) for part in divided(model, fragments)]
         self.steps = self.round = 0
@@ -462,8 +461,8 @@ def _check_processes(group: SiteGroup | None, known: int) -> None:
         group: the group of this process, or None.
         known: number of processes of this site that torch.distributed knows.
     """
-    started, one_process = int(os.environ.get("WORLD_SIZE") or 1), group is not None and group.one_process
-    if known == 1 and started > 1 and not one_process:
+    started = int(os.environ.get("WORLD_SIZE") or 1)
+    if known == 1 and started > 1:
         raise OverlayError(
             f"torchrun has started {started} processes at this site, and they do not know each other: call "
             "torch.distributed.init_process_group() before, as DDP needs it"

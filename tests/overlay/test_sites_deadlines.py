@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -37,10 +38,11 @@ from controlplane.planner.strategies.wan.policy import (
 )
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from controlplane.planner.strategies.wan.site_waiting import Waiting
-from overlay.core.errors import Behind, Late
+from overlay.core.errors import Behind, Late, PeerLost
 from overlay.core.site_network import SiteNetwork
 from overlay.net import agent, liveness
 from overlay.sites import SiteGroup
+from overlay.sites import group as group_module
 from tests.overlay import test_sites_elastic as elastic
 from tests.overlay.test_agents import until
 from tests.overlay.test_sites import coordinating
@@ -504,3 +506,21 @@ def test_a_process_that_stops_in_the_middle_of_a_round_is_left_out_and_comes_bac
             finally:
                 process.kill()
         assert not any("goes on: " in line for line in lines), "nobody's time was over"
+
+
+def test_a_round_that_breaks_at_once_is_done_again_after_pauses(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(group_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(group_module.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    tried = []
+
+    def synchronise(tensor, timeout, about):
+        tried.append(now[0])
+        now[0] += 0.01
+        raise PeerLost("a and b cannot reach each other")
+
+    agent = SimpleNamespace(node="a", synchronise=synchronise)
+    with pytest.raises(Late, match="cannot reach each other"):
+        SiteGroup(agent, timeout=60.0).average(np.ones(8, np.float32), round=0)
+    assert tried[1] - tried[0] == pytest.approx(0.01), "once at once"
+    assert 40 < len(tried) < 80 and now[0] <= 60.0, "and then not hundreds of times a second"

@@ -35,7 +35,6 @@ class Ready:
         op: The operation on the values; "" for the one that the policy always does.
         weight: The weight of the values, such as the number of samples behind them.
         within: Seconds that the trainer still waits; None for any time.
-        alone: Whether the trainer wants a result of its own values only, while others live.
     """
 
     node: str
@@ -45,7 +44,6 @@ class Ready:
     op: str = ""
     weight: float = 1.0
     within: float | None = None
-    alone: bool = True
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ from controlplane.planner.strategies.wan.policy import (
     Withdrawn,
     uneven,
 )
-from controlplane.planner.strategies.wan.site_waiting import HALF, Running, Submitted, Waiting, waits_for_others
+from controlplane.planner.strategies.wan.site_waiting import HALF, Running, Submitted, Waiting
 from controlplane.planner.topology import Topology
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -325,7 +325,7 @@ class SiteRounds:
                 break
             if self.held and not self._waiting.passed(HALF, heads, self._awaited, now):
                 break
-            if not self.allows(heads.keys()) or waits_for_others(heads, self.active):
+            if not self.allows(heads.keys()):
                 break
             ends = self._waiting.deadline(heads, self._awaited)
             orders += self._next({node: head.ready for node, head in heads.items()}, ends, now)

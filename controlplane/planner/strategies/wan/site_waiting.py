@@ -93,10 +93,3 @@ class Waiting:
         if not missing or (self.patience is not None and now >= self.since + self.patience):
             return False
         return not self.passed(HALF if self.silent >= missing else LATE, heads, awaited, now)
-
-
-def waits_for_others(heads: dict[str, Submitted], active: Collection[str]) -> bool:
-    """Return whether this is a single site, which has another way to the others when the network does not lead to
-    them.
-    """
-    return len(heads) == 1 and len(active) > 1 and not all(head.ready.alone for head in heads.values())
