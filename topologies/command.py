@@ -7,19 +7,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TextIO
 
 from controlplane.common import command_line
 
 Say = Callable[[str], None]
 
 
-def stopwatch() -> Say:
-    """Return a function that prints lines, each with the seconds since now."""
+def stopwatch(output: TextIO | None = None) -> Say:
+    """Return a function that prints lines, each with the seconds since now, on `output` (default: standard output)."""
     started = time.monotonic()
 
     def say(line: str) -> None:
         # The line is one string with its newline, because several threads print at the same time.
-        print(f"[{time.monotonic() - started:6.1f} s] {line}\n", end="", flush=True)
+        print(f"[{time.monotonic() - started:6.1f} s] {line}\n", end="", file=output, flush=True)
 
     return say
 

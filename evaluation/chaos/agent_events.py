@@ -14,9 +14,10 @@ from typing import Any
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc.client import ControllerError, fetch_status
 from evaluation.chaos import forger
-from evaluation.chaos.controller import ControllerProcess, dead, eventually, stopped
-from evaluation.chaos.findings import Happening, Steps
-from evaluation.chaos.jobs import JobRun, Place
+from evaluation.chaos.controller import dead, eventually, stopped
+from evaluation.chaos.events import Act, Happening, Steps
+from evaluation.chaos.harness import Place
+from evaluation.chaos.jobs import JobRun
 from p4src.protocol import PROTOCOL, VERSION, Flag
 from topologies.command import repeated
 
@@ -31,14 +32,18 @@ DISBELIEVED = ("check", "unknown", "other_epoch", "refused", "malformed", "forei
 
 
 class AgentEvents:
-    """Events that affect the agents of jobs, and events that another user of their hosts causes."""
+    """Events that affect the agents of jobs, and events that another user of their hosts causes. `stored` returns the
+    configurations of agents in the controller's state, by job and node.
+    """
 
-    def __init__(self, place: Place, controller: ControllerProcess, jobs: Sequence[JobRun]) -> None:
+    def __init__(
+        self, place: Place, jobs: Sequence[JobRun], stored: Callable[[], Mapping[str, Mapping[str, Any]]] = dict
+    ) -> None:
         self._emulation, self._findings = place.emulation, place.findings
-        self._controller, self._jobs = controller, jobs
+        self._jobs, self._stored = jobs, stored
 
-    def kinds(self) -> dict[str, Callable[[Happening], Steps]]:
-        """Return, by kind of event, the function that makes it happen."""
+    def acts(self) -> dict[str, Act]:
+        """Return the function that makes an event happen, by kind."""
         return {
             "ps": self._kill, "worker": self._kill, "stop-ps": self._stop, "stop-worker": self._stop,
             "stop-agents": self._stop_all, "late": self._late, "fork": self._fork, "forge": self._forge,
@@ -130,7 +135,7 @@ class AgentEvents:
 
     def _forged(self, node: str, run: JobRun) -> Mapping[str, Any]:
         """Return the packets that a forger would send who knows everything except the keys."""
-        kept = self._controller.agents().get(run.job.name, {})
+        kept = self._stored().get(run.job.name, {})
         address = self._emulation.topology.address(node)
         if node not in kept:
             return {"address": address, "packets": []}

@@ -15,7 +15,8 @@ from controlplane.common.rpc.client import ControllerError, ask, fetch_status
 from controlplane.planner.job import Job
 from controlplane.targets.base import TargetError
 from evaluation.chaos.controller import ControllerProcess, eventually
-from evaluation.chaos.jobs import JobRun, Place
+from evaluation.chaos.harness import Place
+from evaluation.chaos.jobs import JobRun
 from topologies.deployment import Fabric
 from topologies.emulation import Emulation
 from topologies.network import EmulationError

@@ -6,14 +6,15 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, ask
 from controlplane.service.core.disabled import Why
 from evaluation.chaos.controller import ControllerProcess, eventually, stopped
-from evaluation.chaos.findings import Happening, Steps
-from evaluation.chaos.jobs import JobRun, Place
+from evaluation.chaos.events import Act, Happening, Steps
+from evaluation.chaos.harness import Place
+from evaluation.chaos.jobs import JobRun
 
 YEAR = 365.25 * 86400
 JUMPS = (3600.0, 86400.0, YEAR, 10 * YEAR)
@@ -27,8 +28,8 @@ class ControllerEvents:
         self._emulation, self._findings = place.emulation, place.findings
         self._controller, self._jobs = controller, jobs
 
-    def kinds(self) -> dict[str, Callable[[Happening], Steps]]:
-        """Return, by kind of event, the function that makes it happen."""
+    def acts(self) -> dict[str, Act]:
+        """Return the function that makes an event happen, by kind."""
         return {
             "controller": self._kill_controller, "stop-controller": self._stop_controller,
             "clock": self._clock, "disk": self._disk,

@@ -5,15 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from evaluation.chaos.kinds import AWAY, KINDS, NEEDS_CONTROLLER
-from evaluation.chaos.schedule import Event
+from evaluation.chaos.events import AFTER_SECONDS, Happening, Kind
 
-AFTER_SECONDS = 6.0
-"""Seconds after an event in which its consequences may still be felt."""
 QUIET = "nothing"
 SHOWN = 20
 """Most findings of a kind in the table; the JSON has all."""
@@ -21,42 +17,11 @@ WORDS = {"sums": "sums checked on every worker", "wrong": "**wrong**", "flagged"
          "failed": "failed for good"}  # fmt: skip
 
 
-@dataclass
-class Happening:
-    """One event as it happened.
-
-    Attributes:
-        event: the event.
-        began, ended: times of time.monotonic(); `ended` is inf until it has ended.
-        happened: whether its effect was seen; None where it has not been tried yet.
-        evidence: the observations by which its effect was seen.
-        outage: the longest time that a job stood still because of it, in seconds.
-        jobs: jobs that cannot go on while it lasts.
-        problem: why it could not be made to happen, in words.
-    """
-
-    event: Event
-    began: float = float("inf")
-    ended: float = float("inf")
-    happened: bool | None = None
-    evidence: dict[str, Any] = field(default_factory=dict)
-    outage: float = 0.0
-    jobs: frozenset[str] = frozenset()
-    problem: str = ""
-
-    def felt(self, start: float, end: float) -> bool:
-        return self.began < end and start < self.ended + AFTER_SECONDS
-
-
-Steps = Iterator[None]
-"""One event: it has begun when the first step is done; the code after the `yield` ends it."""
-
-
 class Findings:
     """All findings of a run. Each job adds from a thread of its own: texts to the lists, numbers by methods."""
 
-    def __init__(self, happenings: list[Happening]) -> None:
-        self.happenings = happenings
+    def __init__(self, happenings: Sequence[Happening], kinds: Mapping[str, Kind]) -> None:
+        self.happenings, self.kinds = happenings, kinds
         self.sums = self.flagged = 0
         self.wrong: list[str] = []
         self.failed: list[str] = []
@@ -102,7 +67,7 @@ class Findings:
         """
         with self.lock:
             felt = [each for each in self.happenings if each.felt(start, end)]
-            waits = [min(each.ended, end) for each in felt if job in each.jobs or _nobody_mends(each, felt)]
+            waits = [min(each.ended, end) for each in felt if job in each.jobs or self._is_alone(each, felt)]
             outage = end - max([start, *waits])
             if outage <= 0:
                 return
@@ -112,6 +77,17 @@ class Findings:
             self.longest[key] = max(self.longest.get(key, 0.0), outage)
             for each in felt:
                 each.outage = max(each.outage, outage)
+
+    def _is_alone(self, away: Happening, felt: Sequence[Happening]) -> bool:
+        """Return whether the controller is away because of this event while another event leaves something that only
+        the controller recovers.
+        """
+        return self.kinds[away.event.kind].stops_controller and any(
+            self.kinds[each.event.kind].needs_controller
+            and each.began < away.ended
+            and away.began < each.ended + AFTER_SECONDS
+            for each in felt
+        )
 
     # -- findings as text ----------------------------------------------------------------------------------------------
 
@@ -167,10 +143,10 @@ class Findings:
 
     def rows(self) -> list[tuple[str, int, int, float | None, float | None]]:
         """Return, by kind of event, how often it came, how often its effect was seen, and the longest outage by it
-        alone and beside another event.
+        alone and beside another event (None if there was none, or if outages are not measured).
         """
         rows = []
-        for kind in KINDS:
+        for kind in self.kinds:
             came = [each for each in self.happenings if each.event.kind == kind and each.happened is not None]
             if not came:
                 continue
@@ -178,7 +154,8 @@ class Findings:
             beside: list[float] = []
             for each in came:
                 others = any(o is not each and o.happened is not None and _near(o, each) for o in self.happenings)
-                (beside if others else alone).append(each.outage)
+                if self.longest:
+                    (beside if others else alone).append(each.outage)
             seen = sum(each.happened is True for each in came)
             rows.append((kind, len(came), seen, max(alone, default=None), max(beside, default=None)))
         return rows
@@ -191,12 +168,14 @@ class Findings:
             f"{self.flagged} operations refused and repeated, {len(self.failed)} failed for good"
             + (" (interrupted)" if self.interrupted else ""),
             "",
-            "| event | times | seen to happen | longest outage alone, s | beside another, s |",
-            "|---|---:|---:|---:|---:|",
         ]
-        for kind, times, seen, alone, beside in self.rows():
-            shown = ["" if value is None else f"{value:.1f}" for value in (alone, beside)]
-            lines.append(f"| `{kind}` | {times} | {seen} | {shown[0]} | {shown[1]} |")
+        head, rule = "| event | times | seen to happen |", "|---|---:|---:|"
+        if self.longest:
+            head, rule = head + " longest outage alone, s | beside another, s |", rule + "---:|---:|"
+        lines += [head, rule]
+        for kind, times, seen, *outages in self.rows():
+            shown = [f" {'' if outage is None else f'{outage:.1f}'} |" for outage in outages if self.longest]
+            lines.append(f"| `{kind}` | {times} | {seen} |" + "".join(shown))
         quiet = self.longest.get(QUIET)
         if quiet is not None:
             lines.append(f"| none | | | {quiet:.1f} | |")
@@ -213,16 +192,6 @@ class Findings:
         return "\n".join(lines).rstrip()
 
 
-def _nobody_mends(away: Happening, felt: list[Happening]) -> bool:
-    """Return whether the controller is away because of this event while another event leaves something that only the
-    controller mends.
-    """
-    return away.event.kind in AWAY and any(
-        each.event.kind in NEEDS_CONTROLLER and each.began < away.ended and away.began < each.ended + AFTER_SECONDS
-        for each in felt
-    )
-
-
 def _overlap(a: Happening, b: Happening) -> bool:
     return a.began < b.ended and b.began < a.ended
 
@@ -232,7 +201,7 @@ def _near(a: Happening, b: Happening) -> bool:
     return a.began < b.ended + AFTER_SECONDS and b.began < a.ended + AFTER_SECONDS
 
 
-def compared(reports: Sequence[Mapping[str, Any]]) -> str:
+def compared(reports: Sequence[Mapping[str, Any]], kinds: Iterable[str]) -> str:
     """Return a table with a column for each report: totals, then by kind of event the longest outage alone and beside
     another event, in seconds.
     """
@@ -241,7 +210,7 @@ def compared(reports: Sequence[Mapping[str, Any]]) -> str:
     for total, words in WORDS.items():
         lines.append(f"| {words} | " + " | ".join(f"{report[total]:,}" for report in reports) + " |")
     lines.append("| events | " + " | ".join(str(len(report["events"])) for report in reports) + " |")
-    for kind in KINDS:
+    for kind in kinds:
         cells = [_cell(report["kinds"].get(kind)) for report in reports]
         if any(cells):
             lines.append(f"| `{kind}` | " + " | ".join(cells) + " |")

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import random
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.common.rpc.client import ControllerError, fetch_status
+from controlplane.common.rpc.client import ControllerError, ask, fetch_status
 from controlplane.planner.job import Job
 from evaluation.chaos.controller import dead, eventually
-from evaluation.chaos.findings import Findings
+from evaluation.chaos.harness import Place
 from evaluation.chaos.worker import HERE
 from topologies.agents import HOSTS
-from topologies.command import Say
-from topologies.emulation import Emulation
 from topologies.network import EmulationError
-from topologies.zygote import HostFailure, HostProcess, Zygote
+from topologies.zygote import HostFailure, HostProcess
 
+ADD_SECONDS = 60.0
 PATIENCE = 60.0
 """Seconds without progress after which an operation fails."""
 GIVEN_UP_SECONDS = 150.0
@@ -48,16 +47,6 @@ class _Worker:
             except HostFailure as error:
                 inbox.put((self, error))
                 return
-
-
-@dataclass(frozen=True)
-class Place:
-    """The surroundings of a run: the network, the zygote that starts processes in its hosts, and the findings."""
-
-    emulation: Emulation
-    zygote: Zygote
-    findings: Findings
-    say: Say
 
 
 class JobRun:
@@ -342,3 +331,15 @@ class JobRun:
         words = [f"{status.state}, epoch {status.epoch}, plan {status.plan_version}"]
         words += [f"not joined: {', '.join(missing)}"] if missing else []
         return "; ".join([*words, *lacks, *(event.text for event in status.events[-3:])])
+
+
+def add_job(place: Place, controller: str, job: Job, seed: int, request: pb.AddJobRequest) -> JobRun:
+    """Add a job to the network, and return its run. Raise EmulationError if the controller refuses it."""
+    request.job = json.dumps(job.to_json())
+    try:
+        reply = ask(controller, "add_job", request, timeout=ADD_SECONDS)
+    except ControllerError as error:
+        raise EmulationError(f"job {job.name} cannot be added: {error}") from error
+    there = f"{len(job.workers)} workers, {len(job.parameter_servers)} parameter servers"
+    place.say(f"job {job.name}: {there}, {reply.rate_mbps:.4g} Mbit/s")
+    return JobRun(place, controller, job, reply.rate_mbps, seed)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from evaluation.chaos.controller import eventually
-from evaluation.chaos.controller_events import ControllerEvents
-from evaluation.chaos.findings import Happening, Steps
+from evaluation.chaos.events import Act, Happening, Steps
 from p4src.protocol import HEADER_OFFSET, PROTOCOL
 from topologies.command import repeated
 from topologies.emulation import Emulation
@@ -24,13 +23,13 @@ BACK_SECONDS = 10.0
 
 
 class NetworkEvents:
-    """Events that affect a network. `operator` takes switches back into service once they have been mended."""
+    """Events that affect a network. `repaired` has an operator enable switches again once they no longer corrupt."""
 
-    def __init__(self, emulation: Emulation, operator: ControllerEvents) -> None:
-        self._emulation, self._operator = emulation, operator
+    def __init__(self, emulation: Emulation, repaired: Callable[[Happening], None] = lambda one: None) -> None:
+        self._emulation, self._repaired = emulation, repaired
 
-    def kinds(self) -> dict[str, Callable[[Happening], Steps]]:
-        """Return, by kind of event, the function that makes it happen."""
+    def acts(self) -> dict[str, Act]:
+        """Return the function that makes an event happen, by kind."""
         return {
             "link": self._link, "switch": self._switch, "edge": self._switch, "reboot": self._reboot,
             "burst": lambda one: self._lossy(one, BURST_LOSS), "blackout": lambda one: self._lossy(one, 1.0),
@@ -97,7 +96,7 @@ class NetworkEvents:
             for neighbour in neighbours:
                 self._emulation.shape(switch, neighbour, corrupt=0.0)
         one.evidence["frames corrupted"] = self._emulation.switches.corrupted()[switch] - before
-        self._operator.take_back(one)
+        self._repaired(one)
         one.evidence["in"] = "values" if where == PROTOCOL.values_offset else "header and values"
         one.happened = one.evidence["frames corrupted"] > 0
 
@@ -112,7 +111,7 @@ class NetworkEvents:
         with repeated(flip, FLIP_EVERY):
             yield
         one.happened = one.evidence["bits flipped"] > 0
-        self._operator.take_back(one)
+        self._repaired(one)
 
     def _interface_index(self, host: str) -> int:
         """Return the kernel's index of a host's data interface, which changes when it is made again."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
-from evaluation.chaos.kinds import KINDS, Kind, compatible
+from evaluation.chaos.events import Event, Kind
+from evaluation.chaos.kinds import KINDS, compatible
 from topologies.faults import link_of
 from topologies.network import EmulationError
 
@@ -18,32 +18,6 @@ QUIET_SECONDS = (4.0, 9.0)
 """Least and most seconds between two slots, so that the cost of an event is seen before the next one comes."""
 PAIRED = 0.5
 """Fraction of the slots with two events that overlap."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """One event of the schedule.
-
-    Attributes:
-        at: seconds after the jobs run.
-        target: a node, a link "V1-V2", or "" for the whole network.
-        seed: seed of the event's own random choices.
-    """
-
-    number: int
-    at: float
-    seconds: float
-    kind: str
-    target: str
-    seed: int
-
-    @property
-    def until(self) -> float:
-        return self.at + self.seconds
-
-    def __str__(self) -> str:
-        what = f"{self.kind} {self.target}".strip()
-        return f"{self.at:7.1f} s  {what}" + (f" for {self.seconds:.1f} s" if self.seconds else "")
 
 
 def draw(topology: Topology, jobs: Sequence[Job], kinds: Sequence[str], seconds: float, seed: int) -> list[Event]:

@@ -1,13 +1,15 @@
-"""The events of a day: drawn from a seed before anything runs, and the same for the same arguments."""
+"""The schedule of a day: drawn from a seed before anything runs, and the same for the same arguments."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.planner.routing import next_hops
 from controlplane.planner.topology import Topology, TopologyError
+from evaluation.chaos.events import Event, Kind
+from evaluation.chaos.kinds import KINDS as FABRIC
 from topologies.faults import link_of
 
 LAST_ARRIVAL = 0.75
@@ -17,6 +19,16 @@ OUTAGE_SECONDS = (2.0, 6.0)
 MOST_WORKERS = 4
 RESIDENTS = 4
 FEWEST_OPERATIONS, MOST_OPERATIONS = 10, 30
+_LANE = "operators"
+KINDS: dict[str, Kind] = {
+    **{name: replace(FABRIC[name], seconds=OUTAGE_SECONDS, lane=_LANE) for name in ("link", "switch", "ps")},
+    "leader": Kind("controller", OUTAGE_SECONDS, False, "the controller that leads is killed, and started again",
+                   lane=_LANE),
+    "drain": Kind("switch", (0.0, 0.0), False, "operators have a switch carry nothing (drain --wait)", lane=_LANE),
+    "undrain": Kind("switch", (0.0, 0.0), False, "operators put a drained switch back", lane=_LANE),
+    "topology reload": Kind("switch", (0.0, 0.0), False, "operators add a rack", lane=_LANE),
+    "upgrade": Kind("controller", (0.0, 0.0), False, "operators replace controllers and P4 program", lane=_LANE),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,24 +54,6 @@ class DayJob:
 
 
 @dataclass(frozen=True)
-class Step:
-    """An operator's order or a failure.
-
-    Attributes:
-        seconds: how long a failure lasts.
-    """
-
-    at: float
-    verb: str
-    target: str = ""
-    seconds: float = 0.0
-
-    def __str__(self) -> str:
-        lasts = f" for {self.seconds:.1f} s" if self.seconds else ""
-        return f"{self.at:7.1f} s  {self.verb} {self.target}".rstrip() + lasts
-
-
-@dataclass(frozen=True)
 class Day:
     """The events of a day.
 
@@ -67,20 +61,20 @@ class Day:
         rack: an access switch with its servers, which operators add.
         resident: hosts of a job that stays all day: its two workers, then its two parameter servers.
         jobs: the jobs that come.
-        steps: operators' orders and failures.
+        events: operators' orders and failures.
         flows: foreign TCP, from host to host.
     """
 
     rack: tuple[str, ...]
     resident: tuple[str, ...]
     jobs: tuple[DayJob, ...]
-    steps: tuple[Step, ...]
+    events: tuple[Event, ...]
     flows: tuple[tuple[str, str], ...]
 
     def lines(self) -> list[str]:
-        events: list[DayJob | Step] = sorted([*self.jobs, *self.steps], key=lambda one: one.at)
+        lines: list[DayJob | Event] = sorted([*self.jobs, *self.events], key=lambda one: one.at)
         flows = ", ".join(f"{u} to {v}" for u, v in self.flows)
-        return [f"foreign TCP all day: {flows}", *map(str, events)]
+        return [f"foreign TCP all day: {flows}", *map(str, lines)]
 
 
 def draw(topology: Topology, jobs: int, seconds: float, seed: int, elements: int) -> Day:
@@ -95,8 +89,8 @@ def draw(topology: Topology, jobs: int, seconds: float, seed: int, elements: int
         there = f"{len(others)} beside the rack that is added, which has {len(members)}"
         raise TopologyError(f"too few servers for a day (6 and 2 are needed): {there}")
     resident = tuple(drawn.sample(others, RESIDENTS))
-    steps = _steps(topology, rack, resident, seconds, drawn)
-    reloaded = next(step.at for step in steps if step.verb == "topology reload")
+    events = _events(topology, rack, resident, seconds, drawn)
+    reloaded = next(event.at for event in events if event.kind == "topology reload")
     coming = []
     for number in range(jobs):
         racked = number == jobs - 1
@@ -108,13 +102,13 @@ def draw(topology: Topology, jobs: int, seconds: float, seed: int, elements: int
                 elements // drawn.choice((1, 2, 4)), drawn.randrange(1 << 30), racked,
             )
         )  # fmt: skip
-    return Day((rack, *members), resident, tuple(coming), steps, _flows(topology, members, drawn))
+    return Day((rack, *members), resident, tuple(coming), events, _flows(topology, members, drawn))
 
 
-def _steps(
+def _events(
     topology: Topology, rack: str, resident: Collection[str], seconds: float, drawn: random.Random
-) -> tuple[Step, ...]:
-    """Return operators' verbs and failures in turn, one at a time, in an order that is drawn."""
+) -> tuple[Event, ...]:
+    """Draw the order of operators' verbs and failures, which happen one at a time."""
     with_hosts = {topology.access_switch(server) for server in topology.servers}
     inner = [name for name in topology.switches if name not in with_hosts]
     links = sorted(f"{u}-{v}" for u, v in topology.links if u < v and link_of(f"{u}-{v}", topology))
@@ -124,8 +118,8 @@ def _steps(
     fails = drawn.choice([name for name in inner if name not in drains])
     cuts = drawn.sample([link for link in links if rack not in link.split("-")], 2)
     order = [
-        ("link fails", cuts[0]), ("link fails", cuts[1]), ("switch fails", fails),
-        ("parameter server is killed", list(resident)[-1]), ("leader is killed", ""), ("upgrade", ""),
+        ("link", cuts[0]), ("link", cuts[1]), ("switch", fails), ("ps", list(resident)[-1]), ("leader", ""),
+        ("upgrade", ""),
     ]  # fmt: skip
     drawn.shuffle(order)
     order.insert(drawn.randint(1, 3), ("topology reload", rack))
@@ -135,10 +129,10 @@ def _steps(
         order.insert(drawn.randint(first + 2, len(order)), ("undrain", name))
     space = seconds * (LAST_STEP - FIRST_STEP) / len(order)
     made = []
-    for number, (verb, target) in enumerate(order):
+    for number, (kind, target) in enumerate(order):
         at = seconds * FIRST_STEP + space * (number + drawn.random() / 2)
-        lasts = drawn.uniform(*OUTAGE_SECONDS) if verb.endswith(("fails", "killed")) else 0.0
-        made.append(Step(at, verb, target, lasts))
+        lasts = drawn.uniform(*OUTAGE_SECONDS) if KINDS[kind].seconds == OUTAGE_SECONDS else 0.0
+        made.append(Event(number + 1, at, lasts, kind, target))
     return tuple(made)
 
 

@@ -1,36 +1,50 @@
-"""Runs a day: the network, its controllers and its jobs, operators' orders, and failures."""
+"""A day in the life of a network, scripted: jobs come and go, operators work, things fail; every sum is checked.
+
+    python -m evaluation.operate --seed 1                     20 jobs on a fat-tree with k = 6
+    python -m evaluation.operate --seed 1 --list              print the schedule
+    python -m evaluation.operate --seed 1 --json > report.json
+    python -m evaluation.operate --jobs 3 --minutes 1 --topology leafspine:leaves=3,spines=3,servers=3,bandwidth=20
+
+There are two controllers. Jobs come through Slurm where it is installed (sbatch --comment inart:share), else through
+`inart run` on each of their nodes; one more job, with parameter servers of its own, stays all day. Operators drain two
+switches and put them back, add a rack (topology reload), and replace controller and P4 program (docs/operate.md).
+Links, a switch, a parameter server and the leading controller fail. Foreign TCP runs over a third of the links. The
+seed decides what happens, one thing at a time. Needs root. Exit status: 0 when all is well; 1 when it could not run; 3
+when a sum was wrong; 4 when a job has failed, or an order could not be done; 130 when it was interrupted.
+"""
 
 from __future__ import annotations
 
-import json
-import shutil
+import argparse
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict
+from typing import Any
 
+from controlplane.common.command_line import whole
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.common.rpc.client import ControllerError, ask, fetch_status
+from controlplane.common.rpc.client import ControllerError, fetch_status
+from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job
-from controlplane.planner.topology import Topology
-from evaluation.chaos.findings import Findings
-from evaluation.chaos.jobs import JobRun, Place
+from evaluation.chaos.agent_events import AgentEvents
+from evaluation.chaos.events import Act, Happening, Steps
+from evaluation.chaos.harness import System
+from evaluation.chaos.jobs import add_job
+from evaluation.chaos.network_events import NetworkEvents
 from evaluation.operate.controllers import Controllers
-from evaluation.operate.day import Day, DayJob, Step
+from evaluation.operate.day import KINDS, DayJob, draw
 from evaluation.operate.launchers import Launcher, RunLauncher, SlurmLauncher
-from evaluation.operate.report import JobReport, Report, VerbReport, gather
+from evaluation.operate.report import JobReport, add_jobs, gather
 from topologies.agents import HOSTS, MODULES
-from topologies.command import Say
 from topologies.emulation import Emulation
-from topologies.faults import link_of
 from topologies.network import EmulationError
-from topologies.slurm import Slurm
-from topologies.zygote import HostFailure, HostProcess, Zygote
+from topologies.slurm import Slurm, missing
+from topologies.zygote import HostFailure, HostProcess
 from worker_agent.launch.adding import ANSWER_VARIABLE
 
-ADD_SECONDS = 60.0
+DEFAULT_TOPOLOGY = "fattree:k=6,bandwidth=10"
 JOIN_SECONDS = 120.0
 END_SECONDS = 300.0
 """Seconds after the end of the day after which jobs that have not ended count as failed."""
@@ -39,202 +53,124 @@ FLOW_SECONDS = 20.0
 LOOK_SECONDS = 0.5
 RATE_SECONDS = 2.0
 RESIDENT = "resident"
-LOGS = (".log", ".out", ".err", ".json", ".jsonl")
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Settings of a day.
+class OperatorsDay(System):
+    """Jobs that come and go in a network with two controllers, and its operators."""
 
-    Attributes:
-        slurm: whether jobs come through Slurm.
-        flow_mbps: the most that a foreign TCP flow sends.
-        logs: where logs are kept; None where they are not kept.
-    """
+    name, description, minutes = "operate", __doc__ or "", 8.0
+    kinds = KINDS
+    preload = (*MODULES, "evaluation.chaos.worker")
 
-    topology: Topology
-    day: Day
-    seconds: float
-    seed: int
-    slurm: bool
-    flow_mbps: float
-    logs: Path | None = None
-
-
-def run(settings: Settings, say: Say) -> Report:
-    """Run the whole day.
-
-    Raises:
-        EmulationError, ControllerError: the day could not begin.
-    """
-    topology, day = settings.topology, settings.day
-    with ExitStack() as stack:
-        emulation = stack.enter_context(Emulation(topology, "softswitch", seed=settings.seed))
-        if settings.logs is not None:
-            stack.callback(_keep_logs, emulation.directory, settings.logs)
-        zygote = stack.enter_context(Zygote(emulation, (*MODULES, "evaluation.chaos.worker")))
-        before = topology.replace(remove_nodes=day.rack)
-        controllers = Controllers(emulation)
-        stack.callback(controllers.close)
-        controllers.know(before)
-        controllers.start()
-        zygote.wait_ready()
-        launcher = _launcher(settings, emulation, controllers, stack)
-        say(f"{len(before.switches)} switches, two controllers; jobs come through {launcher.name}")
-        findings = Findings([])
-        place = Place(emulation, zygote, findings, say)
-        resident = _resident(settings, place, controllers, stack)
-        made = _DayRun(settings, place, controllers, launcher, resident)
-        flows = _flows(settings, zygote)
-        end = time.monotonic() + settings.seconds
-        report = made.run()
-        report.flows_mbps = _carried(flows, end + FLOW_SECONDS)
-        own = JobReport(RESIDENT, len(resident.job.workers), findings.sums, findings.flagged, list(findings.wrong))
-        own.planned_mbps = made.planned(RESIDENT)
-        own.failure = "; ".join(findings.failed)
-        report.jobs.insert(0, own)
-    return report
-
-
-def _keep_logs(folder: Path, kept: Path) -> None:
-    """Copy the processes' output from the folder of the emulation, which is removed with it."""
-    for file in folder.rglob("*"):
-        if file.suffix in LOGS and file.is_file():
-            to = kept / file.relative_to(folder)
-            to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, to)
-
-
-def _launcher(settings: Settings, emulation: Emulation, controllers: Controllers, stack: ExitStack) -> Launcher:
-    day = settings.day
-    rack = [node for node in day.rack if node in settings.topology.servers]
-    hosts = [node for node in settings.topology.servers if node not in (*day.resident, *rack)]
-    if settings.slurm:
-        patient = {ANSWER_VARIABLE: f"{JOIN_SECONDS:g}"}
-        slurm = stack.enter_context(Slurm(emulation, controllers.address, [*hosts, *rack], patient))
-        return SlurmLauncher(slurm, rack)
-    return RunLauncher(emulation, controllers.address, hosts, rack)
-
-
-def _resident(settings: Settings, place: Place, controllers: Controllers, stack: ExitStack) -> JobRun:
-    """Start the job that stays all day, whose parameter servers are machines of their own. Raise EmulationError."""
-    a, b, *servers = settings.day.resident
-    job = Job(RESIDENT, (a, b), tuple(servers), 10**6)
-    request = pb.AddJobRequest(job=json.dumps(job.to_json()), share=True)
-    try:
-        reply = ask(controllers.address, "add_job", request, timeout=ADD_SECONDS)
-    except ControllerError as error:
-        raise EmulationError(f"the resident job cannot be added: {error}") from error
-    made = JobRun(place, controllers.address, job, reply.rate_mbps, settings.seed)
-    stack.callback(made.end)
-    made.start()
-    made.wait_joined(JOIN_SECONDS)
-    return made
-
-
-def _flows(settings: Settings, zygote: Zygote) -> dict[str, tuple[HostProcess, HostProcess]]:
-    """Start the foreign TCP. Return each flow's sink and source."""
-    flows: dict[str, tuple[HostProcess, HostProcess]] = {}
-    for source, sink in settings.day.flows:
-        address = settings.topology.address(sink)
-        process = zygote.spawn(sink, f"{HOSTS}:tcp_sink", {"address": address})
-        process.receive(JOIN_SECONDS)
-        arguments = {"address": address, "seconds": settings.seconds, "most_mbps": settings.flow_mbps}
-        flows[f"{source}-{sink}"] = process, zygote.spawn(source, f"{HOSTS}:tcp_source", arguments)
-    return flows
-
-
-def _carried(flows: dict[str, tuple[HostProcess, HostProcess]], until: float) -> dict[str, float]:
-    """Return the rate of each flow in Mbit/s, except for flows that have not ended at the time `until`
-    (`time.monotonic`): they end with the day, which may be longer than its jobs.
-    """
-    carried = {}
-    for pair, (sink, _) in flows.items():
-        with suppress(HostFailure):
-            carried[pair] = round(float(sink.receive(max(RATE_SECONDS, until - time.monotonic()))), 3)
-    return carried
-
-
-class _DayRun:
-    """The run of one day: jobs come in one thread, operators work in another, and a third one reads rates."""
-
-    def __init__(
-        self, settings: Settings, place: Place, controllers: Controllers, launcher: Launcher, resident: JobRun
-    ) -> None:
-        self._settings, self._emulation, self._say = settings, place.emulation, place.say
-        self._controllers, self._launcher, self._resident = controllers, launcher, resident
-        self._report = Report(launcher.name, settings.seed)
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.seed, self.seconds, self.flow_mbps = arguments.seed, 60 * arguments.minutes, arguments.foreign
+        self.slurm = not arguments.no_slurm and not missing()
+        self.topology = parse_topology(arguments.topology)
+        self.day = draw(self.topology, arguments.jobs, self.seconds, arguments.seed, arguments.elements)
+        self.events = self.day.events
+        self.title = f"{arguments.jobs} jobs on `{arguments.topology}`, seed {arguments.seed}"
+        self.reports: list[JobReport] = []
         self._rates: dict[str, list[float]] = {}
+        self._most_at_once = 0
         self._over = threading.Event()
         self._racked = threading.Event()
-        self._began = 0.0
-        self._verbs: dict[str, Callable[[Step], str]] = {
-            "drain": lambda step: controllers.verb("drain", step.target, "--wait"),
-            "undrain": lambda step: controllers.verb("undrain", step.target),
-            "topology reload": self._reload,
-            "upgrade": lambda step: controllers.upgrade(),
-            "leader is killed": self._kill_leader,
-            "link fails": self._link,
-            "switch fails": self._switch,
-            "parameter server is killed": self._server,
-        }
+        self._threads: list[threading.Thread] = []
+        self._flows: dict[str, tuple[HostProcess, HostProcess]] = {}
+        self._flows_mbps: dict[str, float] = {}
 
-    def planned(self, name: str) -> float:
-        """Return the mean of the rates that plans have given a job, in Mbit/s."""
-        rates = self._rates.get(name, [])
-        return sum(rates) / len(rates) if rates else 0.0
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        jobs, elements = whole(1, what="a whole number above 0"), whole(4, what="a whole number from 4 on")
+        parser.add_argument("--jobs", type=jobs, default=20, metavar="N", help="that come and go (%(default)s)")
+        parser.add_argument("--topology", default=DEFAULT_TOPOLOGY, metavar="T", help="default: %(default)s")
+        parser.add_argument(
+            "--elements", type=elements, default=80_000, metavar="N", help="most values of an all-reduce (%(default)s)"
+        )
+        parser.add_argument(
+            "--foreign", type=float, default=1.0, metavar="MBPS", help="the most that a TCP flow sends (%(default)g)"
+        )
+        parser.add_argument("--no-slurm", action="store_true", help="use `inart run` where Slurm is installed, too")
 
-    def run(self) -> Report:
-        """Run from the first job to the end of the last one."""
+    def lines(self) -> list[str]:
+        return self.day.lines()
+
+    # -- the network and its jobs -------------------------------------------------------------------------------------
+
+    def network(self) -> Emulation:
+        return Emulation(self.topology, "softswitch", seed=self.seed)
+
+    def start(self, stack: ExitStack) -> None:
+        before = self.topology.replace(remove_nodes=self.day.rack)
+        self._controllers = Controllers(self.place.emulation)
+        stack.callback(self._controllers.close)
+        self._controllers.know(before)
+        self._controllers.start()
+        self._launcher = self._make_launcher(stack)
+        self.place.say(f"{len(before.switches)} switches, two controllers; jobs come through {self._launcher.name}")
+        a, b, *servers = self.day.resident
+        job = Job(RESIDENT, (a, b), tuple(servers), 10**6)
+        self._resident = add_job(self.place, self._controllers.address, job, self.seed, pb.AddJobRequest(share=True))
+        stack.callback(self._resident.end)
+        self._resident.start()
+        self._resident.wait_joined(JOIN_SECONDS)
+
+    def _make_launcher(self, stack: ExitStack) -> Launcher:
+        rack = [node for node in self.day.rack if node in self.topology.servers]
+        hosts = [node for node in self.topology.servers if node not in (*self.day.resident, *rack)]
+        emulation, address = self.place.emulation, self._controllers.address
+        if self.slurm:
+            patient = {ANSWER_VARIABLE: f"{JOIN_SECONDS:g}"}
+            return SlurmLauncher(stack.enter_context(Slurm(emulation, address, [*hosts, *rack], patient)), rack)
+        return RunLauncher(emulation, address, hosts, rack)
+
+    def begin(self) -> None:
+        self._start_flows()
         self._began = time.monotonic()
         self._resident.begin()
-        threads = [threading.Thread(target=target, daemon=True) for target in (self._operate, self._look)]
-        for thread in threads:
+        lives = [threading.Thread(target=self._live, args=(job,), daemon=True) for job in self.day.jobs]
+        self._threads = [*lives, threading.Thread(target=self._look, daemon=True)]
+        for thread in self._threads:
             thread.start()
-        lives = [threading.Thread(target=self._live, args=(job,), daemon=True) for job in self._settings.day.jobs]
-        for thread in lives:
-            thread.start()
-        for thread in (*lives, threads[0]):
-            while thread.is_alive():
-                self._emulation.switches.check()
-                thread.join(1.0)
-        self._resident.finish(END_SECONDS)
-        self._over.set()
-        threads[1].join()
-        self._report.seconds = time.monotonic() - self._began
-        self._report.jobs.sort(key=lambda one: int(one.name.removeprefix("job")))
-        return self._report
 
-    def _wait(self, at: float) -> None:
-        self._over.wait(max(0.0, self._began + at - time.monotonic()))
-
-    # -- jobs -------------------------------------------------------------------------------------------------------
+    def _start_flows(self) -> None:
+        """Start the foreign TCP: the sink and the source of each flow."""
+        for source, sink in self.day.flows:
+            address = self.topology.address(sink)
+            process = self.place.zygote.spawn(sink, f"{HOSTS}:tcp_sink", {"address": address})
+            process.receive(JOIN_SECONDS)
+            arguments = {"address": address, "seconds": self.seconds, "most_mbps": self.flow_mbps}
+            self._flows[f"{source}-{sink}"] = process, self.place.zygote.spawn(source, f"{HOSTS}:tcp_source", arguments)
 
     def _live(self, job: DayJob) -> None:
         """Run one job from its arrival to its end."""
         report = JobReport(job.name, job.workers)
-        folder = self._emulation.directory / job.name
+        folder = self.place.emulation.directory / job.name
         folder.mkdir()
-        self._wait(job.at)
+        self._over.wait(max(0.0, self._began + job.at - time.monotonic()))
         words = ""
         try:
             if job.racked:
-                self._racked.wait(self._settings.seconds)
-            self._say(f"{job.name} comes")
+                self._racked.wait(self.seconds)
+            self.place.say(f"{job.name} comes")
             self._launcher.start(job, folder)
-            until = self._began + self._settings.seconds + END_SECONDS
+            until = self._began + self.seconds + END_SECONDS
             while not self._launcher.over(job):
                 if time.monotonic() > until:
                     raise EmulationError("it has not ended")
                 time.sleep(LOOK_SECONDS)
             words = self._launcher.words(job)
-            report.planned_mbps = self.planned(self._launcher.network_name(job))
+            report.planned_mbps = self._planned(self._launcher.network_name(job))
             gather(report, folder, words)
         except EmulationError as error:
             report.failure = f"{error}; {words}"
         ended = f"FAILED: {report.failure}" if report.failure else f"{report.sums} sums"
-        self._say(f"{job.name} has ended: {ended}")
-        self._report.jobs.append(report)
+        self.place.say(f"{job.name} has ended: {ended}")
+        self.reports.append(report)
+
+    def _planned(self, name: str) -> float:
+        """Return the mean of the rates that plans have given a job, in Mbit/s."""
+        rates = self._rates.get(name, [])
+        return sum(rates) / len(rates) if rates else 0.0
 
     def _look(self) -> None:
         """Read the rates that plans give each job, all the time."""
@@ -243,55 +179,99 @@ class _DayRun:
                 jobs = fetch_status(self._controllers.address, timeout=5.0).jobs
                 for job in jobs:
                     self._rates.setdefault(job.name, []).append(job.planned_rate_mbps)
-                self._report.most_at_once = max(self._report.most_at_once, len(jobs))
+                self._most_at_once = max(self._most_at_once, len(jobs))
 
     # -- operators and failures ---------------------------------------------------------------------------------------
 
-    def _operate(self) -> None:
-        for step in self._settings.day.steps:
-            self._wait(step.at)
-            began = time.monotonic()
-            self._say(f"{step.verb} {step.target}".rstrip())
-            try:
-                done, outcome = True, self._verbs[step.verb](step)
-            except (EmulationError, ControllerError, OSError) as error:
-                done, outcome = False, str(error)
-            took = time.monotonic() - began
-            last = outcome.splitlines()[-1] if outcome else ""
-            self._say(f"{step.verb} {step.target}: {'done' if done else 'NOT DONE'} after {took:.1f} s: {last}")
-            self._report.verbs.append(VerbReport(step.verb, step.target, began - self._began, took, done, last))
+    def acts(self) -> Mapping[str, Act]:
+        network = NetworkEvents(self.place.emulation).acts()
+        return {
+            "link": network["link"], "switch": network["switch"],
+            "ps": AgentEvents(self.place, [self._resident]).acts()["ps"],
+            "leader": self._leader, "drain": self._drain, "undrain": self._undrain, "upgrade": self._upgrade,
+            "topology reload": self._reload,
+        }  # fmt: skip
 
-    def _reload(self, _: Step) -> str:
-        self._controllers.know(self._settings.topology)
+    def _leader(self, one: Happening) -> Steps:
+        _done(one, self._controllers.kill_leader())
+        yield
+        self._controllers.mend()
+
+    def _drain(self, one: Happening) -> Steps:
+        _done(one, self._controllers.verb("drain", one.event.target, "--wait"))
+        yield
+
+    def _undrain(self, one: Happening) -> Steps:
+        _done(one, self._controllers.verb("undrain", one.event.target))
+        yield
+
+    def _upgrade(self, one: Happening) -> Steps:
+        _done(one, self._controllers.upgrade())
+        yield
+
+    def _reload(self, one: Happening) -> Steps:
+        self._controllers.know(self.topology)
         said = self._controllers.verb("topology", "reload")
         self._launcher.rack_is_there()
         self._racked.set()
-        return said.splitlines()[0] if said else ""
+        _done(one, said.partition("\n")[0])
+        yield
 
-    def _kill_leader(self, step: Step) -> str:
-        said = self._controllers.kill_leader()
-        time.sleep(step.seconds)
-        self._controllers.mend()
-        return said
+    # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _link(self, step: Step) -> str:
-        ends = link_of(step.target, self._emulation.topology)
-        assert ends is not None, "it was drawn from the links between switches"
-        self._emulation.cut(*ends)
-        time.sleep(step.seconds)
-        self._emulation.mend(*ends)
-        return f"lost everything for {step.seconds:.1f} s"
+    def finish(self) -> None:
+        *lives, look = self._threads
+        for thread in lives:
+            while thread.is_alive():
+                self.place.emulation.switches.check()
+                thread.join(1.0)
+        self._resident.finish(END_SECONDS)
+        self._over.set()
+        look.join()
+        until = self._began + self.seconds + FLOW_SECONDS
+        for pair, (sink, _) in self._flows.items():
+            with suppress(HostFailure):  # It has not ended.
+                carried = sink.receive(max(RATE_SECONDS, until - time.monotonic()))
+                self._flows_mbps[pair] = round(float(carried), 3)
 
-    def _switch(self, step: Step) -> str:
-        self._emulation.fail(step.target, step.seconds)
-        time.sleep(step.seconds)
-        self._emulation.wait(
-            lambda: self._emulation.switches.is_up(step.target), f"{step.target} answers again", END_SECONDS
-        )
-        return f"was off for {step.seconds:.1f} s"
+    def conclude(self) -> None:
+        """Add the jobs that came and went to the findings, which have only the resident's until then."""
+        self._over.set()
+        findings = self.place.findings
+        workers = len(self._resident.job.workers)
+        own = JobReport(RESIDENT, workers, findings.sums, findings.flagged, planned_mbps=self._planned(RESIDENT))
+        jobs = sorted(self.reports, key=lambda one: int(one.name.removeprefix("job")))
+        add_jobs(findings, jobs)
+        self.reports = [own, *jobs]
 
-    def _server(self, step: Step) -> str:
-        self._resident.kill(step.target)
-        time.sleep(step.seconds)
-        self._resident.restart(step.target)
-        return f"started again after {step.seconds:.1f} s"
+    def details(self) -> dict[str, Any]:
+        return {
+            "launcher": self._launcher.name, "most_at_once": self._most_at_once, "flows_mbps": self._flows_mbps,
+            "jobs": [asdict(job) | {"loss": job.loss} for job in self.reports],
+        }  # fmt: skip
+
+    def detail_lines(self) -> list[str]:
+        lines = ["", "| order or failure | at, s | took, s | |", "|---|---:|---:|---|"]
+        for one in self.place.findings.happenings:
+            if one.happened is not None:
+                outcome = one.evidence.get("said", "") if one.happened else f"NOT DONE: {one.problem}"
+                at, took = self.place.findings.since(one.began), one.ended - one.began
+                lines.append(f"| {one.event.name} | {at:.0f} | {took:.1f} | {outcome} |")
+        lines += [
+            "", f"jobs through {self._launcher.name}, at most {self._most_at_once} at a time:", "",
+            "| job | workers | sums | repeated | planned, Mbit/s | measured | loss of rate |",
+            "|---|---:|---:|---:|---:|---:|---:|", *(job.row() for job in self.reports),
+        ]  # fmt: skip
+        if self._flows_mbps:
+            rates = sorted(self._flows_mbps.values())
+            lines += ["", f"foreign TCP: {len(rates)} flows, {rates[0]:.2f} to {rates[-1]:.2f} Mbit/s"]
+        return lines
+
+    def last_words(self) -> str:
+        return self._controllers.last_words()
+
+
+def _done(one: Happening, said: str) -> None:
+    """Record that an order was done, with the last line of its output."""
+    one.happened = True
+    one.evidence["said"] = said.splitlines()[-1] if said else ""

@@ -29,6 +29,7 @@ from statistics import mean
 from typing import Any
 
 from evaluation import commands
+from evaluation.chaos import harness
 from evaluation.sites import chaos, coordination, rounds, volume, with_pccl
 from evaluation.sites.rings import Rings
 from evaluation.sites.training import OPTIMISERS, Lesson
@@ -281,7 +282,9 @@ def line_of(row: Row) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    for name, one in (("chaos", chaos.main), ("bytes", volume.main), ("rounds", rounds.main)):
+    if words[:1] == ["chaos"]:
+        return harness.main(chaos.Sites, words[1:])
+    for name, one in (("bytes", volume.main), ("rounds", rounds.main)):
         if words[:1] == [name]:
             return one(words[1:])
     parser = commands.parser("sites", __doc__)

@@ -1,50 +1,62 @@
-"""Disturb sites in namespaces: sites join, leave and are killed, links change, the coordinator is killed (root).
+"""Disturb sites in namespaces: sites join, leave and are killed, links change, the coordinator is killed.
 
-    python -m evaluation.sites chaos --sites 20 --minutes 10 --seed 1 --json
+    python -m evaluation.sites chaos --sites 20 --minutes 10 --seed 1
+    python -m evaluation.sites chaos --sites 20 --minutes 10 --seed 1 --list
 
-Every site checks every mean for which sites' values are in it, and how often. The report says what went wrong: a wrong
-sum; two states before one round, each of which all of its round's sites had; a site that waited for more than 5 s
-beyond its timeout; a site that had its state and did not take part in that round or the next one. The exit
-status is 1 when something went wrong, and 130 after Ctrl-C where nothing had until then.
+Needs root (network namespaces). Every site checks every mean for which sites' values are in it, and how often. Failed
+for good is: two states before one round, each of which all of its round's sites had; a site that waited for more than
+5 s beyond its timeout; a site that had its state and did not take part in that round or the next one. Exit status: 0
+when all is well; 1 when it could not run; 3 when a mean was wrong; 4 when something failed; 130 when it was
+interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import random
 import signal
 import socket
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
 
-from evaluation import commands
+from controlplane.common.command_line import whole
+from evaluation.chaos.controller import dead, eventually
+from evaluation.chaos.events import Act, Event, Happening, Kind, Steps
+from evaluation.chaos.findings import Findings
+from evaluation.chaos.harness import System
 from overlay.sites.command import main as command
-from topologies.command import guarded
-from topologies.network import EmulationError
+from topologies.emulation import Emulation
 from topologies.reaper import MARK
 from topologies.wan.networks import Wan, emulated, redrawn, scaled
-from topologies.zygote import HostFailure, HostProcess, Zygote
+from topologies.zygote import HostFailure, HostProcess
 
-RECEIVE_SECONDS = 1.0
-LEAVE_SECONDS = 10.0
+LOOK_SECONDS = 0.25
+FIRST_SECONDS = 120.0
 GRACE_SECONDS = 5.0
 """Seconds that a call may take beyond its timeout."""
-KINDS = {"kill": 5, "leave": 2, "join": 3, "redraw": 2, "coordinator": 3}
-"""Disturbances, with weights by which they are drawn."""
-
-AWAY_SECONDS = {"site": (2.0, 8.0), "coordinator": (5.0, 15.0)}
+PAUSE_SECONDS = 0.5
+"""Seconds between two rounds."""
+SITE_SECONDS, COORDINATOR_SECONDS = (2.0, 8.0), (5.0, 15.0)
+KINDS: dict[str, Kind] = {
+    "kill": Kind("site", SITE_SECONDS, False, "a site is killed (SIGKILL) and started again"),
+    "leave": Kind("site", SITE_SECONDS, False, "a site leaves (SIGTERM) and comes back"),
+    "join": Kind("site", (0.0, 0.0), False, "another site joins"),
+    "redraw": Kind("network", (0.0, 0.0), False, "all links get other rates"),
+    "coordinator": Kind("coordinator", COORDINATOR_SECONDS, False, "the coordinator is killed and started again"),
+}
+WEIGHTS = {"kill": 5, "leave": 2, "join": 3, "redraw": 2, "coordinator": 2, "coordinators": 1}
+"""Weights by which kinds are drawn. "coordinators" killed all coordinators when there were several; it is drawn as
+before, so that a seed means the same schedule.
+"""
 APART_SECONDS = 2.0, 7.0
 LEAST_PART = 0.6
 """Fraction of the sites that stay: where no more are connected, no site is killed or leaves."""
@@ -70,26 +82,62 @@ def drawn_network(sites: int, seed: int) -> nx.DiGraph:
     return graph
 
 
+def draw(names: Sequence[str], seconds: float, seed: int) -> list[Event]:
+    """Return the events of so many seconds, in the order in which they begin."""
+    drawn = random.Random(seed)
+    joined = list(names[: first_of(names)])
+    back: dict[str, float] = {}
+    """Time at which each site that is away, and the coordinator (""), is started again."""
+    events: list[Event] = []
+    at = 0.0
+    while at < seconds:
+        back = {name: until for name, until in back.items() if until > at}
+        there = sorted(set(joined) - back.keys())
+        kind, target, away = drawn.choices(list(WEIGHTS), list(WEIGHTS.values()))[0], None, 0.0
+        if kind in ("kill", "leave") and len(there) > LEAST_PART * len(names):
+            target = drawn.choice(there)
+        elif kind == "join" and len(joined) < len(names):
+            target = names[len(joined)]
+            joined.append(target)
+        elif kind == "redraw":
+            target = ""
+        elif kind in ("coordinator", "coordinators") and "" not in back:
+            target = drawn.choice([""]) if kind == "coordinator" else ""
+            kind = "coordinator"
+        if target is not None:
+            if KINDS[kind].seconds[1]:
+                away = drawn.uniform(*KINDS[kind].seconds)
+                back[target] = at + away
+            draws = sum(event.kind == "redraw" for event in events) + 1
+            number, lasts = len(events) + 1, min(away, seconds - at)
+            events.append(Event(number, at, lasts, kind, target, draws if kind == "redraw" else 0))
+        at += drawn.uniform(*APART_SECONDS)
+    return events
+
+
+def first_of(names: Sequence[str]) -> int:
+    """Return the number of sites at the beginning; the others join later."""
+    return max(2, round(0.8 * len(names)))
+
+
 @dataclass
 class Seen:
-    """The reports of the sites.
+    """The reports of the sites, which add to the findings.
 
     Attributes:
         states: by round and digest, the sites that have this state.
         done: by round and digest, the sites that did the round before it.
         fresh: sites that have got a state and have not done a round since, with the state's round.
         waiting: sites that wait for others, with the time since which they wait.
-        wrong: what went wrong, in words.
     """
 
     timeout: float
+    findings: Findings
     rounds: Counter[str] = field(default_factory=Counter)
     alone: int = 0
     furthest: int = 0
     longest: float = 0.0
-    late: int = 0
     joined: int = 0
-    wrong: list[str] = field(default_factory=list)
     states: dict[tuple[int, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     done: dict[tuple[int, str], set[str]] = field(default_factory=dict)
     fresh: dict[str, int] = field(default_factory=dict)
@@ -106,7 +154,7 @@ class Seen:
             if "seconds" in message:
                 self._waited(name, message["seconds"])
             if kind == "late":
-                self.late += 1
+                self.findings.add_flagged(message["words"], again=False)
             elif kind == "state":
                 self.fresh[name] = message["round"]
                 self.states[message["round"], message["digest"]].add(name)
@@ -116,22 +164,25 @@ class Seen:
     def _waited(self, name: str, seconds: float) -> None:
         self.longest = max(self.longest, seconds)
         if seconds > self.timeout + GRACE_SECONDS:
-            self.wrong.append(f"{name} waited for {seconds:.1f} s, and its timeout is {self.timeout:g} s")
+            self.findings.failed.append(f"{name} waited for {seconds:.1f} s, and its timeout is {self.timeout:g} s")
 
     def _round(self, name: str, message: dict[str, Any]) -> None:
         number, key = message["round"], (message["round"] + 1, message["digest"])
         self.rounds[name] += 1
+        self.findings.add_sums(1)
         self.alone += message["alone"]
         self.furthest = max(self.furthest, number)
         self.states[key].add(name)
         self.done[key] = set(message["sites"])
         if message["wrong"]:
-            self.wrong.append(f"{name}, round {number}: {message['wrong']}")
+            self.findings.wrong.append(f"{name}, round {number}: {message['wrong']}")
         state = self.fresh.pop(name, None)
         if state is not None:
             self.joined += 1
             if number > state + 1:
-                self.wrong.append(f"{name} had the state before round {state} and took part in round {number} first")
+                self.findings.failed.append(
+                    f"{name} had the state before round {state} and took part in round {number} first"
+                )
 
     def gone(self, name: str) -> None:
         with self.lock:
@@ -147,214 +198,154 @@ class Seen:
             whole: dict[int, int] = Counter()
             for (number, digest), sites in self.done.items():
                 whole[number] += sites <= self.states[number, digest]
-            self.wrong += [f"{count} states before round {number} are all of their sites'"
-                           for number, count in whole.items() if count > 1]  # fmt: skip
+            self.findings.failed += [
+                f"{count} states before round {number} are all of their sites'"
+                for number, count in whole.items() if count > 1
+            ]  # fmt: skip
 
 
-class Chaos:
-    """The sites and their coordinator, and the disturbances of them."""
+class Sites(System):
+    """Sites that average in rounds over emulated wide-area links, and their coordinator."""
 
-    def __init__(self, arguments: argparse.Namespace, stack: ExitStack) -> None:
-        self.arguments, self.stack, self.rng = arguments, stack, random.Random(arguments.seed)
+    name, description, minutes = "sites chaos", __doc__ or "", 10.0
+    kinds = KINDS
+    preload = ("evaluation.sites.chaos_site",)
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.seed, self.timeout, self.values = arguments.seed, arguments.timeout, arguments.values
+        self.title = f"{arguments.sites} sites, seed {arguments.seed}"
         self.graph, self.factor = scaled(drawn_network(arguments.sites, arguments.seed), arguments.total_mbps)
         self.topology = emulated(self.graph, arguments.delay_ms)
-        self.wan = stack.enter_context(Wan(self.topology, 0.0, arguments.seed))
-        self.zygote = stack.enter_context(Zygote(self.wan.emulation, preload=["evaluation.sites.chaos_site"]))
-        self.zygote.wait_ready()
         self.names = list(self.topology.servers)
-        self.forks = multiprocessing.get_context("forkserver")
-        self.forks.set_forkserver_preload(["overlay.sites.command"])
-        self.seen = Seen(arguments.timeout)
-        self.counts: Counter[str] = Counter()
-        self.sites: dict[str, HostProcess] = {}
-        self.threads: list[threading.Thread] = []
-        self.due: list[tuple[float, str, str]] = []  # (time, "site" or "coordinator", name) to start again
-        host = self.wan.emulation.controller_host
-        with socket.create_server((host, 0)) as free:
-            self.address = f"{host}:{free.getsockname()[1]}"
-        self.draws, self.ending = 0, False
-        self.began = time.monotonic()
-        self.coordinator: Any = None
+        self.events = draw(self.names, 60 * arguments.minutes, arguments.seed)
+        self._sites: dict[str, HostProcess] = {}
+        self._ending = False
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        sites, values = whole(2, what="a whole number from 2 on"), whole(1, what="a whole number above 0")
+        parser.add_argument("--sites", type=sites, default=20, help="four fifths begin (default %(default)s)")
+        parser.add_argument("--values", type=values, default=20_000, help="of a site (default %(default)s)")
+        parser.add_argument("--timeout", type=float, default=60.0, help="s, of each call (default %(default)g)")
+        parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link (default %(default)g)")
+        parser.add_argument("--total-mbps", type=float, default=400.0, help="of all links (default %(default)g)")
+
+    @contextmanager
+    def network(self) -> Iterator[Emulation]:
+        with Wan(self.topology, 0.0, self.seed) as wan:
+            yield wan.emulation
+
+    def start(self, stack: ExitStack) -> None:
+        emulation = self.place.emulation
+        self._stack, self._seen = stack, Seen(self.timeout, self.place.findings)
+        with socket.create_server((emulation.controller_host, 0)) as free:
+            self._address = f"{emulation.controller_host}:{free.getsockname()[1]}"
+        self._forks = multiprocessing.get_context("forkserver")
+        self._forks.set_forkserver_preload(["overlay.sites.command"])
         # The server that forks coordinators gets the emulation's mark: the reaper then ends them however this one ends.
-        os.environ.update(self.wan.emulation.environment)
-        self.start_coordinator()
+        os.environ.update(emulation.environment)
+        self._start_coordinator()
         del os.environ[MARK]
 
-    def say(self, line: str) -> None:
-        print(f"{time.monotonic() - self.began:6.1f} s  {line}", file=sys.stderr, flush=True)
-
-    # --- the coordinator ---
-
-    def start_coordinator(self) -> None:
+    def _start_coordinator(self) -> None:
         """Start the coordinator in a process of its own, with the same address each time."""
-        words = ["coordinator", "--sites", str(self.first), "--insecure", "--listen", self.address,
+        words = ["coordinator", "--sites", str(first_of(self.names)), "--insecure", "--listen", self._address,
                  "--probe-seconds", "0.3", "--chunk", "1024"]  # fmt: skip
-        log = self.wan.emulation.directory / "coordinator.log"
-        self.coordinator = self.forks.Process(target=coordinate, args=(words, str(log)), daemon=True)
-        self.coordinator.start()
-        self.stack.callback(self.coordinator.kill)
+        log = self.place.emulation.directory / "coordinator.log"
+        self._coordinator = self._forks.Process(target=coordinate, args=(words, str(log)), daemon=True)
+        self._coordinator.start()
+        self._stack.callback(self._coordinator.kill)
 
-    def kill_coordinator(self) -> None:
-        self.coordinator.kill()
-        self.coordinator.join()
-        self.coordinator = None
-        self._later("coordinator", "")
-
-    # --- sites ---
-
-    @property
-    def first(self) -> int:
-        """Number of sites at the beginning; the others join later."""
-        return max(2, round(0.8 * len(self.names)))
-
-    def start_site(self, name: str) -> None:
+    def _start_site(self, name: str) -> None:
         about = {
-            "name": name, "coordinator": self.address, "names": self.names,
-            "address": self.topology.address(name), "timeout": self.arguments.timeout,
-            "values": self.arguments.values, "pause": self.arguments.pause,
+            "name": name, "coordinator": self._address, "names": self.names, "address": self.topology.address(name),
+            "timeout": self.timeout, "values": self.values, "pause": PAUSE_SECONDS,
         }  # fmt: skip
-        process = self.sites[name] = self.zygote.spawn(name, "evaluation.sites.chaos_site:site", about)
-        thread = threading.Thread(target=self._listen, args=(name, process), daemon=True)
-        self.threads.append(thread)
-        thread.start()
+        process = self._sites[name] = self.place.zygote.spawn(name, "evaluation.sites.chaos_site:site", about)
+        threading.Thread(target=self._listen, args=(name, process), daemon=True).start()
 
     def _listen(self, name: str, process: HostProcess) -> None:
         while True:
             try:
                 message = process.receive(3600)
             except HostFailure as error:
-                if self.sites.get(name) is process and not self.ending:
-                    self.seen.wrong.append(f"{name} has ended: {error}")
+                if self._sites.get(name) is process and not self._ending:
+                    self.place.findings.failed.append(f"{name} has ended: {error}")
                 return
             if not isinstance(message, dict):
                 return
-            if self.sites.get(name) is process:
-                self.seen.said(name, message)
+            if self._sites.get(name) is process:
+                self._seen.said(name, message)
 
-    def _part(self, name: str, number: signal.Signals) -> None:
-        process = self.sites.pop(name)
-        process.signal(number)
-        self.seen.gone(name)
-        self._later("site", name)
+    # -- the run ------------------------------------------------------------------------------------------------------
 
-    def _later(self, what: str, name: str) -> None:
-        self.due.append((time.monotonic() + self.rng.uniform(*AWAY_SECONDS[what]), what, name))
+    def begin(self) -> None:
+        """Start the first sites, and wait for their first round."""
+        for name in self.names[: first_of(self.names)]:
+            self._start_site(name)
+        until = time.monotonic() + FIRST_SECONDS
+        while not self._seen.furthest and time.monotonic() < until:
+            time.sleep(LOOK_SECONDS)
 
-    # --- the run ---
-
-    def disturb(self, kind: str) -> None:
-        there = sorted(self.sites)
-        enough = len(there) > LEAST_PART * len(self.names)
-        waiting = [name for name in self.names if name not in there and all(name != each for *_, each in self.due)]
-        if kind in ("kill", "leave") and enough:
-            name = self.rng.choice(there)
-            self._part(name, signal.SIGKILL if kind == "kill" else signal.SIGTERM)
-            self.say(f"{kind} {name}")
-        elif kind == "join" and waiting:
-            self.start_site(waiting[0])
-            self.say(f"join {waiting[0]}")
-        elif kind == "redraw":
-            self.draws += 1
-            for (u, v), mbps in redrawn(self.graph, self.factor, self.arguments.seed, self.draws).items():
-                self.wan.emulation.shape(f"dc{u}", f"dc{v}", rate_mbps=mbps)
-            self.say("redraw all links")
-        elif kind == "coordinator" and self.coordinator is not None:
-            self.kill_coordinator()
-            self.say("kill the coordinator")
-        else:
-            return
-        self.counts[kind] += 1
-
-    def run(self) -> None:
-        """Disturb the sites for so many minutes, then let them go on for as long as one timeout."""
-        self.began = time.monotonic()
-        for name in self.names[: self.first]:
-            self.start_site(name)
-        while not self.seen.furthest and time.monotonic() < self.began + 120:
-            time.sleep(RECEIVE_SECONDS / 4)
-        end, following = time.monotonic() + 60 * self.arguments.minutes, 0.0
-        while (now := time.monotonic()) < end:
-            self._start_due(now)
-            if now > following:
-                self.disturb(self.rng.choices(list(KINDS), list(KINDS.values()))[0])
-                following = now + self.rng.uniform(*APART_SECONDS)
-            time.sleep(RECEIVE_SECONDS / 4)
-        self._start_due(float("inf"))
-        self._settle()
-
-    def _start_due(self, now: float) -> None:
-        for each in [each for each in self.due if each[0] <= now]:
-            self.due.remove(each)
-            _, what, name = each
-            if what == "coordinator":
-                self.start_coordinator()
-            else:
-                self.start_site(name)
-            self.say(f"{what} {name}".rstrip() + " starts again")
-
-    def _settle(self) -> None:
-        """Wait until all sites that are connected have done a round without a disturbance."""
-        before = dict(self.seen.rounds)
-        end = time.monotonic() + self.arguments.timeout + GRACE_SECONDS
-        while time.monotonic() < end:
-            left = [name for name in self.sites if self.seen.rounds[name] == before.get(name, 0)]
-            if not left:
-                return
-            time.sleep(RECEIVE_SECONDS / 4)
-        self.seen.wrong.append(f"at the end {', '.join(left)} did no round any more")
-
-    def report(self) -> dict[str, Any]:
-        seen, a = self.seen, self.arguments
+    def acts(self) -> Mapping[str, Act]:
         return {
-            "sites": a.sites, "minutes": a.minutes, "seed": a.seed,
-            "rounds": seen.furthest, "means_checked": sum(seen.rounds.values()),
-            "means_without_coordinator": seen.alone,
-            "disturbances": dict(self.counts), "joined_or_caught_up": seen.joined, "timeouts": seen.late,
-            "timeout_s": a.timeout, "longest_wait_s": round(seen.longest, 2), "wrong": seen.wrong,
+            "kill": lambda one: self._part(one, signal.SIGKILL), "leave": lambda one: self._part(one, signal.SIGTERM),
+            "join": self._join, "redraw": self._redraw, "coordinator": self._kill_coordinator,
         }  # fmt: skip
 
+    def _part(self, one: Happening, number: signal.Signals) -> Steps:
+        name = one.event.target
+        process = self._sites.pop(name)
+        process.signal(number)
+        self._seen.gone(name)
+        one.happened = number == signal.SIGTERM or eventually(lambda: dead(process.pid))
+        yield
+        self._start_site(name)
 
-def main(argv: Sequence[str]) -> int:
-    parser = commands.parser("sites chaos", __doc__)
-    parser.add_argument("--sites", type=int, default=20, help="four fifths begin (default %(default)s)")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of disturbances (default %(default)g)")
-    parser.add_argument("--values", type=int, default=20_000, help="of a site (default %(default)s)")
-    parser.add_argument("--pause", type=float, default=0.5, help="s between rounds (default %(default)g)")
-    parser.add_argument("--timeout", type=float, default=60.0, help="s, of each call (default %(default)g)")
-    parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link (default %(default)g)")
-    parser.add_argument("--total-mbps", type=float, default=400.0, help="of all links (default %(default)g)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of sites and coordinator")
-    parser.add_argument("--json", action="store_true", help="instead of lines")
-    arguments = parser.parse_args(argv)
-    return guarded("sites chaos", lambda: disturbed(arguments), EmulationError)
+    def _join(self, one: Happening) -> Steps:
+        self._start_site(one.event.target)
+        one.happened = True
+        yield
 
+    def _redraw(self, one: Happening) -> Steps:
+        for (u, v), mbps in redrawn(self.graph, self.factor, self.seed, one.event.seed).items():
+            self.place.emulation.shape(f"dc{u}", f"dc{v}", rate_mbps=mbps)
+        one.happened = True
+        yield
 
-def disturbed(arguments: argparse.Namespace) -> int:
-    """Disturb sites, print the report, and return the exit status. An interruption ends the run early and loses no
-    finding.
-    """
-    interrupted = False
-    with ExitStack() as stack:
-        chaos = Chaos(arguments, stack)
-        try:
-            chaos.run()
-        except KeyboardInterrupt:
-            interrupted = True
-            chaos.say("interrupted: what was found until now")
-        finally:
-            chaos.ending = True
-            if arguments.logs is not None:
-                keep(chaos.wan.emulation.directory, arguments.logs)
-        chaos.seen.check()
-        found = chaos.report()
-    print(json.dumps(found, indent=1) if arguments.json else "\n".join(f"{key:<26} {found[key]}" for key in found))
-    return int(bool(found["wrong"])) or (130 if interrupted else 0)
+    def _kill_coordinator(self, one: Happening) -> Steps:
+        self._coordinator.kill()
+        self._coordinator.join()
+        one.happened = not self._coordinator.is_alive()
+        yield
+        self._start_coordinator()
 
+    def finish(self) -> None:
+        """Wait until all sites that are connected have done a round without a disturbance."""
+        before = dict(self._seen.rounds)
+        until = time.monotonic() + self.timeout + GRACE_SECONDS
+        while time.monotonic() < until:
+            left = [name for name in self._sites if self._seen.rounds[name] == before.get(name, 0)]
+            if not left:
+                return
+            time.sleep(LOOK_SECONDS)
+        self.place.findings.failed.append(f"at the end {', '.join(left)} did no round any more")
 
-def keep(directory: Path, folder: Path) -> None:
-    """Copy the logs of a run from its folder into a directory."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for log in directory.glob("*.log"):
-        with suppress(OSError):
-            (folder / log.name).write_bytes(log.read_bytes())
+    def conclude(self) -> None:
+        self._ending = True
+        self._seen.check()
+
+    def details(self) -> dict[str, Any]:
+        seen = self._seen
+        return {
+            "rounds": seen.furthest, "means_without_coordinator": seen.alone, "joined_or_caught_up": seen.joined,
+            "longest_wait_s": round(seen.longest, 2),
+        }  # fmt: skip
+
+    def detail_lines(self) -> list[str]:
+        seen = self._seen
+        return [
+            "",
+            f"{seen.furthest} rounds; {seen.alone} means without a coordinator; {seen.joined} times a site joined or "
+            f"caught up; the longest wait was {seen.longest:.1f} s",
+        ]

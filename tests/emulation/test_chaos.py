@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.planner.generators import parse_topology
-from controlplane.planner.job import parse_next_job
 from evaluation.chaos import coming
-from evaluation.chaos.run import Settings, run
-from evaluation.chaos.schedule import Event
+from evaluation.chaos.events import Event
+from evaluation.chaos.fabric import Fabric
+from evaluation.chaos.harness import make_parser, run
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPOLOGY = "leafspine:leaves=3,spines=2,servers=2,bandwidth=20"
@@ -24,16 +23,17 @@ TOPOLOGY = "leafspine:leaves=3,spines=2,servers=2,bandwidth=20"
 def chaos(*events: tuple[float, float, str, str], seconds: float, at_once: int):
     """Run these (at, seconds, kind, target) under a job of 3 workers and 2 parameter servers, and others that come
     and go."""
-    topology = parse_topology(TOPOLOGY)
-    job = parse_next_job("workers=3,ps=2,name=job1", topology, {})
+    words = ["--topology", TOPOLOGY, "--workers", "3", "--coming", str(at_once)]
+    system = Fabric(make_parser(Fabric).parse_args(words))
+    (job,) = system.jobs
     names = {f"worker{i}": node for i, node in enumerate(job.workers)}
     names |= {f"ps{i}": node for i, node in enumerate(job.parameter_servers)}
-    names |= {"edge": topology.access_switch(job.workers[0])}
-    drawn = tuple(
+    names |= {"edge": system.topology.access_switch(job.workers[0])}
+    system.events = tuple(
         Event(i, at, lasts, kind, names.get(target, target), i) for i, (at, lasts, kind, target) in enumerate(events, 1)
     )
     said: list[str] = []
-    findings = run(Settings(topology, (job,), "inart", drawn, seconds, seed=1, coming=at_once), said.append)
+    findings = run(system, seconds, said.append)
     return findings, "\n".join([findings.table("here"), *said[-60:]])
 
 
@@ -60,25 +60,25 @@ def test_every_sum_is_right_and_nothing_is_left_while_things_fail_and_jobs_come_
 
 @pytest.mark.timeout(400)
 def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path) -> None:
-    file = tmp_path / "report.json"
+    logs = tmp_path / "logs"
     command = [sys.executable, "-m", "evaluation.chaos", "--minutes", "20", "--topology", TOPOLOGY, "--workers", "3"]
-    log = tmp_path / "controller.log"
     process = subprocess.Popen(
-        [*command, "--events", "link", "--json", str(file), "--controller-log", str(log)], cwd=ROOT,
-        stdout=subprocess.PIPE, text=True, start_new_session=True, env=os.environ | {"CHAOS_TEST": str(file)},
+        [*command, "--events", "link", "--json", "--logs", str(logs)], cwd=ROOT,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env=os.environ | {"CHAOS_TEST": str(logs)},
     )  # fmt: skip
-    assert process.stdout is not None
-    for line in process.stdout:
+    assert process.stderr is not None
+    for line in process.stderr:
         if "link" in line and "for" in line and line.startswith("["):
             break  # the first event has begun
     process.send_signal(signal.SIGINT)
-    rest = process.stdout.read()
-    assert process.wait(120) == 130, rest
-    report = json.loads(file.read_text())
-    assert report["interrupted"] and report["wrong"] == 0, rest
-    assert "job job1 (1) added" in log.read_text()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    report = json.loads(out)
+    assert report["interrupted"] and report["wrong"] == 0, err
+    assert "job job1 (1) added" in (logs / "controller.log").read_text()
     # Others may run emulations of their own: only processes of this one have its environment.
-    marked = f"CHAOS_TEST={file}".encode()
+    marked = f"CHAOS_TEST={logs}".encode()
     left = []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         try:

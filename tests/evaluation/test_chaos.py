@@ -17,15 +17,18 @@ import numpy as np
 import pytest
 
 from controlplane.planner.generators import parse_topology
-from controlplane.planner.job import Job
-from evaluation.chaos import __main__ as command
+from controlplane.planner.job import Job, parse_next_job
 from evaluation.chaos import forger
-from evaluation.chaos.findings import QUIET, Findings, Happening
+from evaluation.chaos.events import Event, Happening
+from evaluation.chaos.fabric import Fabric
+from evaluation.chaos.findings import QUIET, Findings
+from evaluation.chaos.harness import main
 from evaluation.chaos.kinds import KINDS, compatible
-from evaluation.chaos.schedule import Event, draw
+from evaluation.chaos.schedule import draw
 from evaluation.chaos.skewed import Clock
 from evaluation.chaos.worker import LARGEST, contribution, exact_sum, judged
 from p4src.protocol import PROTOCOL, VERSION
+from tests.support.schedules import digest
 from topologies.network import EmulationError
 from worker_agent import fixedpoint
 
@@ -41,6 +44,21 @@ def events(seed: int, minutes: float = 60.0, kinds: list[str] | None = None) -> 
 def test_the_same_seed_gives_the_same_events() -> None:
     assert events(1) == events(1)
     assert events(1) != events(2)
+
+
+@pytest.mark.parametrize(
+    ("topology", "seed", "drawn"),
+    [
+        ("fattree:k=4,bandwidth=20", 1, "2802348bfee71c23"), ("fattree:k=4,bandwidth=20", 2, "c51b9a2eb9c060fe"),
+        ("fattree:k=4,bandwidth=20", 3, "8bdcf17020b59ac3"),
+        ("leafspine:leaves=4,spines=4,servers=3,bandwidth=20", 1, "2cfe62d6d884bc30"),
+        ("leafspine:leaves=4,spines=4,servers=3,bandwidth=20", 5, "8bcf152068e0a03f"),
+    ],
+)  # fmt: skip
+def test_a_seed_means_the_schedule_of_the_published_figures(topology: str, seed: int, drawn: str) -> None:
+    network = parse_topology(topology)
+    job = parse_next_job("workers=6,ps=2,name=job1", network, {})
+    assert digest(draw(network, [job], list(KINDS), 1800.0, seed)) == drawn
 
 
 def test_all_kinds_come_and_about_equally_often() -> None:
@@ -89,7 +107,7 @@ def happening(kind: str, began: float, ended: float, jobs: frozenset[str] = froz
 
 def test_an_outage_is_attributed_to_the_failures_during_it() -> None:
     link, late = happening("link", 100.0, 105.0), happening("late", 103.0, 110.0, frozenset({"a"}))
-    findings = Findings([link, late])
+    findings = Findings([link, late], KINDS)
     findings.add_gap("a", 20.0, 20.5)
     findings.add_gap("a", 99.9, 101.9)
     findings.add_gap("a", 102.9, 111.0)  # waited for the late rank until 110
@@ -102,14 +120,16 @@ def test_an_outage_is_attributed_to_the_failures_during_it() -> None:
 def test_what_only_a_controller_mends_waits_for_the_controller() -> None:
     edge, away = happening("edge", 100.0, 103.0, frozenset({"a"})), happening("controller", 101.0, 109.0)
     fork, late = happening("fork", 200.0, 203.0), happening("stop-controller", 201.0, 209.0)
-    findings = Findings([edge, away, fork, late])
+    findings = Findings([edge, away, fork, late], KINDS)
     findings.add_gap("a", 99.9, 110.5)
     findings.add_gap("a", 202.0, 204.5)  # nothing needs a controller
     assert findings.longest == pytest.approx({"controller + edge": 1.5, "fork + stop-controller": 2.5})
 
 
 def test_the_report_counts_and_its_exit_status_shows_errors() -> None:
-    findings = Findings([happening("link", 1.0, 2.0)])
+    findings = Findings([happening("link", 1.0, 2.0)], KINDS)
+    assert "| `link` | 1 | 1 |\n" in findings.table("here") + "\n", "outages are not measured"
+    findings.add_gap("a", 0.0, 0.5)
     findings.add_sums(3)
     findings.add_flagged("AbortedError: h3 is gone", again=False)
     findings.add_flagged("AbortedError: h3 is gone", again=True)
@@ -131,12 +151,12 @@ def test_the_report_counts_and_its_exit_status_shows_errors() -> None:
 def test_reports_are_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = []
     for seed in (1, 2):
-        findings = Findings([happening("link", 100.0, 105.0), happening("late", 130.0, 131.0)])
+        findings = Findings([happening("link", 100.0, 105.0), happening("late", 130.0, 131.0)], KINDS)
         findings.add_gap("a", 100.0, 101.5 + seed)
         findings.add_sums(1000 * seed)
         files.append(tmp_path / f"{seed}.json")
         files[-1].write_text(json.dumps(findings.to_json(f"seed {seed}")))
-    assert command.main(["--summary", *map(str, files)]) == 0
+    assert main(Fabric, ["--summary", *map(str, files)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "| | seed 1 | seed 2 |"
     assert "| sums checked on every worker | 1,000 | 2,000 |" in lines
@@ -213,17 +233,20 @@ def test_a_forger_gives_up_all_privileges_and_sends_given_packets() -> None:
 
 
 def test_the_command_lists_planned_failures_and_refuses_unknown_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--list", "--minutes", "5", "--seed", "3"]) == 0
+    assert main(Fabric, ["--list", "--minutes", "5", "--seed", "3"]) == 0
     listed = capsys.readouterr().out
-    assert command.main(["--list", "--minutes", "5", "--seed", "3"]) == 0
+    assert main(Fabric, ["--list", "--minutes", "5", "--seed", "3"]) == 0
     assert capsys.readouterr().out == listed and len(listed.splitlines()) > 10
     for argv, word in (
         (["--events", "rain"], "no event 'rain'"),
         (["--without", "rain"], "no event 'rain'"),
         (["--minutes", "0"], "above 0"),
+        (["--minutes", "nan"], "above 0"),
+        (["--workers", "0"], "above 0"),
+        (["--coming", "-1"], "from 0 on"),
     ):
         with pytest.raises(SystemExit):
-            command.main(argv)
+            main(Fabric, argv)
         assert word in capsys.readouterr().err
-    assert command.main(["--list", "--workers", "99"]) == 1
+    assert main(Fabric, ["--list", "--workers", "99"]) == 1
     assert "needs 101 servers" in capsys.readouterr().err

@@ -10,7 +10,8 @@ import pytest
 
 from controlplane.planner.job import Job
 from evaluation.chaos.findings import Findings
-from evaluation.chaos.jobs import JobRun, Place
+from evaluation.chaos.harness import Place
+from evaluation.chaos.jobs import JobRun
 from tests.support.waiting import wait_until
 from topologies.zygote import HostFailure
 
@@ -69,7 +70,7 @@ def hosts() -> Hosts:
 
 @pytest.fixture
 def findings() -> Findings:
-    return Findings([])
+    return Findings([], {})
 
 
 @pytest.fixture
