@@ -1,7 +1,7 @@
 """The command `inart`: one name for the command lines of all packages.
 
     inart plan --topology fattree:k=4 --job workers=8,ps=2
-    inart deploy ... --serve 0.0.0.0:9600 --credentials DIR/controller
+    inart serve ... --listen 0.0.0.0:9600 --credentials DIR/controller
     inart ps --controller HOST:PORT
 
 A verb passes the rest of the line to the module that `python -m` can run as well, and imports nothing else, because a
@@ -46,7 +46,9 @@ VERBS = {
     "plan": Verb(
         "controlplane.cli.plan.command", "plan a job on a topology, or compare strategies; no switch", extra="control"
     ),
-    "deploy": Verb("controlplane.cli.deploy", "put a plan on the switches and run the controller", extra="control"),
+    "deploy": Verb(
+        "controlplane.cli.deploy", "put a plan on the switches, show or remove its entries", extra="control"
+    ),
     "serve": Verb("controlplane.cli.serve", "the controller of a network; jobs come and go", extra="control"),
     "job": Verb("controlplane.cli.controller", "add, list, show, remove jobs", ("job",), order=True),
     "status": Verb("controlplane.cli.controller", "who has joined, what is missing", ("status",), order=True),

@@ -40,7 +40,7 @@ class Fabric:
 
         Args:
             plan: the plan.
-            answers_failures: whether the controller reroutes or replans around failures, as `deploy --serve` does.
+            answers_failures: whether the controller reroutes or replans around failures, as `serve` does.
             beside: see the controller's `Settings`.
         """
         return Service(self, plan, answers_failures=answers_failures, beside=beside)

@@ -8,7 +8,7 @@
     tofino-model: p1-0 (front-panel port 1/0) ---------- eth0, 10.0.0.3
                   p6-0 ---------------------------------------------------- p6-0 in inart-V2
                   p7-0 (loopback) -- reflector
-    bf_switchd:   mgmt, 172.30.1.2 --------------------- root namespace, 172.30.1.1: python -m controlplane.deploy
+    bf_switchd:   mgmt, 172.30.1.2 --------------------- root namespace, 172.30.1.1: inart serve
 
 A model and its driver talk over TCP ports that are the same for every switch, hence the namespaces. Nothing of P4
 Studio is started here. The folder gets the files for the model (the interface of each device port) and for `deploy`
@@ -159,8 +159,8 @@ class Wiring:
             yield f"  {switch}: {begin} $SDE/run_tofino_model.sh -p inart --arch {arch} -f $PWD/ports.json -q"
             yield f"  {switch}: {begin} $SDE/run_switchd.sh -p inart --arch {arch} --skip-port-add"
         yield (
-            f"  controller: .venv/bin/python -m controlplane.deploy --tofino {self.tofino} --strategy inart --topology "
-            f"{self.folder}/topology.json --switches {self.folder}/switches.json --serve unix:{self.folder}/controller"
+            f"  controller: .venv/bin/inart serve --no-state --tofino {self.tofino} --job name=job --topology "
+            f"{self.folder}/topology.json --switches {self.folder}/switches.json --listen unix:{self.folder}/controller"
         )
         for server in self.topology.servers:
             agent = "ps_server" if self.topology.role(server) == "parameter_server" else "worker_agent allreduce"

@@ -24,7 +24,7 @@ def check_cables(arguments: argparse.Namespace, topology: Topology, log: Callabl
     """
     of = target_of(arguments)
     if of is None or of.protocol != "P4Runtime":
-        raise DeployError("cabling needs switches that take packets over P4Runtime, by their CPU port: --target bmv2")
+        raise DeployError("cabling needs switches that take packets over P4Runtime, by their CPU port: --bmv2")
     kind, switches = kind_of(arguments), wanted_switches(arguments, topology)
     with connected(arguments, kind, switches, topology, log) as reached:
         targets = [target for target in reached if isinstance(target, P4RuntimeTarget)]

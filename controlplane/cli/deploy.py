@@ -1,15 +1,13 @@
-"""Puts a plan on the switches, and runs the controller that hands it to the agents.
+"""Puts a plan on the switches, shows its entries, and removes them.
 
-    python -m controlplane.deploy show --topology fattree:k=4 --job workers=8,ps=2 --strategy atp
-    python -m controlplane.deploy [install] --topology T --job J --strategy S --bmv2 --switches FILE
-    python -m controlplane.deploy --topology T --job J --strategy S --bmv2 --switches FILE --serve HOST:PORT
-    python -m controlplane.deploy remove [JOB] --bmv2 --switches FILE
-    python -m controlplane.deploy cabling --topology T --bmv2 --switches FILE [--cpu-port N]
-    python -m controlplane.deploy show --tofino --topology topologies/data/testbed_tofino.json --job workers=6,ps=2
+    inart deploy --topology fattree:k=4 --job workers=8,ps=2 --strategy atp --dry-run
+    inart deploy --topology T --job J --strategy S --bmv2 --switches FILE
+    inart deploy --tofino --topology topologies/data/testbed_tofino.json --job workers=6,ps=2 --dry-run
+    inart deploy remove [JOB] --bmv2 --switches FILE
+    inart deploy cabling --topology T --bmv2 --switches FILE [--cpu-port N]
 
-`show`, `install`, `remove` and `cabling` each have a --help with their own options only. Without one of these words,
---dry-run shows, --remove removes, --serve stays as the controller, and otherwise the plan is installed. See
-docs/deploy.md, and docs/tofino.md for --tofino.
+`remove` and `cabling` each have a --help with their own options. `inart serve` installs a plan and is the controller of
+its agents. See docs/deploy.md, and docs/tofino.md for --tofino.
 """
 
 from __future__ import annotations
@@ -20,14 +18,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from controlplane.cli.cabling import WrongCables, check_cables
 from controlplane.cli.options import (
+    KINDS,
     DeployError,
     add_job_arguments,
     add_switch_arguments,
-    check_address,
     connected,
     given_job,
     given_plan,
@@ -35,10 +32,9 @@ from controlplane.cli.options import (
     target_of,
     wanted_switches,
 )
-from controlplane.cli.serve import ERRORS, serve
+from controlplane.cli.serve import ERRORS
 from controlplane.common import command_line
 from controlplane.common.log_lines import to_stderr
-from controlplane.common.rpc.tls import tls_from
 from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import parse_topology
@@ -47,35 +43,23 @@ from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.plan.limits import DoesNotFit, limited
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.topology import Topology
-from controlplane.service.admission import MOST, STEADY
 from controlplane.service.epochs import EpochStore, default_file
 from controlplane.service.event_log import EventLog
-from controlplane.service.listening import add_listen_arguments
 from controlplane.service.network import Network
 from controlplane.service.room import JOB_IDS, deployment_of, found
 from controlplane.service.switches import Switches
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.kind import Kind
-from controlplane.targets.registry import TARGETS
 from controlplane.targets.switches_file import SwitchesFileError
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Do what the arguments say. Raise the exceptions that `main` turns into messages."""
-    log = EventLog(to_stderr(as_json=arguments.json))
-    topology = with_adding_switches(parse_topology(arguments.topology)) if arguments.topology is not None else None
-    if arguments.remove is not None:
-        remove(arguments, topology, log)
-        return
+def install(arguments: argparse.Namespace, topology: Topology | None, log: EventLog) -> None:
+    """Install the plan that the arguments ask for; with --dry-run only print its entries."""
     if topology is None:
         raise DeployError("--topology is missing: a node-link JSON file, fattree:k=4 or testbed")
-    if arguments.serve is not None:
-        serve(arguments, topology, log)
-        return
-    if arguments.cabling:
-        check_cables(arguments, topology, log)
-        return
+    if not 0 <= arguments.job_id < JOB_IDS:
+        raise DeployError(f"--job-id must be in 0..{JOB_IDS - 1}, got {arguments.job_id}")
     kind = kind_of(arguments)
     # Check the switches file before planning, which may take long.
     switches = [] if arguments.dry_run else wanted_switches(arguments, topology)
@@ -115,14 +99,23 @@ def show(arguments: argparse.Namespace, plan: Plan, topology: Topology, kind: Ki
         print("\n".join(kind.lines(plan, deployment, topology)))
 
 
+def cabling(arguments: argparse.Namespace, topology: Topology | None, log: Callable[[str], None]) -> None:
+    """Check the cables between the switches."""
+    if topology is None:
+        raise DeployError("--topology is missing: the file that says where the cables lead")
+    check_cables(arguments, topology, log)
+
+
 def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callable[[str], None]) -> None:
     """Remove a job's entries from the switches, or all entries of InArt."""
-    which = arguments.remove
+    which = arguments.which
     if which not in ("", "all") and not which.isdigit():
-        raise DeployError(f"--remove takes a job's number, or all; got {which!r}")
+        raise DeployError(f"remove takes a job's number, or all; got {which!r}")
     of = target_of(arguments)
+    if arguments.clear_registers and (of is None or not of.keeps_registers):
+        raise DeployError("--clear-registers goes with --tofino")
     if of is not None and of.keeps_registers and topology is None and (which.isdigit() or arguments.clear_registers):
-        what = "--clear-registers" if arguments.clear_registers else f"--remove {which}"
+        what = "--clear-registers" if arguments.clear_registers else f"remove {which}"
         raise DeployError(f"{what} needs --topology: which ports loop back is not on the switches")
     switches = wanted_switches(arguments, topology)
     labels = EpochStore(arguments.epoch_file).labels()
@@ -159,86 +152,68 @@ def clear_registers(targets: Sequence[SwitchTarget], slots: Mapping[str, set[int
             log(f"switch {one.name}: {len(slots[one.name])} slots cleared ({cells} register cells)")
 
 
-COMMANDS = {
-    "install": "put a plan on the switches",
-    "show": "print every table entry of a plan, touch nothing",
-    "remove": "take a job's entries, or all, off the switches",
-    "cabling": "say whether the cables between the switches lead where the topology says (needs their CPU ports)",
-}
-"""The words that may stand first on the command line; without one of them, options choose the command."""
-
-_NOT_ASKED: dict[str, Any] = {
-    "topology": None, "job_id": 1, "dry_run": False, "json": False, "remove": None, "clear_registers": False,
-    "take_over": False, "serve": None, "epoch_file": None, "keeps": False, "steady": 100 * STEADY,
-    "most_changes": MOST, "beside": None, "store": None, "quotas": None, "cabling": False,
+COMMANDS: dict[str, Callable[[argparse.Namespace, Topology | None, EventLog], None]] = {
+    "": install, "remove": remove, "cabling": cabling,
 }  # fmt: skip
-"""Values of options that the code reads, for commands that do not have the option."""
+"""The function of each word that may stand first on the command line, and that of none."""
+
+HELP = {
+    "": __doc__,
+    "remove": "Takes a job's entries, or all, off the switches.",
+    "cabling": "Says whether the cables between the switches lead where the topology says (needs their CPU ports).",
+}
 
 
 def make_parser(command: str = "") -> argparse.ArgumentParser:
-    """Return the parser of a command; if none is named, one with the options of all commands."""
-    parser = command_line.make("controlplane.deploy", COMMANDS.get(command, __doc__), order=command)
-    parser.set_defaults(**_NOT_ASKED | ({"dry_run": True} if command == "show" else {}))
+    """Return the parser of a command; without a name, that of the one that installs."""
+    parser = command_line.make("controlplane.deploy", HELP[command], order=command)
+    parser.set_defaults(dry_run=False)
     if command == "cabling":
-        parser.set_defaults(cabling=True, cpu_port=64)
+        parser.set_defaults(cpu_port=64)
     if command == "remove":
-        parser.add_argument("remove", nargs="?", default="", metavar="JOB", help=_REMOVE_HELP)
+        parser.add_argument(
+            "which", nargs="?", default="", metavar="JOB",
+            help="the job's number, or all (default: everything, if there is one job)",
+        )  # fmt: skip
     what = parser.add_argument_group("what")
     what.add_argument("--topology", metavar="T", help="node-link JSON file, fattree:k=4,bandwidth=20, testbed")
-    if command not in ("remove", "cabling"):
+    if not command:
         add_job_arguments(what)
         what.add_argument("--job-id", type=int, default=1, metavar="N", help="16-bit number of the job on the wire")
     add_switch_arguments(parser)
     how = parser.add_argument_group("how")
     if not command:
         how.add_argument("--dry-run", action="store_true", help="print every table entry, change nothing")
-        how.add_argument("--remove", nargs="?", const="", metavar="JOB", help=_REMOVE_HELP)
     command_line.add_output(how, "print what it does, and the log, as JSON")
-    if command in ("", "remove"):
-        how.add_argument("--clear-registers", action="store_true", help=_CLEAR_HELP)
-    if command != "show":
-        how.add_argument("--take-over", action="store_true", help="take the switches from another running controller")
-        how.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
-    if not command:
-        how.add_argument("--serve", metavar="HOST:PORT", help="stay and be the controller of the agents")
-        add_listen_arguments(parser)
+    if command == "remove":
+        how.add_argument(
+            "--clear-registers", action="store_true",
+            help="on Tofino: set what the job left in its slots to 0, too (no job needs it)",
+        )  # fmt: skip
+    how.add_argument("--take-over", action="store_true", help="take the switches from another running controller")
+    how.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
     return parser
 
 
-_REMOVE_HELP = "take a job (its number) or all off the switches again; without a value: everything, if there is one job"
-_CLEAR_HELP = "on Tofino, when removing: set what the job left in its slots to 0, too (no job needs it)"
-
-
-def check_arguments(arguments: argparse.Namespace) -> None:
+def check_arguments(arguments: argparse.Namespace, command: str) -> None:
     """Check that no options exclude each other or lack another one that they need; raise DeployError otherwise."""
-    of = target_of(arguments)
-    if of is None and not arguments.dry_run:
-        raise DeployError(f"say where to: --target {'|'.join(TARGETS)}, or --dry-run to only print")
-    if arguments.dry_run and (arguments.remove is not None or arguments.serve is not None):
-        raise DeployError("--dry-run goes with neither --remove nor --serve")
-    if arguments.remove is not None and arguments.serve is not None:
-        raise DeployError("--remove and --serve exclude each other")
-    if arguments.clear_registers and (arguments.remove is None or of is None or not of.keeps_registers):
-        raise DeployError("--clear-registers goes with remove and --tofino")
-    if arguments.serve is not None:
-        check_address("--serve", arguments.serve)
-    ports = arguments.bridge or arguments.cabling
+    if target_of(arguments) is None and not arguments.dry_run:
+        raise DeployError(f"say which kind of switches: {KINDS}{'' if command else ', or --dry-run to only print'}")
+    ports = arguments.bridge or command == "cabling"
     if arguments.cpu_port is not None and not (ports and 0 <= arguments.cpu_port < 1 << 9):
         raise DeployError("--cpu-port needs --bridge or cabling, and a port that the switch has: 0 to 511")
-    if not 0 <= arguments.job_id < JOB_IDS:
-        raise DeployError(f"--job-id must be in 0..{JOB_IDS - 1}, got {arguments.job_id}")
-    if "tls_cert" in arguments:
-        tls_from(arguments)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    command = words.pop(0) if words and words[0] in COMMANDS else ""
+    command = words.pop(0) if words and words[0] in ("remove", "cabling") else ""
     arguments = make_parser(command).parse_args(words)
 
     def work() -> None:
-        check_arguments(arguments)
-        run(arguments)
+        check_arguments(arguments, command)
+        topology = arguments.topology
+        topology = with_adding_switches(parse_topology(topology)) if topology is not None else None
+        COMMANDS[command](arguments, topology, EventLog(to_stderr(as_json=arguments.json)))
 
     errors = (JobError, PlanError, Infeasible, DoesNotFit, WrongCables, *ERRORS)
     usage = (DeployError, SwitchesFileError)

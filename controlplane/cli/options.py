@@ -23,6 +23,9 @@ from p4src.artifacts import ArtifactError
 GENERATIONS = {"1": "tofino", "2": "tofino2"}
 """The target that each value of `--tofino` stands for: the chip's generation."""
 
+KINDS = "|".join(f"--{name}" for name in TARGETS if name == GENERATIONS["1"] or name not in GENERATIONS.values())
+"""The options that name a kind of switches, in words."""
+
 
 class DeployError(Exception):
     """Error: the command cannot do what was asked; the message says what to change."""
@@ -124,14 +127,12 @@ def _generation(text: str) -> str:
 def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for the switches: their addresses, their kind and their program."""
     where = parser.add_argument_group("where")
-    where.add_argument(
-        "--target", dest="targets", action="append", choices=tuple(TARGETS), metavar="NAME",
-        help="; ".join(f"{name}: {target(name).help}" for name in TARGETS),
-    )  # fmt: skip
-    where.add_argument("--bmv2", dest="targets", action="append_const", const="bmv2", help="short for --target bmv2")
+    for name in TARGETS:
+        if name not in GENERATIONS.values():
+            where.add_argument(f"--{name}", dest="targets", action="append_const", const=name, help=target(name).help)
     where.add_argument(
         "--tofino", dest="targets", action="append", nargs="?", type=_generation, const="1", metavar="1|2",
-        help="short for --target tofino; --tofino 2: for --target tofino2",
+        help=f"{target('tofino').help}; --tofino 2: {target('tofino2').help}",
     )  # fmt: skip
     where.add_argument("--switches", type=Path, metavar="FILE", help='JSON: {"s1": {"address": "h:p", "device_id": 1}}')
     where.add_argument(

@@ -1,10 +1,11 @@
 """The controller of a network: jobs are added and removed while it runs, and it remembers them over restarts.
 
-    python -m controlplane.serve --topology T --bmv2 --switches FILE --listen HOST:PORT
-    python -m controlplane.controller job add --controller HOST:PORT --job workers=8,ps=2,name=mine
-    python -m controlplane.controller job list --controller HOST:PORT
+    inart serve --topology T --bmv2 --switches FILE --listen HOST:PORT
+    inart job add --controller HOST:PORT --job workers=8,ps=2,name=mine
+    inart job list --controller HOST:PORT
 
---job (or --plan) names a job that exists from the start. See docs/deploy.md.
+--job (or --plan) names a job that exists from the start. --no-state keeps no job over a restart, for a trial. See
+docs/deploy.md.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.cli.options import (
+    KINDS,
     DeployError,
     add_job_arguments,
     add_switch_arguments,
@@ -55,7 +57,6 @@ from controlplane.service.serving import LEAVING_SECONDS, EndSignal, Serving
 from controlplane.service.state import Keeps, Kept, StateError, StateFolder, Stored, default_folder
 from controlplane.service.tenants import QuotasFile, unlimited
 from controlplane.targets.base import SwitchAddress, SwitchTarget, TargetError
-from controlplane.targets.registry import TARGETS
 from controlplane.targets.switches_file import SwitchesFileError, connect_targets
 from p4src.artifacts import ArtifactError
 
@@ -150,7 +151,7 @@ def _state(
 
 def _first_job(arguments: argparse.Namespace, topology: Topology, jobs: Sequence[Stored]) -> Plan | Job | None:
     """Return the job that the arguments name, or its plan; None if they name none, or if it was restored."""
-    if arguments.keeps and arguments.job is None and arguments.plan is None:
+    if arguments.job is None and arguments.plan is None:
         return None
     wanted: Plan | Job
     if arguments.plan is not None:
@@ -208,7 +209,11 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.beside is not None and not 0 < arguments.beside <= 100:
         raise DeployError("--beside is a part of each link in percent, above 0 and at most 100")
     if target_of(arguments) is None:
-        raise DeployError(f"say which kind of switches: --target {'|'.join(TARGETS)}")
+        raise DeployError(f"say which kind of switches: {KINDS}")
+    if not arguments.keeps and (arguments.state is not None or arguments.store is not None):
+        raise DeployError("--no-state goes with neither --state nor --store: they keep the jobs")
+    # A second trial removes what the first one has left of its job on the switches.
+    arguments.job_id = None if arguments.keeps else 1
     serve(arguments, with_adding_switches(parse_topology(arguments.topology)), log)
 
 
@@ -224,6 +229,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--state", type=Path, metavar="DIR", help="folder that keeps the jobs (default: one for these switches)"
+    )
+    parser.add_argument(
+        "--no-state", dest="keeps", action="store_false", help="keep no job over a restart, for a trial; also no log"
     )
     parser.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
     parser.add_argument(
@@ -246,7 +254,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_store_arguments(parser)
     add_listen_arguments(parser)
     command_line.add_output(parser, "print the address, and the log, as JSON")
-    parser.set_defaults(dry_run=False, keeps=True, job_id=None)
+    parser.set_defaults(dry_run=False)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The address on which a controller listens, and whom it lets in: options of `serve` and `deploy --serve`."""
+"""The address on which a controller listens, and whom it lets in: options of `serve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The targets that `--target` can name. A new target is a folder beside this file and a line in it."""
+"""The targets that options such as `--bmv2` name. A new target is a folder beside this file and a line in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deployments as text and JSON, as `python -m controlplane.deploy --dry-run` prints them."""
+"""Deployments as text and JSON, as `inart deploy --dry-run` prints them."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.cli.deploy import main
+from controlplane.cli.serve import main as serve
 from controlplane.common.rpc.client import fetch_status
 from controlplane.targets.registry import open_artifact
 from controlplane.targets.switches_file import SwitchesFileError, load_switches
@@ -64,11 +65,6 @@ def test_a_dry_run_describes_the_traffic_of_each_label(capsys):
     [
         (["--switches", "nosuch.json"], "cannot read switches file nosuch.json"),
         ([], "--switches FILE is missing"),
-        (["--switches", "FILE", "--serve", "10.0.0.1:9600"], "10.0.0.1:9600 leaves this machine"),
-        (["--switches", "FILE", "--serve", "127.0.0.1:0", "--epoch-file", "/proc/none"], "kept in /proc/none: "),
-        (["--switches", "FILE", "--serve", "127.0.0.1:0", "--tokens", "nosuch"], "nosuch"),
-        (["--switches", "FILE", "--serve", "::1:9600"], "an IPv6 address goes in brackets"),
-        (["--switches", "FILE", "--serve", "localhost:99999"], "needs HOST:PORT or unix:PATH, got 'localhost:99999'"),
         (["--artifacts", "nosuch"], "not a compiled program (there are: v1model-256, v1model-4,"),
         (["--artifacts", "v1model-9"], "python -m p4src.build --values 9 does it (there are: v1model-256, v1model-4,"),
         (["--artifacts", "tna-64"], "needs a program for v1model (v1model-256, v1model-4, v1model-64)"),
@@ -77,6 +73,24 @@ def test_a_dry_run_describes_the_traffic_of_each_label(capsys):
 def test_errors_are_reported_before_planning(testbed, words, said, monkeypatch, capsys):
     monkeypatch.setattr("controlplane.cli.deploy.make_plan", lambda *_: pytest.fail("planned"))
     assert main([*PLAN, "--bmv2", *(str(testbed[1]) if word == "FILE" else word for word in words)]) != 0
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--listen", "10.0.0.1:9600"], "10.0.0.1:9600 leaves this machine"),
+        (["--listen", "127.0.0.1:0", "--epoch-file", "/proc/none"], "kept in /proc/none: "),
+        (["--listen", "127.0.0.1:0", "--tokens", "nosuch"], "nosuch"),
+        (["--listen", "::1:9600"], "an IPv6 address goes in brackets"),
+        (["--listen", "localhost:99999"], "needs HOST:PORT or unix:PATH, got 'localhost:99999'"),
+        (["--listen", "9600"], "needs HOST:PORT or unix:PATH, got '9600'"),
+        (["--listen", "127.0.0.1:0", "--state", "state"], "--no-state goes with neither --state nor --store"),
+    ],
+)
+def test_serve_reports_errors_before_it_plans(testbed, words, said, monkeypatch, capsys):
+    monkeypatch.setattr("controlplane.service.network.Network.launch", lambda *_, **__: pytest.fail("planned"))
+    assert serve([*PLAN, "--bmv2", "--switches", str(testbed[1]), "--no-state", *words]) in (1, 2)
     assert said in capsys.readouterr().err
 
 
@@ -90,26 +104,16 @@ def test_install_again_and_remove(testbed, capsys):
     assert main(command) == 0
     assert "everything was there already" in capsys.readouterr().err
     assert {name: switch.snapshot() for name, switch in switches.items()} == installed
-    assert main(["--bmv2", "--switches", str(file), "--remove"]) == 0
-    assert not any(switch.entities for switch in switches.values())
-
-
-def test_the_commands_do_what_the_options_do_and_take_no_others(testbed, capsys):
-    """`deploy show`, `install` and `remove` are --dry-run, no option, and --remove; each refuses options of others."""
-    switches, file = testbed
-    where = ["--bmv2", "--switches", str(file)]
-    assert main([*PLAN, "--dry-run", "--json"]) == 0
-    shown = capsys.readouterr().out
-    assert main(["show", *PLAN, "--json"]) == 0
-    assert capsys.readouterr().out == shown
-    assert not any(switch.entities for switch in switches.values())
-    assert main(["install", *PLAN, *where]) == 0
-    assert all(switch.snapshot() for switch in switches.values())
-    assert main(["remove", "7", *where]) == 2
+    assert main(["remove", "7", "--bmv2", "--switches", str(file)]) == 2
     assert "none of job 7" in capsys.readouterr().err
-    assert main(["remove", *where]) == 0
+    assert main(["remove", "seven", "--bmv2", "--switches", str(file)]) == 2
+    assert "remove takes a job's number, or all; got 'seven'" in capsys.readouterr().err
+    assert main(["remove", "--bmv2", "--switches", str(file)]) == 0
     assert not any(switch.entities for switch in switches.values())
-    for words in (["show", "--take-over"], ["remove", "--job", "j"], ["install", "--serve", "x:1"]):
+
+
+def test_a_command_takes_no_options_of_others(capsys):
+    for words in (["remove", "--job", "j"], ["remove", "--dry-run"], ["cabling", "--job-id", "1"], ["--serve", "x:1"]):
         with pytest.raises(SystemExit) as end:
             main(words)
         assert end.value.code == 2
@@ -121,10 +125,10 @@ def test_remove_deletes_another_builds_entries_only_when_that_build_is_named(tes
     other = ["--artifacts", "v1model-64"]
     assert main([*PLAN, "--bmv2", "--switches", str(file), *other]) == 0
     installed = {name: switch.snapshot() for name, switch in switches.items()}
-    assert main(["--bmv2", "--switches", str(file), "--remove"]) == 0
+    assert main(["remove", "--bmv2", "--switches", str(file)]) == 0
     assert "switch V1 does not run this program" in (said := capsys.readouterr().err) and "--artifacts" in said
     assert {name: switch.snapshot() for name, switch in switches.items()} == installed
-    assert main(["--bmv2", "--switches", str(file), "--remove", *other]) == 0
+    assert main(["remove", "--bmv2", "--switches", str(file), *other]) == 0
     assert not any(switch.entities for switch in switches.values())
 
 
@@ -163,17 +167,16 @@ def test_without_an_sde_tofino_reports_at_once_what_is_missing(capsys, monkeypat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*PLAN], "say where to: --target bmv2|tofino|tofino2, or --dry-run"),
+        ([*PLAN], "say which kind of switches: --bmv2|--tofino, or --dry-run"),
         ([*PLAN, "--bmv2"], "--switches FILE is missing"),
         (["--bmv2", "--switches", "x"], "--topology is missing"),
         (["--topology", "fattree:k=4", "--dry-run"], "--job is missing"),
-        ([*PLAN, "--dry-run", "--remove"], "goes with neither"),
-        ([*PLAN, "--bmv2", "--serve", "9600"], "needs HOST:PORT"),
+        (["remove", "--switches", "x"], "say which kind of switches: --bmv2|--tofino\n"),
+        (["cabling", "--bmv2", "--switches", "x"], "--topology is missing"),
         ([*PLAN, "--dry-run", "--job-id", "65536"], "must be in 0..65535"),
         ([*PLAN[:-1], "magic", "--dry-run"], "unknown strategy 'magic'; known: "),
         (["--topology", "nowhere.json", "--job", "ps=1", "--dry-run"], "nowhere.json"),
         ([*PLAN, "--dry-run", "--artifacts", "v1model-7"], "not compiled for 7 values"),
-        ([*PLAN, "--dry-run", "--tls-cert", "/nonexistent"], "a certificate needs its key"),
     ],
 )
 def test_mistakes_are_explained(arguments, message, capsys):
@@ -219,15 +222,23 @@ def test_artifacts_by_name_and_folder():
         open_artifact("/nowhere/at-all")
 
 
-def test_serve_installs_keeps_and_answers_until_told_to_stop(testbed, tmp_path, until):
+def test_a_controller_without_state_serves_until_told_to_stop_and_a_second_one_begins_anew(
+    testbed, tmp_path, monkeypatch, until
+):
     switches, file = testbed
-    command = [sys.executable, "-m", "controlplane.deploy", *PLAN, "--bmv2", "--switches", str(file)]
-    command += ["--serve", "127.0.0.1:0", "--epoch-file", str(tmp_path / "epoch")]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    command = [sys.executable, "-m", "controlplane.cli.serve", *PLAN, "--bmv2", "--switches", str(file), "--no-state"]
+    command += ["--listen", "127.0.0.1:0"]
+
+    def started() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    process = started()
     try:
         assert process.stdout is not None
         address = process.stdout.readline().removeprefix("controller serves on ").strip()
         status = fetch_status(address)
+        assert [(job.name, job.job_id) for job in status.jobs] == [("job", 1)]
         assert {agent.node for agent in status.agents if agent.joined} == set()
         assert {switch.name: switch.state for switch in status.switches} == {"V1": "connected", "V2": "connected"}
         installed = switches["V1"].snapshot()
@@ -238,6 +249,17 @@ def test_serve_installs_keeps_and_answers_until_told_to_stop(testbed, tmp_path, 
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
         assert switches["V1"].snapshot() == installed
+        assert not [*tmp_path.rglob("jobs.json")]
+        # As a second trial, of other workers: it removes what the first one has left of its job.
+        command[command.index("workers=4,ps=2")] = "workers=3,ps=1"
+        process = started()
+        assert process.stdout is not None
+        address = process.stdout.readline().removeprefix("controller serves on ").strip()
+        assert [(job.name, job.job_id) for job in fetch_status(address).jobs] == [("job", 1)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert main(["remove", "--bmv2", "--switches", str(file)]) == 0, "there is one job"
+        assert not any(switch.entities for switch in switches.values())
     finally:
         process.kill()
         process.communicate()

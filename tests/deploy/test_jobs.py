@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from controlplane.cli.controller import main as operate
 from controlplane.cli.deploy import main as deploy
+from controlplane.cli.serve import main as serve
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import fetch_status
@@ -652,7 +653,7 @@ def test_operator_adds_lists_and_removes_jobs(served, capsys):
     plan = ["--topology", "testbed:switch=60,server=40,link=60", "--job", "workers=2,ps=1", "--bmv2"]
     assert deploy([*plan, "--switches", str(file)]) == 1
     assert "has a controller that lives" in capsys.readouterr().err
-    assert deploy(["--bmv2", "--switches", str(file), "--remove"]) == 1
+    assert deploy(["remove", "--bmv2", "--switches", str(file)]) == 1
     assert "has a controller that lives" in capsys.readouterr().err
     assert operate(["job", "remove", "b", *there]) == 0
     assert "job b removed" in capsys.readouterr().out
@@ -677,13 +678,13 @@ def test_operator_adds_lists_and_removes_jobs(served, capsys):
         again.kill()
         again.communicate()
     capsys.readouterr()
-    assert deploy(["--bmv2", "--switches", str(file), "--remove"]) == 2
+    assert deploy(["remove", "--bmv2", "--switches", str(file)]) == 2
     assert "entries of job 1, 2: say which: remove N, or remove all" in capsys.readouterr().err
-    assert deploy(["--bmv2", "--switches", str(file), "--remove", "3"]) == 2
+    assert deploy(["remove", "3", "--bmv2", "--switches", str(file)]) == 2
     assert "none of job 3" in capsys.readouterr().err
-    assert deploy(["--bmv2", "--switches", str(file), "--remove", "2"]) == 0
+    assert deploy(["remove", "2", "--bmv2", "--switches", str(file)]) == 0
     assert {name: switch.snapshot() for name, switch in switches.items()} == first
-    assert deploy(["--bmv2", "--switches", str(file), "--remove", "all"]) == 0
+    assert deploy(["remove", "all", "--bmv2", "--switches", str(file)]) == 0
     assert not any(switch.entities for switch in switches.values())
 
 
@@ -721,11 +722,12 @@ def test_job_of_the_command_line_is_there_from_the_start_and_kept(served):
 def test_port_is_bound_before_a_switch_is_touched(served, tmp_path, capsys):
     address, switches, *_, file = served
     plan = ["--topology", "testbed", "--job", "workers=2,ps=1", "--bmv2", "--switches", str(file), "--take-over"]
+    plan += ["--no-state"]
     before = {name: (switch.snapshot(), switch.pipelines, switch.primary) for name, switch in switches.items()}
-    assert deploy([*plan, "--serve", address]) == 1
+    assert serve([*plan, "--listen", address]) == 1
     assert "is the port free" in capsys.readouterr().err
     (tmp_path / "epoch").write_text("a word")
-    assert deploy([*plan, "--serve", "127.0.0.1:0", "--epoch-file", str(tmp_path / "epoch")]) == 1
+    assert serve([*plan, "--listen", "127.0.0.1:0", "--epoch-file", str(tmp_path / "epoch")]) == 1
     assert "does not hold an epoch" in capsys.readouterr().err
     assert {n: (s.snapshot(), s.pipelines, s.primary) for n, s in switches.items()} == before
 

@@ -151,8 +151,9 @@ class Around:
         self.start(SWITCH, "-m", "tests.tofino.standin", ports, *kind, *chip, "--loss", self.options.loss, "--seed", 1)
         self.until(SWITCH, "BRI on port")
         files = [f"--{name}={self.folder / name}.json" for name in ("switches", "topology")]
-        self.start("deploy", "-m", "controlplane.deploy", *kind, *files, "--serve", self.controller, inside=False)
-        self.until("deploy", "controller serves on")
+        served = ["--no-state", "--job", "name=job", "--listen", self.controller]
+        self.start("serve", "-m", "controlplane.cli.serve", *kind, *files, *served, inside=False)
+        self.until("serve", "controller serves on")
         self.start(ROOT, "-m", "ps_server", "--controller", self.controller)
 
     def counted(self) -> dict[str, int]:

@@ -82,7 +82,7 @@ def test_programs_and_kinds_must_fit(capsys):
     assert "exclude each other" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("what", [PLAN, ["--tofino", "--remove"]])
+@pytest.mark.parametrize("what", [PLAN, ["remove", "--tofino"]])
 def test_without_an_sde_the_missing_part_is_reported_at_once(what, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("SDE_INSTALL", raising=False)
     file = tmp_path / "switches.json"
@@ -101,7 +101,7 @@ def test_installs_again_and_removes_without_a_topology(command, switches, capsys
     assert switches["V1"].count("label_table") == 23
     assert main([*PLAN, *command]) == 0
     assert "everything was there already" in capsys.readouterr().err
-    assert main(["--tofino", *command, "--remove"]) == 0
+    assert main(["remove", "--tofino", *command]) == 0
     assert [switch.snapshot() for switch in switches.values()] == [{}, {}]
 
 
@@ -117,7 +117,7 @@ def test_a_removed_jobs_registers_can_be_cleared_and_others_stay(command, switch
         assert main([*one, "--job", workers, "--job-id", job]) == 0
     switch = switches["V1"]
     switch.fill_register(SUMS, 7)
-    assert main([*one, "--remove", "2", "--clear-registers"]) == 0
+    assert main(["remove", "2", *one, "--clear-registers"]) == 0
     found = re.search(r"switch V1: (\d+) slots cleared \((\d+) register cells\)", capsys.readouterr().err)
     first = switch.zeros(SUMS)
     assert found and len(first) == int(found[1]) > 0
@@ -125,13 +125,13 @@ def test_a_removed_jobs_registers_can_be_cleared_and_others_stay(command, switch
     assert int(found[2]) == len(first) * len(registers) and len(registers) == 35
     assert all(switch.zeros(table.name) == first for table in registers)
     assert switch.count("label_table") > 0  # The other job's entries stay as they are until it is removed:
-    assert main([*one, "--remove", "all", "--clear-registers"]) == 0
+    assert main(["remove", "all", *one, "--clear-registers"]) == 0
     assert switch.zeros(SUMS) > first
 
 
-def test_clearing_registers_goes_with_removing(command, capsys):
-    assert main([*PLAN, *command, "--clear-registers"]) == 2
-    assert "--clear-registers goes with remove" in capsys.readouterr().err
+def test_clearing_registers_goes_with_tofino(command, capsys):
+    assert main(["remove", "--bmv2", *command, "--clear-registers"]) == 2
+    assert "--clear-registers goes with --tofino" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("what", [["1"], ["all", "--clear-registers"]])
@@ -141,7 +141,7 @@ def test_options_that_need_the_loopback_ports_require_the_topology(command, swit
     """
     assert main([*PLAN, *command]) == 0
     before = switches["V1"].snapshot()
-    assert main(["--tofino", *command, "--remove", *what]) == 2
+    assert main(["remove", *what, "--tofino", *command]) == 2
     assert "needs --topology" in capsys.readouterr().err
     assert switches["V1"].snapshot() == before
 

@@ -86,7 +86,7 @@ def sde(root: Path) -> str:
 @needs_root
 @pytest.mark.namespaces
 def test_all_reduce_over_bri_real_agents_and_the_programs_model(wiring, start, tmp_path):
-    """deploy --tofino --serve, agents, frames and recirculation work as documented, and --remove leaves nothing."""
+    """serve --tofino, agents, frames and recirculation work as documented, and deploy remove leaves nothing."""
     environment = {"SDE_INSTALL": sde(tmp_path / "sde"), **os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     try:
         wiring.make()
@@ -100,12 +100,12 @@ def test_all_reduce_over_bri_real_agents_and_the_programs_model(wiring, start, t
         ports = str(tmp_path / switch / "ports.json")
         models[switch] = start(f"{switch}.log", *wiring.enter(switch).split(), *python, "tests.tofino.standin", ports)
     switches = "--switches", str(tmp_path / "switches.json")
-    deploy = *python, "controlplane.cli.deploy", "--tofino"
     for switch in models:
         says(tmp_path / f"{switch}.log", "BRI on port")
-    served = "--serve", f"unix:{tmp_path}/controller", "--topology", str(tmp_path / "topology.json")
-    controller = start("deploy.log", *deploy, *switches, *served, environment=environment)
-    says(tmp_path / "deploy.log", "controller serves on")
+    served = "--listen", f"unix:{tmp_path}/controller", "--topology", str(tmp_path / "topology.json")
+    serve = *python, "controlplane.cli.serve", "--tofino", "--no-state", "--job", "name=job"
+    controller = start("serve.log", *serve, *switches, *served, environment=environment)
+    says(tmp_path / "serve.log", "controller serves on")
     agents = {}
     for server in wiring.topology.servers:
         what = ("ps_server",)
@@ -123,7 +123,12 @@ def test_all_reduce_over_bri_real_agents_and_the_programs_model(wiring, start, t
     controller.terminate()
     assert controller.wait(SECONDS) == 0
     removed = subprocess.run(
-        [*deploy, *switches, "--remove"], env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        [*python, "controlplane.cli.deploy", "remove", "--tofino", *switches],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
     assert "removed 72 entries from 2 switches" in removed.stderr
     for switch, model in models.items():

@@ -209,7 +209,7 @@ class Session:
             if time.monotonic() + 0.1 > grace:
                 raise NotPrimary(
                     f"{self.where}: another client has program {program} ({cause.details()}); BRI gives a program to "
-                    "one client only: end that one (a controller with --serve, a PTF test, a script), then try again"
+                    "one client only: end that one (a controller, a PTF test, a script), then try again"
                 )
             time.sleep(0.1)
 
