@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from examples import train_digits, train_gpt
-from tests.hook import leaving, masked, sharded
+from tests.hook import contract, leaving, masked, sharded
 from tests.hook.models import losses_and_gradients, model_and_data
 from worker_agent import AbortedError, AllReduceError, InArtState, Work, inart_hook
 from worker_agent.collectives import collective
@@ -362,11 +362,14 @@ SCENARIOS = {
     "few": few,
     "in parts": in_parts,
     "alike": alike,
+    **contract.SCENARIOS,
     **leaving.SCENARIOS,
     **masked.SCENARIOS,
     **sharded.SCENARIOS,
 }
-BACKEND_SCENARIOS = leaving.BACKEND_SCENARIOS | masked.BACKEND_SCENARIOS | sharded.BACKEND_SCENARIOS
+BACKEND_SCENARIOS = (
+    contract.BACKEND_SCENARIOS | leaving.BACKEND_SCENARIOS | masked.BACKEND_SCENARIOS | sharded.BACKEND_SCENARIOS
+)
 
 
 def main(scenario: str, connection: Connection, arguments: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ does not use the network, because it has nothing to gain from it.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections import deque
@@ -40,6 +41,7 @@ from worker_agent.torch.alike import TORCH_OPS
 from worker_agent.torch.groups import TIMEOUT, Ranks, make_group
 from worker_agent.torch.hook import OPERATION_TIMEOUT, Network
 from worker_agent.torch.parts import Parts
+from worker_agent.torch.untraced import untraced
 from worker_agent.work import Work
 
 NAME = "inart"
@@ -202,6 +204,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
         given = _reduction(opts)
+        _check_mean(given, tensors[0])
         factor = _factor(given)
         if factor is not None and self._scales(tensors[0], SUM):
             for tensor in tensors:
@@ -221,6 +224,7 @@ class InArtProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
         """Run through the network if possible; see torch.distributed.reduce_scatter_tensor."""
         self._scatters = True
+        _check_mean(_reduction(opts), given)
         factor = _factor(_reduction(opts))
         if factor is not None and self._scales(given, SCATTER_SUM):
             given, opts = given.detach() * factor, _scatter_options(dist.ReduceOp.SUM)
@@ -230,7 +234,14 @@ class InArtProcessGroup(dist.ProcessGroup):
             if parts is not None and output.dtype == given.dtype:
                 return self._work(*parts.reduce_scatter(output, given, self._encoded(op.scattered, given)))
         if op == MEAN and given.device.type == "cpu":  # gloo has no mean.
-            return self._inner._reduce_scatter_base(output, given / self.size(), _scatter_options(dist.ReduceOp.SUM))
+            if given.is_floating_point():
+                scattered = _scatter_options(dist.ReduceOp.SUM)
+                return self._inner._reduce_scatter_base(output, given / self.size(), scattered)
+            whole = given.detach().clone(memory_format=torch.contiguous_format)
+            own = whole.view(self.size(), -1)[self.rank()]
+            return self._work(
+                self._mean([whole]).get_future().then(lambda _: [output.detach().copy_(own.view_as(output))])
+            )
         return self._inner._reduce_scatter_base(output, given, *(() if opts is None else (opts,)))
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
@@ -346,13 +357,17 @@ class InArtProcessGroup(dist.ProcessGroup):
         self._reductions += 1
         return op.encoded(bits, self._reductions)
 
-    def _mean(self, tensors: list[torch.Tensor]) -> Any:
+    def _mean(self, tensors: list[torch.Tensor]) -> InArtWork:
+        """Start a mean over gloo. As with NCCL, the mean of integers is an integer: its fraction is cut off."""
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.SUM  # type: ignore[assignment]
 
         def divide(future: torch.futures.Future[Any]) -> list[torch.Tensor]:
             future.value()
-            return [tensor.detach().div_(self.size()) for tensor in tensors]
+            return [
+                tensor.detach().div_(self.size(), rounding_mode=None if tensor.is_floating_point() else "trunc")
+                for tensor in tensors
+            ]
 
         summed = _in_place(tensors, lambda whole: self._inner.allreduce(whole, options))
         return self._work(summed.get_future().then(divide))
@@ -437,6 +452,12 @@ def _reduction(opts: Any) -> Any:
     return dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
 
 
+def _check_mean(op: Any, tensor: torch.Tensor) -> None:
+    """Raise TypeError for a mean of bool values, as NCCL's backend does."""
+    if op == dist.ReduceOp.AVG and tensor.dtype == torch.bool:
+        raise TypeError("ReduceOp.AVG: bool values have no mean; use SUM, MIN or MAX")
+
+
 def _operation(opts: Any) -> Collective | None:
     """Return the collective of options or of an operator; None where it is neither sum nor mean."""
     given = _reduction(opts)
@@ -498,6 +519,10 @@ InArtProcessGroup._reduce_scatter_base = InArtProcessGroup.reduce_scatter_single
 for _name in _OTHERS:
     if hasattr(dist.ProcessGroup, _name):  # Some methods came with later versions of torch.
         setattr(InArtProcessGroup, _name, _delegate(_name))
+
+for _name, _method in list(vars(InArtProcessGroup).items()):
+    if hasattr(dist.ProcessGroup, _name) and inspect.isfunction(_method):
+        setattr(InArtProcessGroup, _name, untraced(_method))
 
 
 def create(opts: Any, options: Any) -> InArtProcessGroup:
