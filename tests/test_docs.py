@@ -1,13 +1,19 @@
 """Links and names of files in the documentation are of files that exist, and its sources can be read in a terminal."""
 
+import inspect
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from controlplane.planner.generators import parse_topology
+from controlplane.planner.job import parse_job
 
 ROOT = Path(__file__).parent.parent
 COMMAND = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
@@ -63,6 +69,26 @@ def test_tests_that_are_named_exist() -> None:
         if name and not re.search(rf"^def {name}\(", (ROOT / file).read_text(), flags=re.M):
             missing.append(f"{file}::{name}")
     assert not missing
+
+
+def test_the_strategy_in_contributing_can_be_copied() -> None:
+    """The first change that the manual describes passes `make test` as it is printed."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    example = re.search(r"^   ```python\n(.*?)^   ```$", page, flags=re.M | re.S)
+    assert example is not None
+    source = textwrap.dedent(example[1])
+    as_file = ("--stdin-filename", "controlplane/planner/strategies/fabric/one_switch.py", "-")
+    for command in (("check",), ("format", "--check")):
+        words = [sys.executable, "-m", "ruff", *command, *as_file]
+        done = subprocess.run(words, cwd=ROOT, input=source, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    module: dict[str, Any] = {}
+    exec(source, module)
+    annotated = module["one_switch"].__annotations__
+    assert set(annotated) == {*inspect.signature(module["one_switch"]).parameters, "return"}, "mypy asks for types"
+    topology = parse_topology("testbed")
+    plan = module["one_switch"](topology, parse_job("workers=6,ps=2", topology))
+    assert {plan.strategy, *(a.point for tree in plan.trees for a in tree.assignments)} == {"one-switch", "V1"}
 
 
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is not installed: make setup")
