@@ -18,7 +18,6 @@ import numpy as np
 
 from overlay.core.errors import OverlayError
 from overlay.core.message import Header, Kind, Values
-from overlay.net.plain import PlainSocket, is_plain
 from overlay.net.tcp_info import Seen, seen
 
 UNANSWERED_SECONDS = 10.0
@@ -29,8 +28,10 @@ UNSENT_BYTES = 4096, 1 << 19
 With more, stamps and NetStorm's busy bound would not show the network's state, and urgent messages would wait.
 """
 
-RECORDS_BYTES = 1 << 17
-"""Most bytes of a message that are given to TLS at a time: a whole number of its records, which have 16 KB."""
+PIECE_BYTES = 1 << 17
+"""Most bytes of a message that are given to the transport at a time: a whole number of records of TLS, which have 16
+KB. What is copied or encrypted stays in the processor's caches until the kernel has it.
+"""
 
 _LENT = Kind.UP, Kind.DOWN
 """Messages whose values do not change while their task runs."""
@@ -78,11 +79,9 @@ class Outbound(asyncio.Protocol):
         self._owner = owner
         self.transport: asyncio.WriteTransport | None = None
         self.socket: socket.socket | None = None
-        self._plain: PlainSocket | None = None  # where messages are written to it past the transport
-        self._rest: list[memoryview] = []  # of a message that the socket has not taken whole
+        self._rest: list[memoryview] = []  # of a message that the transport has not taken whole
         self._task: int | None = None  # whose memory the rest is in
-        self._error: OSError | None = None
-        self._paused = False
+        self._encrypts = self._paused = False
         self.free = False
         self._unsent = 0
 
@@ -91,9 +90,7 @@ class Outbound(asyncio.Protocol):
         """Whether the connection is open and nothing waits in it. A connection that is closing has been lost; its peer
         learns that next.
         """
-        if self._plain is not None or not self.free:
-            return self.free
-        return self.transport is not None and not self.transport.is_closing()
+        return self.free and self.transport is not None and not self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = self.transport = cast(asyncio.WriteTransport, transport)  # uvloop's are of no common class
@@ -104,9 +101,8 @@ class Outbound(asyncio.Protocol):
             self._owner.broken(error)
             return
         transport.set_write_buffer_limits(high=1, low=0)  # with high=0 TLS pauses when nothing waits, and never resumes
-        if is_plain(transport):
-            self._plain = PlainSocket(transport, self._writable, writes=True)
-        self.socket = self._plain.socket if self._plain else cast(socket.socket, transport.get_extra_info("socket"))
+        self._encrypts = transport.get_extra_info("sslcontext") is not None
+        self.socket = cast(socket.socket, transport.get_extra_info("socket"))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNANSWERED_SECONDS * 1000))
         self.free = True
         self._rest = [memoryview(self._owner.hello)]
@@ -115,7 +111,7 @@ class Outbound(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._release()
-        self._owner.broken(exc or self._error)
+        self._owner.broken(exc)
 
     def close(self) -> None:
         """End the connection."""
@@ -126,9 +122,7 @@ class Outbound(asyncio.Protocol):
     def _release(self) -> None:
         self.free = False
         self._rest = []
-        self.socket, plain, self._plain = None, self._plain, None
-        if plain is not None:
-            plain.close()
+        self.socket = None
 
     # --- messages ---
 
@@ -147,39 +141,16 @@ class Outbound(asyncio.Protocol):
         if self._rest and self._task == task and np.may_share_memory(np.frombuffer(self._rest[-1], np.uint8), tensor):
             self._rest = [memoryview(bytes(each)) for each in self._rest]
 
-    def _writable(self) -> None:
-        """Write more: the socket takes it, or has an error."""
-        if self._rest:
-            self._write()
-            if self.free:
-                self._owner.flush()
-
     def _write(self) -> None:
-        """Write as much of the rest as the connection takes now."""
-        if self._plain is None:
-            self._write_records()
-            return
-        try:
-            taken = self._plain.socket.sendmsg(self._rest, (), socket.MSG_NOSIGNAL)
-        except (BlockingIOError, InterruptedError):
-            taken = 0
-        except OSError as error:
-            self._error, self._rest = error, []
-            self.close()
-            return
-        self._rest = _behind(self._rest, taken)
-        self.free = not self._rest
-
-    def _write_records(self) -> None:
-        """Write what the transport encrypts and takes now. In pieces, what is encrypted stays in the processor's caches
-        until the kernel has it.
-        """
+        """Write as much of the rest as the transport takes now."""
         assert self.transport is not None
         self._paused = False
         while self._rest and not self._paused:
-            piece: bytes | memoryview = self._rest[0][:RECORDS_BYTES]
-            if len(self._rest) > 1:  # a header, which alone would be a record of its own
-                piece = b"".join((piece, self._rest[1][:RECORDS_BYTES]))
+            piece: bytes | memoryview = self._rest[0][:PIECE_BYTES]
+            if len(self._rest) > 1:  # a header, which alone would be a packet or a record of its own
+                piece = b"".join((piece, self._rest[1][:PIECE_BYTES]))
+            elif not self._encrypts:  # the transport may hold what the socket does not take, and the memory may change
+                piece = bytes(piece)
             self._rest = _behind(self._rest, len(piece))
             self.transport.write(piece)
         self.free = not self._rest and not self._paused

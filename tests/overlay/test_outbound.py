@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from controlplane.planner.strategies.wan.policy import Rounds
 from overlay import Agent, Coordinator
 from overlay.core.message import Header, Kind, Values
 from overlay.net.dispatcher import Dispatcher
+from overlay.net.outbound import PIECE_BYTES, Outbound
 from overlay.net.tls import Security
 
 NODES = ("leaf", "site", "root")
@@ -67,3 +71,34 @@ def test_a_trainer_that_goes_on_changes_nothing_that_waits_for_a_slow_neighbour(
         np.testing.assert_array_equal(own["leaf"], wanted)
         for each in agents.values():
             each.close()
+
+
+class Holding(asyncio.Transport):
+    """A transport that holds what it is given, as those of uvloop and of Python 3.12 do, and sends nothing."""
+
+    def __init__(self, own: socket.socket) -> None:
+        super().__init__({"socket": own})
+        self.given: list[bytes | memoryview] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.given.append(memoryview(data))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def test_the_transport_holds_no_memory_of_the_trainer():
+    """Else values that the trainer changes later would be sent."""
+    owner = SimpleNamespace(hello=b"", check=lambda transport: None, flush=lambda: None)
+    values = np.arange(3 * PIECE_BYTES // 4, dtype=np.float32)
+    header = Header(Kind.UP, 1, 1, (0, 1), 1, values=len(values))
+    wanted = header.pack() + values.tobytes()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as own:
+        transport, outbound = Holding(own), Outbound(owner)
+        outbound.connection_made(transport)
+        outbound.send(header, values)
+        values[:] = np.nan
+        assert b"".join(transport.given) == wanted
