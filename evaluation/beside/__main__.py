@@ -33,8 +33,6 @@ def make_parser() -> argparse.ArgumentParser:
     cases = "; ".join(f"{name}: {what}" for name, what in CASES.items())
     parser.add_argument("--cases", default=",".join(CASES), metavar="NAME,...", help=f"{cases} (default: all)")
     parser.add_argument("--plans", default=",".join(PLANS), metavar="NAME,...", help="%(default)s (default: all)")
-    parser.add_argument("--mbps", type=float, default=usual.mbps, help="of the narrow link (%(default)g)")
-    parser.add_argument("--workers", type=int, default=usual.workers, metavar="N", help="(%(default)s)")
     parser.add_argument("--flows", type=int, default=usual.flows, metavar="N", help="of TCP, each way (%(default)s)")
     parser.add_argument(
         "--seconds", type=float, default=usual.seconds, help="how long the job takes with an equal share (%(default)g)"
@@ -61,19 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     plans = arguments.plans.split(",")
     if unknown := [plan for plan in plans if plan not in PLANS]:
         parser.error(f"--plans {unknown[0]}: there are {', '.join(PLANS)}")
-    if min(arguments.workers - 1, arguments.flows, arguments.queue, arguments.mbps, arguments.seconds) <= 0:
-        parser.error("--workers is at least 2; --flows, --queue, --mbps and --seconds are above 0")
+    if min(arguments.flows, arguments.queue, arguments.seconds) <= 0:
+        parser.error("--flows, --queue and --seconds are above 0")
 
     def work() -> int:
         settings = Settings(
-            arguments.mbps,
-            arguments.workers,
-            arguments.flows,
-            arguments.seconds,
-            arguments.queue,
-            arguments.congestion,
-            arguments.ecn,
-        )
+            flows=arguments.flows, seconds=arguments.seconds, queue=arguments.queue, congestion=arguments.congestion,
+            ecn=arguments.ecn,
+        )  # fmt: skip
         alone = arguments.json == Path("-")
         say: Say = (lambda line: None) if alone else stopwatch()
         shares = []

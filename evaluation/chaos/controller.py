@@ -112,9 +112,6 @@ class ControllerProcess:
         text = (self._emulation.directory / "controller.log").read_text(errors="replace").strip()
         return "\n".join(text.splitlines()[-lines:]) or "it said nothing"
 
-    def log_lines(self) -> list[str]:
-        return (self._emulation.directory / "controller.log").read_text(errors="replace").splitlines()
-
     def close(self) -> None:
         self._over.set()
         self._wanted.set()

@@ -81,11 +81,10 @@ def parser() -> argparse.ArgumentParser:
         "--bits",
         type=_list(int, tuple(FIELDS)),
         default=[None],
-        help="that values travel in: 32, 16, 10, 8, 6 (what their type has); more than the type has is left out",
+        help="that values travel in: 32, 16, 10, 8 (what their type has); more than the type has is left out",
     )
     made.add_argument("--workers", type=_list(int), default=[4], help="how many (4)")
     made.add_argument("--mbps", type=_list(float), default=[200.0], help="rate of every link (200)")
-    made.add_argument("--values", type=int, default=256, help="values a packet: 64 or 256 (256)")
     made.add_argument("--repeat", type=int, default=5, help="runs of each, of which the median counts (%(default)s)")
     made.add_argument("--gathers", action="store_true", help="as for a job with gathers=1; two parameter servers")
     made.add_argument("--no-gloo", action="store_true", help="leave out the comparison")
@@ -108,8 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(machine.description(), file=sys.stderr)
     results = []
     network = None
-    how = {"values": options.values, "gloo": not options.no_gloo, "gathers": options.gathers}
-    for result in measure(wanted, options.repeat, **how):
+    for result in measure(wanted, options.repeat, gloo=not options.no_gloo, gathers=options.gathers):
         results.append(result)
         if options.json:
             continue

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.planner.generators import parse_topology
-from controlplane.planner.job import Job, JobError, parse_job
+from controlplane.planner.job import Job, parse_job
 from controlplane.planner.plan.cost import Cost, cost_of
 from controlplane.planner.plan.limits import Limits, limited
 from controlplane.planner.plan.slots import with_host_ms
 from controlplane.planner.strategies import get_strategy
-from controlplane.planner.topology import Topology, TopologyError
+from controlplane.planner.topology import Topology
 from controlplane.targets.base import TargetError
 from evaluation import commands
 from topologies import Emulation, EmulationError
@@ -44,6 +44,7 @@ SIZES = (
     *(10_000, 20_000, 30_000, 50_000, 100_000, 300_000),
     *(1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000),
 )
+JOB = "workers=6,ps=2"
 SMALLEST = 1000  # one packet of data, and not so few values that agents need no exponents (worker_agent/gathered.py)
 HOSTS_EXACT_MS = 1e-3
 SLOW, FAST = 4.0, 20.0  # Mbit/s of a link
@@ -91,14 +92,12 @@ class Measured:
     rows: list[Row]
 
 
-def measure(
-    topology: Topology, job: Job, strategy: str, sizes: Sequence[int], *, link_mbps: float, most_s: float = math.inf
-) -> Measured:
+def measure(topology: Topology, job: Job, *, link_mbps: float, most_s: float) -> Measured:
     """Build the network, measure, remove it. Raise EmulationError, FabricError, HostFailure.
 
     Sizes that take less than LEAST_SECONDS or more than most_s are left out.
     """
-    plan = get_strategy(strategy)(limited(topology, Limits.of_target()), job)
+    plan = get_strategy("inart")(limited(topology, Limits.of_target()), job)
 
     def model(host_ms: float) -> Cost:
         known = limited(with_host_ms(topology, host_ms / 2), Limits.of_target())
@@ -122,7 +121,7 @@ def measure(
         host_ms = hosts_part(smallest, lambda ms: model(ms).seconds(SMALLEST))
         cost = model(host_ms)
         rows = []
-        for size in sizes:
+        for size in SIZES:
             seconds = cost.seconds(size)
             if not LEAST_SECONDS <= seconds <= most_s:
                 continue
@@ -216,38 +215,21 @@ def draw(found: Sequence[Measured], path: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Return the exit status: 0 within 5 %, 3 where it is not within 5 %, 1 when it failed."""
     parser = commands.parser("cost", __doc__)
-    parser.add_argument(
-        "--mbps", type=float, nargs="+", default=[SLOW, FAST], help=f"rate of each link (default: {SLOW:g} {FAST:g})"
-    )
-    parser.add_argument(
-        "--topology", help="default: the paper's testbed, results counted, at {} Mbit/s; {} stands for each of --mbps"
-    )
-    parser.add_argument("--job", default="workers=6,ps=2", help="default: %(default)s")
-    parser.add_argument("--strategy", default="inart", help="default: %(default)s")
-    parser.add_argument(
-        "--sizes", type=int, nargs="+", default=list(SIZES), metavar="BYTES", help="sizes of the all-reduces"
-    )
     parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw")
     parser.add_argument(
         "--read", type=Path, nargs="+", metavar="JSON", help="measure nothing: show what earlier runs printed (--json)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for --read")
     arguments = parser.parse_args(argv)
-    shape = arguments.topology or "testbed:switch={},server={},link={},results=1"
     found = []
     try:
-        rates = [] if arguments.read else sorted(arguments.mbps)
         for file in arguments.read or ():
             found += [from_json(one) for one in json.loads(file.read_text())]
-        for mbps in rates:
-            topology = parse_topology(shape.replace("{}", f"{mbps:g}"))
-            job, most = parse_job(arguments.job, topology), math.inf if mbps == rates[-1] else MOST_SECONDS
-            found.append(measure(topology, job, arguments.strategy, arguments.sizes, link_mbps=mbps, most_s=most))
-    except (EmulationError, TargetError, TopologyError, JobError, OSError, TypeError, ValueError) as error:
+        for mbps, most in () if arguments.read else ((SLOW, MOST_SECONDS), (FAST, math.inf)):
+            topology = parse_topology(f"testbed:switch={mbps:g},server={mbps:g},link={mbps:g},results=1")
+            found.append(measure(topology, parse_job(JOB, topology), link_mbps=mbps, most_s=most))
+    except (EmulationError, TargetError, OSError, TypeError, ValueError) as error:
         print(f"cost: {error}", file=sys.stderr)
-        return 1
-    if not any(one.rows for one in found):
-        print(f"cost: all of these take less than {LEAST_SECONDS:g} s: give slower links (--mbps)", file=sys.stderr)
         return 1
     if arguments.plot:
         draw(found, arguments.plot)

@@ -26,6 +26,10 @@ from evaluation.wan.report import Row, table
 
 PAPERS_X = (0.5, 1.0, 2.0, 4.0)
 IMAGES = {"iid": True, "non-iid": False}
+TARGET = 0.95
+"""Accuracy of all workers that ends a run."""
+LIMIT_SECONDS = 900.0
+"""Seconds after which a run ends without reaching it."""
 EVERY = 30.0  # seconds between progress lines
 
 
@@ -47,10 +51,6 @@ they take. Results are files in a folder; what is there already is not run again
     )
     parser.add_argument("--compute", type=float, nargs="+", default=[COMPUTE_SECONDS], help="mean seconds of computing")
     parser.add_argument("--trials", type=int, default=3, help="seeds per setting")
-    parser.add_argument("--target", type=float, default=0.95, help="accuracy of all workers that ends a run")
-    parser.add_argument(
-        "--seconds", type=float, default=900.0, help="seconds after which a run ends without reaching it"
-    )
     parser.add_argument("--at-once", type=int, default=4, help="runs at the same time (half a core each at x = 1)")
     parser.add_argument("--read", action="store_true", help="run nothing, show the results in the folder")
     parser.add_argument("--json", action="store_true", help="print the table's rows as JSON")
@@ -61,16 +61,12 @@ they take. Results are files in a folder; what is there already is not run again
 def main(argv: Sequence[str]) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
-    if (
-        min(arguments.trials, arguments.at_once) < 1
-        or min(*arguments.x, *arguments.compute) < 0
-        or not 0 < arguments.target <= 1
-    ):
-        parser.error("--trials and --at-once must be at least 1, --x and --compute at least 0, --target in (0, 1]")
+    if min(arguments.trials, arguments.at_once) < 1 or min(*arguments.x, *arguments.compute) < 0:
+        parser.error("--trials and --at-once must be at least 1, --x and --compute at least 0")
     if not all(1 <= p <= 8 for p in arguments.p):
         parser.error("--p must be 1 .. 8, as there are 8 workers")
     runs = [
-        Run(IMAGES[images], p, x, seed, arguments.target, arguments.seconds, compute)
+        Run(IMAGES[images], p, x, seed, TARGET, LIMIT_SECONDS, compute)
         for images, p, compute, x, seed in product(
             arguments.images, arguments.p, arguments.compute, arguments.x, range(arguments.trials)
         )

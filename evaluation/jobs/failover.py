@@ -1,13 +1,13 @@
 """Kills a switch in the middle of an all-reduce and measures how much later all workers have the right sum, and why.
 
-    python -m evaluation.jobs failover                                   k = 4, links of 20 Mbit/s, a core switch
-    python -m evaluation.jobs failover --topology leafspine:leaves=4,spines=4,servers=3,bandwidth=20 --switch s1
+    python -m evaluation.jobs failover                  the core switch that most trees use
+    python -m evaluation.jobs failover --switch a2      an aggregation switch
 
-The same all-reduce runs twice on an emulated network, first undisturbed. The switch stays off, and its controller
-cannot reach it any more. The output divides the delay into the time until the controller takes the switch for lost
-(*noticed*), the time until the running job is rerouted (*rerouted*), and *the rest*, which is that of sending lost
-packets again and of the lower rate of the remaining routes. A part of the rest, *at these rates*, is unavoidable: the
-remaining data at the remaining rate. The exit status is 3 when a sum was wrong.
+The same all-reduce runs twice on an emulated fat-tree (k = 4, links of 20 Mbit/s), first undisturbed. The switch stays
+off, and its controller cannot reach it any more. The output divides the delay into the time until the controller takes
+the switch for lost (*noticed*), the time until the running job is rerouted (*rerouted*), and *the rest*, which is that
+of sending lost packets again and of the lower rate of the remaining routes. A part of the rest, *at these rates*, is
+unavoidable: the remaining data at the remaining rate. The exit status is 3 when a sum was wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from controlplane.planner.generators import parse_topology
-from controlplane.planner.job import Job, parse_bytes, parse_next_job
+from controlplane.planner.job import Job, parse_next_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology
 from controlplane.service.event_log import EventLog
@@ -32,6 +32,7 @@ from topologies.command import Say, guarded, stopwatch
 from topologies.deployment import Fabric
 from topologies.zygote import Zygote
 
+TOPOLOGY, JOB, BYTES, RUNS = "fattree:k=4,bandwidth=20", "workers=8,ps=2", 12_000_000, 3
 IN_THE_MIDDLE = 0.4
 """Fraction of the undisturbed time after which the switch is killed."""
 SLACK_SECONDS = 120.0
@@ -123,20 +124,16 @@ def slower(left: float, what: str) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = commands.parser("jobs failover", __doc__)
-    parser.add_argument("--topology", default="fattree:k=4,bandwidth=20", metavar="T", help="default: %(default)s")
-    parser.add_argument("--job", default="workers=8,ps=2", metavar="J", help="default: %(default)s")
     parser.add_argument("--switch", default="", metavar="NAME", help="default: the most used spine")
-    parser.add_argument("--allreduce", default="12M", metavar="BYTES", help="default: %(default)s")
-    parser.add_argument("--runs", type=int, default=3, metavar="N", help="default: %(default)s")
     arguments = parser.parse_args(argv)
     say = stopwatch()
 
     def work() -> int:
-        topology = parse_topology(arguments.topology)
-        job, size = parse_next_job(arguments.job, topology, {}), parse_bytes(arguments.allreduce) // 4 * 4
+        topology = parse_topology(TOPOLOGY)
+        job = parse_next_job(JOB, topology, {})
         runs = []
-        for seed in range(arguments.runs):
-            runs.append(measure(topology, job, size, switch=arguments.switch, seed=seed, say=say))
+        for seed in range(RUNS):
+            runs.append(measure(topology, job, BYTES, switch=arguments.switch, seed=seed, say=say))
             say(runs[-1].text())
         more = statistics.median(run.more for run in runs)
         print(f"{more:.2f} s more with the failure (median of {len(runs)})")

@@ -1,8 +1,9 @@
 """A stream of jobs on one network, planned and simulated: their durations under different ways to share it.
 
-    python -m evaluation.jobs stream --k 8 --jobs 20 --seed 1
+    python -m evaluation.jobs stream --jobs 20 --seed 1
 
-Jobs arrive at random (Poisson), each with an amount to all-reduce; rates hold between two events. The ways to share are
+The network is a fat-tree with k = 8. Jobs arrive at random (Poisson), each with an amount to all-reduce; rates hold
+between two events. The ways to share are
 
     shared       weighted max-min over all jobs' trees, planned together at every event (job add --share)
     queue        one after the other, each alone on the network
@@ -28,6 +29,9 @@ from controlplane.planner.strategies.fabric.sharing import Demand, share
 from controlplane.planner.topology import Topology
 from evaluation import commands
 
+GAP_SECONDS = 60.0
+"""Mean seconds between two arrivals."""
+
 Rates = dict[str, float]
 Way = Callable[[Sequence["Arrival"]], Rates]
 
@@ -46,17 +50,15 @@ class Arrival:
     megabits: float
 
 
-def draw(topology: Topology, count: int, gap: float, seed: int) -> list[Arrival]:
-    """Draw jobs of 8 to 24 workers and 1 or 2 parameter servers anywhere, with a mean of `gap` seconds between two
-    arrivals.
-    """
+def draw(topology: Topology, count: int, seed: int) -> list[Arrival]:
+    """Draw jobs of 8 to 24 workers and 1 or 2 parameter servers anywhere."""
     chosen, now, arrivals = random.Random(seed), 0.0, []
     for number in range(count):
         workers, roots = chosen.randint(8, 24), chosen.choice([1, 2])
         nodes = chosen.sample(topology.servers, workers + roots)
         job = Job(f"job{number + 1}", tuple(nodes[:workers]), tuple(nodes[workers:]), 1_000_000)
         arrivals.append(Arrival(job, now, chosen.choice([500.0, 1000.0, 4000.0])))
-        now += chosen.expovariate(1 / gap)
+        now += chosen.expovariate(1 / GAP_SECONDS)
     return arrivals
 
 
@@ -130,13 +132,11 @@ def most_together(arrivals: Sequence[Arrival], took: Sequence[float]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = commands.parser("jobs stream", __doc__)
-    parser.add_argument("--k", type=int, default=8, help="of the fat-tree (%(default)s)")
     parser.add_argument("--jobs", type=int, default=20, help="how many come (%(default)s)")
-    parser.add_argument("--gap", type=float, default=60.0, help="mean seconds between two (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the jobs and when they come (default: %(default)s)")
     arguments = parser.parse_args(argv)
-    topology, began = fattree(arguments.k), time.process_time()
-    arrivals = draw(topology, arguments.jobs, arguments.gap, arguments.seed)
+    topology, began = fattree(8), time.process_time()
+    arrivals = draw(topology, arguments.jobs, arguments.seed)
     took = {"shared": run(arrivals, ways(topology, arrivals, 1)["shared"])}
     together = most_together(arrivals, took["shared"])
     others = ways(topology, arrivals, together)

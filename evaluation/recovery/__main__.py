@@ -40,7 +40,6 @@ Exit status 0: all within {GOAL_SECONDS:g} s and every sum right, else 1.""",
         "--aggregation", type=float, default=9.0, help="Mbit/s that a fat-tree's switch adds (%(default)s)"
     )
     parser.add_argument("--values", type=int, default=64, help="in a packet (%(default)s)")
-    parser.add_argument("--strategy", default="inart", help="of the plan on a fat-tree (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of losses and lateness (%(default)s)")
     parser.add_argument(
         "--kinds",
@@ -69,7 +68,7 @@ def network_of(arguments: argparse.Namespace) -> tuple[Topology, Plan]:
         ingress_mbps=INGRESS * arguments.bandwidth,
     )
     job = place_job(topology, arguments.workers, arguments.ps, seed=0, model_bytes=1 << 20)
-    return topology, get_strategy(arguments.strategy)(topology, job, seed=0)
+    return topology, get_strategy("inart")(topology, job, seed=0)
 
 
 def row(one: Recovery, right: bool, most: float | None) -> str:

@@ -1,10 +1,11 @@
 """Measures how long fully sharded training takes through the switches and over gloo, on the same links, in one run.
 
-    python -m evaluation.sharded [--workers 4] [--servers 2] [--mbps 25] [--bytes 4M] [--steps 6] [--width 128]
-        [--layers 4] [--json]
+    python -m evaluation.sharded [--workers 4] [--mbps 25] [--bytes 4M] [--steps 6] [--width 128] [--layers 4]
+        [--half] [--json]
 
-The network is a fat-tree with k = 4 (softswitch), one rank per host; every link has the given rate. First come the
-collectives on an array of --bytes (of all ranks together), then FSDP2 of the example's GPT over all ranks. Needs root.
+The network is a fat-tree with k = 4 (softswitch), one rank per host and two parameter servers; every link has the given
+rate. First come the collectives on an array of --bytes (of all ranks together), then FSDP2 of the example's GPT over
+all ranks. Needs root.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ MODULES = (
 def make_parser() -> argparse.ArgumentParser:
     parser = commands.parser("sharded", __doc__)
     parser.add_argument("--workers", type=int, default=4, help="default: %(default)s")
-    parser.add_argument("--servers", type=int, default=2, help="parameter servers")
     parser.add_argument("--mbps", type=float, default=25.0, help="rate of every link")
     size = value(parse_bytes)
     parser.add_argument("--bytes", type=size, default=parse_bytes("4M"), help="bytes of a collective's whole array")
@@ -49,9 +49,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--layers", type=int, default=4, help="of the model (default: %(default)s)")
     parser.add_argument(
         "--half", action="store_true", help="train in bfloat16: parameters are gathered, gradients scattered in it"
-    )
-    parser.add_argument(
-        "--one-by-one", action="store_true", help="FSDP2 waits for each collective, as it does on the CPU by itself"
     )
     parser.add_argument("--seed", type=int, default=0, help="of model and data (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -63,7 +60,7 @@ def measure(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
     emulation and planner errors.
     """
     topology = fattree(4, arguments.mbps, aggregation_mbps=None, ingress_mbps=None)
-    job = replace(place_job(topology, arguments.workers, arguments.servers, seed=arguments.seed), gathers=True)
+    job = replace(place_job(topology, arguments.workers, 2, seed=arguments.seed), gathers=True)
     plan = get_strategy("inart")(topology, job, seed=arguments.seed)
     say(f"planned: {plan.rate_mbps:.4g} of {arguments.mbps:g} Mbit/s")
     with ExitStack() as stack:
@@ -76,7 +73,7 @@ def measure(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
         found: dict[str, Any] = {"workers": arguments.workers, "mbps": arguments.mbps, "bytes": arguments.bytes}
         model = ["--width", str(arguments.width), "--layers", str(arguments.layers), "--batch", "2"]
         model += ["--steps", str(arguments.steps), "--seed", str(arguments.seed)]
-        model += ["--half"] * arguments.half + ["--ahead"] * (not arguments.one_by_one)
+        model += ["--half"] * arguments.half + ["--ahead"]
         ways = (("inart", service.address, "full", PORT), ("gloo", "", "full-gloo", PORT + 2))
         for name, controller, how, port in ways:
             given = {"backend": name, "size": arguments.bytes, "repeat": arguments.repeat}

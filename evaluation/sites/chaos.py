@@ -39,6 +39,8 @@ from topologies.reaper import MARK
 from topologies.wan.networks import Wan, emulated, redrawn, scaled
 from topologies.zygote import HostFailure, HostProcess
 
+TOTAL_MBPS, DELAY_MS = 400.0, 5.0
+"""Rate of all links together, and one-way delay of each."""
 LOOK_SECONDS = 0.25
 FIRST_SECONDS = 120.0
 GRACE_SECONDS = 5.0
@@ -214,8 +216,8 @@ class Sites(System):
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.seed, self.timeout, self.values = arguments.seed, arguments.timeout, arguments.values
         self.title = f"{arguments.sites} sites, seed {arguments.seed}"
-        self.graph, self.factor = scaled(drawn_network(arguments.sites, arguments.seed), arguments.total_mbps)
-        self.topology = emulated(self.graph, arguments.delay_ms)
+        self.graph, self.factor = scaled(drawn_network(arguments.sites, arguments.seed), TOTAL_MBPS)
+        self.topology = emulated(self.graph, DELAY_MS)
         self.names = list(self.topology.servers)
         self.events = draw(self.names, 60 * arguments.minutes, arguments.seed)
         self._sites: dict[str, HostProcess] = {}
@@ -227,8 +229,6 @@ class Sites(System):
         parser.add_argument("--sites", type=sites, default=20, help="four fifths begin (default %(default)s)")
         parser.add_argument("--values", type=values, default=20_000, help="of a site (default %(default)s)")
         parser.add_argument("--timeout", type=float, default=60.0, help="s, of each call (default %(default)g)")
-        parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link (default %(default)g)")
-        parser.add_argument("--total-mbps", type=float, default=400.0, help="of all links (default %(default)g)")
 
     @contextmanager
     def network(self) -> Iterator[Emulation]:

@@ -27,6 +27,7 @@ from overlay.sim.simulation import Simulation
 from overlay.sites.packing import BLOCK, word_values
 from topologies.wan.networks import emulated, network_named, scaled
 
+DELAY_MS = 5.0  # one way, of each link
 NETWORKS = ("b4", "internet2", "aws", "netstorm", "topologies/data/geant.json")
 
 
@@ -96,10 +97,10 @@ class Sites:
         return Simulation(Again(task), self._topology, values).run(1)
 
 
-def row_of(name: str, total_mbps: float, delay_ms: float, compute: float, seed: int) -> Row:
+def row_of(name: str, total_mbps: float, compute: float, seed: int) -> Row:
     """Return the figures of one network."""
     graph, _ = scaled(network_named(name, seed), total_mbps)
-    topology = emulated(graph, delay_ms)
+    topology = emulated(graph, DELAY_MS)
     values = sum(parameter.numel() for parameter in Lesson().model().parameters())
     sites, rings = Sites(topology), Rings(topology, values)
     ours_8, ours_4 = sites.seconds(values, 8), sites.seconds(values, 4)
@@ -115,15 +116,11 @@ def main(argv: Sequence[str]) -> int:
     parser = commands.parser("sites rounds", __doc__)
     parser.add_argument("--network", nargs="+", default=NETWORKS, metavar="NAME", help="as of `evaluation.sites`")
     parser.add_argument("--total-mbps", type=float, default=25.0, help="of all links (default %(default)s)")
-    parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link (default %(default)s)")
     parser.add_argument("--compute", type=float, default=0.0, help="s between two rounds (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="instead of the table")
     arguments = parser.parse_args(argv)
-    rows = [
-        row_of(name, arguments.total_mbps, arguments.delay_ms, arguments.compute, arguments.seed)
-        for name in arguments.network
-    ]
+    rows = [row_of(name, arguments.total_mbps, arguments.compute, arguments.seed) for name in arguments.network]
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return 0

@@ -1,6 +1,7 @@
 """``python -m evaluation.softswitch`` measures softswitch, and bmv2 beside it in the same run if it is on PATH.
 
-It writes report.md, figures.json and plots. A run of some sections replaces theirs and keeps the others.
+It writes report.md, figures.json and plots to results/softswitch. A run of some sections replaces theirs and keeps the
+others.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--no-bmv2", action="store_true", help="measure softswitch only")
     parser.add_argument("--realtime", action="store_true",
                         help="in a trial generator and switch go before everything else on the machine")  # fmt: skip
-    parser.add_argument("--output", type=Path, default=RESULTS, help=f"directory for report and plots [{RESULTS}]")
     arguments = parser.parse_args()
     for name in arguments.what:
         if name != "all" and name not in ALL and name not in SECTIONS:
@@ -115,7 +115,7 @@ def show(row: Row, rows: Sequence[Row]) -> None:
 
 
 def save(rows: Sequence[Row], machine: str, output: Path) -> None:
-    """Write the figures, including those of sections that were not measured again."""
+    """Write the figures to a folder, including those of sections that were not measured again."""
     path = output / "figures.json"
     new = {row.section for row in rows}
     kept: list[Row] = []
@@ -147,7 +147,7 @@ def main() -> int:
         rows.append(row)
     whole = [row for row in rows if row.section in arguments.what]
     if whole:
-        save(whole, machine, arguments.output)
+        save(whole, machine, RESULTS)
     return 0
 
 

@@ -1,7 +1,7 @@
 """Replays the collectives of training: in the network and by gloo, in turns on the same links.
 
     python -m evaluation.traces [--how ddp,fsdp2,..] [--workers 4] [--width 256] [--layers 4] [--mbps 200]
-                                [--half] [--repeat 3] [--trace FILE ...] [--no-gloo] [--json]
+                                [--half] [--repeat 3] [--trace FILE ...] [--json]
 
 A trace is the collectives of one training step of the example GPT, as `python -m evaluation.traces.record` records it
 (and this command, where no FILE is given). They are done in their order. Each begins when those before it have ended
@@ -46,7 +46,7 @@ class Replay:
     operations: int
     bytes: int
     seconds: float
-    gloo_seconds: float | None
+    gloo_seconds: float
     bound_seconds: float
 
 
@@ -87,15 +87,16 @@ def bound_of(trace: Trace, cases: list[Case]) -> float:
     return found
 
 
-def replay(traces: list[Trace], mbps: float, repeat: int, gloo: bool) -> Iterator[Replay]:
+def replay(traces: list[Trace], mbps: float, repeat: int) -> Iterator[Replay]:
     """Yield the result of each trace, one after the other. Raise ValueError, before any is replayed, when one of them
     cannot be.
     """
     prepared = [(trace, cases_of(trace, mbps)) for trace in traces]
     for trace, cases in prepared:
         gathers = any(OPS[case.op].raw for case in cases)
-        with Bench(trace.workers, mbps, VALUES, gloo=gloo, gathers=gathers) as bench:
+        with Bench(trace.workers, mbps, VALUES, gathers=gathers) as bench:
             own, other = bench.seconds(cases, repeat, [one.beside for one in trace.operations])
+        assert other is not None, "the bench measures gloo, too"
         moved = sum(case.nbytes for case in cases)
         yield Replay(trace.name, trace.workers, mbps, len(cases), moved, own, other, bound_of(trace, cases))
 
@@ -117,7 +118,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--half", action="store_true", help="record a model in bfloat16")
     made.add_argument("--mbps", type=float, default=200.0, help="rate of every link (200)")
     made.add_argument("--repeat", type=int, default=3, help="runs of each, of which the median counts (%(default)s)")
-    made.add_argument("--no-gloo", action="store_true", help="leave out the comparison")
     made.add_argument("--json", action="store_true", help="print a list of objects")
     return made
 
@@ -137,7 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             size = options.workers, options.width, options.layers, options.half
             traces = [recorded(how, *size) for how in options.how.split(",")]
-        for result in replay(traces, options.mbps, options.repeat, not options.no_gloo):
+        for result in replay(traces, options.mbps, options.repeat):
             results.append(result)
             if not options.json:
                 print(line(result), flush=True)
@@ -151,13 +151,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def line(result: Replay) -> str:
     """Return one result as text."""
-    text = (
+    return (
         f"{result.trace} ({result.workers} workers, {result.mbps:g} Mbit/s): {result.operations} operations, "
-        f"{result.bytes:,} bytes: {result.seconds:.3f} s, {result.seconds / result.bound_seconds:.2f} times the bound"
+        f"{result.bytes:,} bytes: {result.seconds:.3f} s, {result.seconds / result.bound_seconds:.2f} times the bound; "
+        f"gloo {result.gloo_seconds:.3f} s, {result.gloo_seconds / result.seconds:.2f} times ours"
     )
-    if result.gloo_seconds is not None:
-        text += f"; gloo {result.gloo_seconds:.3f} s, {result.gloo_seconds / result.seconds:.2f} times ours"
-    return text
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -171,15 +170,10 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256, help="of the model (256)")
     parser.add_argument("--layers", type=int, default=4, help="of the model (4)")
     parser.add_argument("--half", action="store_true", help="of a model in bfloat16")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: stdout")
     arguments = parser.parse_args()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     size = arguments.workers, arguments.width, arguments.layers
-    text = json.dumps(asdict(record(arguments.how, *size, arguments.half)))
-    if arguments.output is None:
-        print(text)
-    else:
-        arguments.output.write_text(text + "\n")
+    print(json.dumps(asdict(record(arguments.how, *size, arguments.half))))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ from controlplane.planner.plan.task import WINDOW_CHUNKS, Edge, SumTree, Task
 from controlplane.planner.strategies.wan.policy import Rounds
 from evaluation import commands
 from overlay.__main__ import amount
-from overlay.core.tcp import Connections
 from overlay.net.agent import Agent
 from overlay.net.coordinator import Coordinator
 from overlay.net.tls import Security
@@ -57,13 +56,11 @@ class Load:
 
     Attributes:
         values: values of a round.
-        connections: number of connections to each neighbour.
         secrets: the folder of certificates; None for plaintext.
     """
 
     values: int
     rounds: int
-    connections: int = 1
     secrets: Path | None = None
 
     def security(self, folder: str) -> Security | None:
@@ -85,8 +82,7 @@ def timed(rounds: int, once: Callable[[], object]) -> list[tuple[float, float]]:
 
 def agent(address: tuple[str, int], node: str, load: Load, out: Any) -> None:
     one = Agent(
-        address, node, listen=("127.0.0.1", 0), connections=Connections(load.connections),
-        security=load.security(f"nodes/{node}"),
+        address, node, listen=("127.0.0.1", 0), security=load.security(f"nodes/{node}"),
     )  # fmt: skip
     one.wait_joined()
     tensor = np.ones(load.values, np.float32)
@@ -128,7 +124,7 @@ def measure(load: Load, chunk: int, window: int) -> dict[str, Any]:
     cpu, wall = (statistics.median(column) for column in zip(*found["site"], strict=True))
     gbit = 2 * load.values * GBIT  # sums come from below, and results from above
     return {
-        "values": load.values, "chunk": chunk, "connections": load.connections, "tls": load.secrets is not None,
+        "values": load.values, "chunk": chunk, "tls": load.secrets is not None,
         "in_gbit_per_cpu_s": gbit / cpu, "in_and_out_gbit_per_cpu_s": 2 * gbit / cpu, "in_gbit_per_s": gbit / wall,
         **{f"{node}_cpu_s": statistics.median(c for c, _ in rows) for node, rows in found.items()},
     }  # fmt: skip
@@ -142,7 +138,7 @@ def measure_gloo(load: Load) -> dict[str, Any]:
                                                              strict=True))  # fmt: skip
     gbit = 2 * (len(NODES) - 1) / len(NODES) * load.values * GBIT
     return {
-        "values": load.values, "chunk": "gloo", "connections": 1, "tls": False, "in_gbit_per_cpu_s": gbit / cpu,
+        "values": load.values, "chunk": "gloo", "tls": False, "in_gbit_per_cpu_s": gbit / cpu,
         "in_and_out_gbit_per_cpu_s": 2 * gbit / cpu, "in_gbit_per_s": gbit / wall,
     }  # fmt: skip
 
@@ -152,9 +148,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--values", type=amount, default=8_000_000, help="float32 values of a round (default 8M)")
     parser.add_argument("--rounds", type=int, default=5, help="synchronisations (default: %(default)s)")
     parser.add_argument("--chunk", type=amount, nargs="+", default=[65_536], help="values of a chunk (65536)")
-    parser.add_argument(
-        "--connections", type=int, default=1, help="TCP connections to each neighbour (default: %(default)s)"
-    )
     parser.add_argument("--tls", action="store_true", help="encrypt all connections")
     parser.add_argument("--gloo", action="store_true", help="measure gloo's ring beside each")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -163,7 +156,7 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as secrets:
         if arguments.tls:
             make(Path(secrets), Wanted(nodes=NODES))
-        load = Load(arguments.values, arguments.rounds, arguments.connections, Path(secrets) if arguments.tls else None)
+        load = Load(arguments.values, arguments.rounds, Path(secrets) if arguments.tls else None)
         for chunk in arguments.chunk:
             rows.append(measure(load, chunk, WINDOW_CHUNKS))
             rows += [measure_gloo(load)] if arguments.gloo else []

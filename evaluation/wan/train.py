@@ -342,9 +342,8 @@ def measure(systems: Sequence[str], arguments: argparse.Namespace) -> list[Resul
         graph, factor = scaled(NETWORKS[network](arguments.seed), arguments.total_mbps)
         topology, change = emulated(graph, arguments.delay_ms), changes(graph, factor, arguments.seed)
         base = Lesson(
-            arguments.width, arguments.steps, rate=arguments.rate, compute_s=arguments.compute,
-            alike=not arguments.by_label, seed=arguments.seed,
-        )  # fmt: skip
+            arguments.width, arguments.steps, rate=arguments.rate, compute_s=arguments.compute, seed=arguments.seed
+        )
         values = parameters(base)
         p = arguments.p or max(2, len(graph) // 2)
         say(
@@ -474,7 +473,6 @@ def main(paper: str, argv: Sequence[str]) -> int:
     parser.add_argument("--rate", type=float, default=0.05, help="learning rate (default %(default)s)")
     parser.add_argument("--width", type=int, default=16, help="width of the model (default 16: 49,265 parameters)")
     parser.add_argument("--p", type=int, help="sites in a group, receivers + 1 (default: half of the sites)")
-    parser.add_argument("--by-label", action="store_true", help="sites have two parts of the images sorted by label")
     parser.add_argument("--target", type=float, default=0.85, help="accuracy whose time is given (default 0.85)")
     parser.add_argument("--chunk", type=int, default=2048, help="values of a chunk (default 2048)")
     parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link between sites (default 5)")

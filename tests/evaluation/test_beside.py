@@ -67,7 +67,7 @@ def test_what_is_found_is_said_and_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "beside.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("words", [["--cases", "sideways"], ["--flows", "0"], ["--workers", "1"]])
+@pytest.mark.parametrize("words", [["--cases", "sideways"], ["--flows", "0"]])
 def test_what_cannot_be_run_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(words)

@@ -28,11 +28,6 @@ def test_the_table_says_whether_the_model_holds(measured, status, monkeypatch, t
     assert capsys.readouterr().out.splitlines()[:3] == printed.splitlines()[:3]
 
 
-def test_a_wrong_topology_is_reported(capsys):
-    assert cost.main(["--topology", "fattree:k=5"]) == 1
-    assert capsys.readouterr().err.startswith("cost: ")
-
-
 @pytest.mark.parametrize("hosts_ms", [0.0, 0.4, 3.0, 20.0])
 def test_the_hosts_overhead_is_derived_from_the_smallest_all_reduce(hosts_ms):
     def modelled(ms):  # Data waits for a token (9 ms) or for its exponents, whichever comes last.
