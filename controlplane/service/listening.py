@@ -17,7 +17,6 @@ from controlplane.service.event_log import EventLog
 from controlplane.service.measure import Measurements
 from controlplane.service.network import Network
 from controlplane.service.snapshot import Snapshots
-from controlplane.service.web.sites import Sites
 
 if TYPE_CHECKING:
     from controlplane.service.web.server import Web
@@ -31,7 +30,6 @@ class Listening:
     access: Access
     tls: Tls | None = None
     web: Web | None = None
-    sites: Sites | None = None
 
     def show(self, network: Network, log: EventLog) -> Callable[[], None]:
         """Serve the page, if it was asked for. Return a function that ends that."""
@@ -41,7 +39,7 @@ class Listening:
 
         measurements = Measurements(network)
         measurements.start()
-        self.web.start(Site(Snapshots(network, measurements, log), self.sites))
+        self.web.start(Site(Snapshots(network, measurements, log)))
         log(f"page, snapshot and metrics on {self.web.url}")
 
         def close() -> None:
@@ -76,9 +74,6 @@ def add_listen_arguments(parser: argparse.ArgumentParser) -> None:
         "--web",
         metavar="HOST:PORT",
         help="serve a page for the browser here, /api/snapshot, and /metrics for Prometheus",
-    )
-    parser.add_argument(
-        "--sites", metavar="HOST:PORT", help="with --web: the page also shows the sites of this coordinator"
     )
 
 
@@ -142,12 +137,9 @@ def open_listening(arguments: argparse.Namespace, address: str) -> Listening:
     taken."""
     door = check_listening(arguments, address)
     access, server = door.access, door.tls
-    if arguments.sites is not None and arguments.web is None:
-        raise ControllerError("--sites is for the page: give --web HOST:PORT, too")
-    sites = Sites(arguments.sites) if arguments.sites is not None else None
     web = _open_web(arguments.web, access, server, insecure=arguments.insecure) if arguments.web is not None else None
     try:
-        return Listening(listen(address, server, *door.more), access, server, web, sites)
+        return Listening(listen(address, server, *door.more), access, server, web)
     except BaseException:
         if web is not None:
             web.close()

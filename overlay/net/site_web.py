@@ -14,12 +14,11 @@ from controlplane.service.web.names import is_own_name
 from overlay.net.site_metrics import metrics_of
 
 STATIC = Path(__file__).resolve().parent / "static"
-FABRIC_STATIC = Path(controlplane.service.web.__file__).resolve().parent / "static"
+CONTROLLER_STATIC = Path(controlplane.service.web.__file__).resolve().parent / "static"
 FILES = {
     "/": ("text/html; charset=utf-8", STATIC / "sites.html"),
-    "/static/sites.js": ("text/javascript", FABRIC_STATIC / "sites.js"),
-    "/static/sites_page.js": ("text/javascript", STATIC / "sites_page.js"),
-    "/static/page.css": ("text/css", FABRIC_STATIC / "page.css"),
+    "/static/sites.js": ("text/javascript", STATIC / "sites.js"),
+    "/static/page.css": ("text/css", CONTROLLER_STATIC / "page.css"),
 }
 MOST_HEADERS = 100
 SECONDS = 10.0

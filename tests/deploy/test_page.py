@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import http.server
-import json
-import threading
 from itertools import combinations, product
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -13,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 pytest.importorskip("bokeh", reason="the page's packages are not installed: pip install 'inart[web]'")
+
 
 from controlplane.common.access import Access, Caller
 from controlplane.service.web.page import (
@@ -24,8 +22,7 @@ from controlplane.service.web.page import (
     history_seconds,
     slowest_hop,
 )
-from controlplane.service.web.server import Site, Web, is_own_name
-from controlplane.service.web.sites import Sites
+from controlplane.service.web.server import Web, is_own_name
 
 APART = 90.0
 """Two colours that are nearer than this (0 to 765) are confused on thin lines."""
@@ -119,47 +116,3 @@ def test_page_of_another_site_cannot_read_the_snapshot_by_a_name_of_its_own(rest
         assert status(web, "127.0.0.1:1", "/healthz") == 200  # Probes have neither certificate nor token.
     finally:
         web.close()
-
-
-class Coordinator(http.server.BaseHTTPRequestHandler):
-    """Answers as a coordinator of sites does, with the number of times that it was asked as its round."""
-
-    asked = 0
-
-    def do_GET(self) -> None:
-        type(self).asked += 1
-        body = json.dumps({"round": self.asked, "path": self.path}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep the requests out of the tests' output."""
-
-
-def test_a_coordinator_is_asked_once_a_second_however_many_look_and_named_when_it_is_gone(monkeypatch):
-    monkeypatch.setattr(Coordinator, "asked", 0)
-    clock = SimpleNamespace(now=100.0)
-    with http.server.HTTPServer(("127.0.0.1", 0), Coordinator) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        where = f"127.0.0.1:{server.server_port}"
-        sites = Sites(where, lambda: clock.now)
-        site = Site(SimpleNamespace(network=None), sites)  # type: ignore[arg-type]
-        assert [json.loads(site.answer("/api/sites", "")[1]) for _ in range(3)] == 3 * [
-            {"round": 1, "path": "/api/status"}
-        ]
-        clock.now += 1.0
-        assert sites.status()["round"] == 2
-        server.shutdown()
-        thread.join()
-    clock.now += 1.0
-    assert sites.status()["problem"].startswith(f"the coordinator at http://{where} does not answer (")
-
-
-def test_a_page_without_a_coordinator_has_no_sites_and_what_is_no_address_is_refused():
-    assert Site(SimpleNamespace(network=None)).answer("/api/sites", "") is None  # type: ignore[arg-type]
-    for wrong in ("10.1.0.1", "file:///etc/passwd", ":9700", "http://host"):
-        with pytest.raises(ValueError, match="--sites takes HOST:PORT"):
-            Sites(wrong)

@@ -18,7 +18,6 @@ import pytest
 from controlplane.planner.plan.task import Sending, Task, task_of
 from controlplane.planner.strategies.wan.policy import Abort, Finished, Lost, Ready, Reject, Start, Tick
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
-from controlplane.service.web.sites import Sites
 from overlay.core.errors import Behind, Late, OverlayError
 from overlay.core.site_network import SiteNetwork, direct_pairs, slots
 from overlay.net.losses import Losses
@@ -233,14 +232,13 @@ def test_prometheus_and_the_page_are_told_how_far_the_sites_are():
         where = "http://{}:{}".format(*coordinator.address)
         until(lambda: coordinator.desk.record.counts["rounds"] == 1)
         found = {}
-        for path in ("metrics", "", "static/sites.js", "static/sites_page.js", "static/page.css", "api/status"):
+        for path in ("metrics", "", "static/sites.js", "static/page.css", "api/status"):
             with urlopen(f"{where}/{path}", timeout=30) as answer:
                 found[path] = answer.read().decode()
         with pytest.raises(HTTPError, match="404"):
             urlopen(f"{where}/static/../site_web.py", timeout=30)
         with pytest.raises(HTTPError, match="421"):
             urlopen(Request(f"{where}/api/status", headers={"Host": "elsewhere.example"}), timeout=30)
-        beside = Sites(where.removeprefix("http://")).status()  # as a controller asks, whose page shows it
         groups.pop("b").agent.close()
         until(lambda: coordinator.desk.record.counts["lost"] == 1)
     said = found["metrics"]
@@ -253,10 +251,9 @@ def test_prometheus_and_the_page_are_told_how_far_the_sites_are():
     status = json.loads(found["api/status"])
     assert status["acts"] and set(status["sites"]) == {"a", "b"} and status["under_way"] == []
     assert any(event["line"] == "b takes part from round 0 on" for event in status["events"])
-    assert beside.keys() == status.keys() and set(beside["sites"]) == {"a", "b"}
-    shown = set(re.findall(r"status\.(\w+)", found["static/sites.js"] + found["static/sites_page.js"]))
+    shown = set(re.findall(r"status\.(\w+)", found["static/sites.js"]))
     assert shown <= status.keys() and "#jobs" in found["static/page.css"]
-    assert set(re.findall(r'src="static/(\w+)', found[""])) == {"sites", "sites_page"}
+    assert set(re.findall(r'src="static/(\w+)', found[""])) == {"sites"}
 
 
 def test_sites_that_nobody_reaches_open_all_connections_and_their_sums_pass_by_others():

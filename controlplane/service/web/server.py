@@ -25,7 +25,6 @@ from controlplane.service.snapshot import Snapshots
 from controlplane.service.web import page
 from controlplane.service.web.metrics import Metrics
 from controlplane.service.web.names import is_own_name
-from controlplane.service.web.sites import Sites
 
 STATIC = Path(__file__).resolve().parent / "static"
 BOKEH = Path(bokeh.__file__).resolve().parent / "server/static/js/bokeh.min.js"
@@ -44,16 +43,15 @@ class WebError(ValueError):
 
 
 class Site:
-    """Pages of the server, by path. `sites` is the status of a coordinator, which the page shows, too."""
+    """Pages of the server, by path."""
 
-    def __init__(self, snapshots: Snapshots, sites: Sites | None = None) -> None:
-        self._snapshots, self._sites = snapshots, sites
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
         self._metrics = Metrics(snapshots)
         self._files = {
             "/": STATIC / "page.html",
             "/static/page.css": STATIC / "page.css",
             "/static/page.js": STATIC / "page.js",
-            "/static/sites.js": STATIC / "sites.js",
             "/static/bokeh.min.js": BOKEH,
         }
 
@@ -64,8 +62,6 @@ class Site:
             return TYPES[file.suffix], file.read_bytes()
         if path == "/metrics":
             return self._metrics.render(accept)
-        if path == "/api/sites" and self._sites is not None:
-            return "application/json", json.dumps(self._sites.status()).encode()
         if path in ("/api/snapshot", "/api/page", "/api/figures"):
             data: Any = self._figures() if path == "/api/figures" else self._snapshots.take()
             if path == "/api/page":
@@ -78,11 +74,7 @@ class Site:
         layers = 1 + max((int(node["y"]) for node in self._snapshots.take()["nodes"]), default=0)
         legend = [[words, colour, "line"] for _, words, colour in page.STEPS]
         legend += [["adds", page.colour_of(1), "ring"], ["bottleneck", page.BOTTLENECK_COLOUR, "ring"]]
-        return {
-            "items": list(page.figures(layers, len(topology.servers)).values()),
-            "legend": legend,
-            "sites": self._sites is not None,
-        }
+        return {"items": list(page.figures(layers, len(topology.servers)).values()), "legend": legend}
 
 
 def _count(jobs: int) -> str:

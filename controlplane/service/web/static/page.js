@@ -129,12 +129,10 @@ function showJobs(jobs) {
   place.scrollTop = scrolled;
 }
 
-let siteEvents = [];
-
 function showEvents(events) {
   const place = document.getElementById("events");
-  const all = [...events, ...siteEvents].sort((one, other) => other.time - one.time);
-  place.replaceChildren(...all.map((event) => {
+  const latestFirst = [...events].sort((one, other) => other.time - one.time);
+  place.replaceChildren(...latestFirst.map((event) => {
     const line = element("li", undefined, { className: BAD.test(event.text) ? "bad" : "" });
     line.append(element("time", new Date(1000 * event.time).toTimeString().slice(0, 8)), element("span", event.text));
     return line;
@@ -196,38 +194,12 @@ async function refresh() {
   setTimeout(refresh, PERIOD_MS * Math.min(1 + failures, 10));
 }
 
-// -- the sites of a coordinator that the controller knows ----------------------------------------------------------
-
-async function refreshSites() {
-  if (!document.hidden) {
-    const summary = document.getElementById("sites-summary");
-    try {
-      const answer = await fetch("api/sites", { signal: AbortSignal.timeout(15000) });
-      const status = await answer.json();
-      if (status.problem) throw new Error(status.problem);
-      summary.textContent = siteSummary(status);
-      drawSites(status, document.getElementById("sites-network"));
-      listSites(status, document.getElementById("sites-list"));
-      drawRounds(status, document.getElementById("sites-rounds"));
-      siteEvents = status.events.map((event) => ({ time: event.at, text: `sites: ${event.line}` }));
-    } catch (error) {
-      summary.textContent = `what is shown is old: ${error.message}`;
-    }
-  }
-  setTimeout(refreshSites, 2 * PERIOD_MS);
-}
-
 async function begin() {
   const figures = await (await fetch("api/figures")).json();
   for (const item of figures.items) await Bokeh.embed.embed_item(item);
   for (const model of models()) if (model.type === "ColumnDataSource") sources[model.name] = model;
   showLegend(figures.legend);
   applyTheme();
-  if (figures.sites) {
-    document.getElementById("sites-panel").hidden = false;
-    document.querySelector("main").classList.add("with-sites");
-    refreshSites();
-  }
   await refresh();
 }
 

@@ -1,7 +1,7 @@
-// Draws the status of a coordinator of sites: on its own page (overlay/net/static/sites_page.js), and on the page of a
-// controller that knows it (page.js).
+// The page of a coordinator of sites: polls its status and draws it.
 "use strict";
 
+const EVERY_MS = 2000;
 const SVG = "http://www.w3.org/2000/svg";
 const rounds = [];  // [number, seconds], as seen since the page was opened
 
@@ -89,3 +89,36 @@ function siteSummary(status) {
   if (status.measuring) words += "; the network is being measured";
   return words;
 }
+
+function events(status) {
+  const lines = status.events.map((event) => {
+    const line = document.createElement("li"), at = document.createElement("time"), words = document.createElement("span");
+    at.textContent = new Date(1000 * event.at).toLocaleTimeString();
+    words.textContent = event.line;
+    line.append(at, words);
+    return line;
+  });
+  document.getElementById("events").replaceChildren(...lines.reverse());
+}
+
+async function look() {
+  const state = document.getElementById("state");
+  try {
+    const answer = await fetch("api/status");
+    if (!answer.ok) throw new Error(answer.status);
+    const status = await answer.json();
+    document.getElementById("summary").textContent = siteSummary(status);
+    drawSites(status, document.getElementById("network"));
+    listSites(status, document.getElementById("jobs"));
+    drawRounds(status, document.getElementById("rates"));
+    events(status);
+    state.textContent = status.acts ? "live" : "waits for sites";
+    state.className = "";
+  } catch (error) {
+    state.textContent = "the coordinator does not answer";
+    state.className = "bad";
+  }
+  setTimeout(look, EVERY_MS);
+}
+
+look();
