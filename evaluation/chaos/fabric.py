@@ -40,6 +40,7 @@ from evaluation.chaos.schedule import draw
 from topologies.agents import MODULES
 from topologies.emulation import Emulation
 
+DESCRIPTION = __doc__ or ""
 DEFAULT_TOPOLOGY = "fattree:k=4,bandwidth=20"
 JOIN_SECONDS = 120.0
 FINISH_SECONDS = 60.0
@@ -56,7 +57,7 @@ def _kinds(text: str) -> list[str]:
 class Fabric(System):
     """Jobs in a network of switches, with one controller."""
 
-    name, description, minutes = "chaos", __doc__ or "", 5.0
+    name, description, minutes = "chaos", DESCRIPTION, 5.0
     kinds = KINDS
     preload = (*MODULES, "evaluation.chaos.worker")
 

@@ -44,6 +44,7 @@ from topologies.slurm import Slurm, missing
 from topologies.zygote import HostFailure, HostProcess
 from worker_agent.launch.adding import ANSWER_VARIABLE
 
+DESCRIPTION = __doc__ or ""
 DEFAULT_TOPOLOGY = "fattree:k=6,bandwidth=10"
 JOIN_SECONDS = 120.0
 END_SECONDS = 300.0
@@ -58,7 +59,7 @@ RESIDENT = "resident"
 class OperatorsDay(System):
     """Jobs that come and go in a network with two controllers, and its operators."""
 
-    name, description, minutes = "operate", __doc__ or "", 8.0
+    name, description, minutes = "operate", DESCRIPTION, 8.0
     kinds = KINDS
     preload = (*MODULES, "evaluation.chaos.worker")
 

@@ -39,6 +39,7 @@ from topologies.reaper import MARK
 from topologies.wan.networks import Wan, emulated, redrawn, scaled
 from topologies.zygote import HostFailure, HostProcess
 
+DESCRIPTION = __doc__ or ""
 TOTAL_MBPS, DELAY_MS = 400.0, 5.0
 """Rate of all links together, and one-way delay of each."""
 LOOK_SECONDS = 0.25
@@ -209,7 +210,7 @@ class Seen:
 class Sites(System):
     """Sites that average in rounds over emulated wide-area links, and their coordinator."""
 
-    name, description, minutes = "sites chaos", __doc__ or "", 10.0
+    name, description, minutes = "sites chaos", DESCRIPTION, 10.0
     kinds = KINDS
     preload = ("evaluation.sites.chaos_site",)
 

@@ -22,7 +22,7 @@ from evaluation.chaos import forger
 from evaluation.chaos.events import Event, Happening
 from evaluation.chaos.fabric import Fabric
 from evaluation.chaos.findings import QUIET, Findings
-from evaluation.chaos.harness import main
+from evaluation.chaos.harness import main, make_parser
 from evaluation.chaos.kinds import KINDS, compatible
 from evaluation.chaos.schedule import draw
 from evaluation.chaos.skewed import Clock
@@ -230,6 +230,11 @@ def test_a_forger_gives_up_all_privileges_and_sends_given_packets() -> None:
             got = receiver.recv(4096)
             assert struct.unpack(">BBHIIIQ", got[:24]) == (VERSION, 2, 3, 77, 9, sequence, 6)
             assert len(got) == 24 + 4 * values
+
+
+def test_the_help_has_the_examples_and_all_kinds() -> None:
+    words = make_parser(Fabric).format_help()
+    assert "python -m evaluation.chaos --minutes 30" in words and all(f"  {kind} " in words for kind in KINDS)
 
 
 def test_the_command_lists_planned_failures_and_refuses_unknown_ones(capsys: pytest.CaptureFixture[str]) -> None:

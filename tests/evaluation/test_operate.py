@@ -15,7 +15,7 @@ from controlplane.planner.generators import parse_topology
 from controlplane.planner.routing import next_hops
 from controlplane.planner.topology import TopologyError
 from evaluation.chaos.findings import Findings
-from evaluation.chaos.harness import main
+from evaluation.chaos.harness import main, make_parser
 from evaluation.operate.day import KINDS, draw
 from evaluation.operate.report import JobReport, add_jobs, gather
 from evaluation.operate.run import OperatorsDay
@@ -82,6 +82,11 @@ def test_a_network_without_room_for_a_day_is_refused() -> None:
         draw(parse_topology("leafspine:leaves=2,spines=3,servers=3"), 2, 60.0, 1, 1000)
     with pytest.raises(TopologyError, match="there are 2"):
         draw(parse_topology("leafspine:leaves=3,spines=2,servers=3"), 2, 60.0, 1, 1000)
+
+
+def test_the_help_has_the_examples_and_all_kinds() -> None:
+    words = make_parser(OperatorsDay).format_help()
+    assert "python -m evaluation.operate --seed 1" in words and all(f"  {kind} " in words for kind in KINDS)
 
 
 def test_the_list_says_what_would_happen(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from evaluation.chaos.findings import Findings
+from evaluation.chaos.harness import make_parser
 from evaluation.sites.__main__ import main
-from evaluation.sites.chaos import KINDS, LEAST_PART, Seen, draw, first_of
+from evaluation.sites.chaos import KINDS, LEAST_PART, Seen, Sites, draw, first_of
 from evaluation.sites.chaos_site import given, wrong_in
 from overlay.sites.packing import Floats
 from tests.support.examples import nightly
@@ -100,6 +101,11 @@ def test_enough_sites_stay_and_nothing_is_disturbed_that_is_away(seed: int) -> N
             there.add(event.target)
     kills = [event for event in events if event.kind == "coordinator"]
     assert all(one.until <= other.at for one, other in pairwise(kills)), "it was there to be killed"
+
+
+def test_the_help_has_the_examples_and_all_kinds():
+    words = make_parser(Sites).format_help()
+    assert "python -m evaluation.sites chaos --sites 20" in words and all(f"  {kind} " in words for kind in KINDS)
 
 
 @pytest.mark.namespaces
