@@ -59,10 +59,6 @@ VERBS = {
     "topology": Verb(
         "controlplane.cli.controller", "read the topology again, with jobs running", ("topology",), order=True
     ),
-    "backup": Verb(
-        "controlplane.cli.backup", "write what a controller keeps to a file", ("backup",), "control", order=True
-    ),
-    "restore": Verb("controlplane.cli.backup", "put a backup back", ("restore",), "control", order=True),
     "certificates": Verb(
         "controlplane.cli.certificates", "a private authority and certificates, to try TLS with", extra="control"
     ),

@@ -29,7 +29,7 @@ class Fabric:
         self.emulation = emulation
         self.log = log
         self.kind = kind_to_connect("bmv2")
-        self.epochs = EpochStore(emulation.directory / "epoch")
+        self.epochs = EpochStore(emulation.directory)
         self.labels = self.epochs.labels()
         addresses = list(emulation.switch_addresses.values())
         self.targets = connect_targets(addresses, self.kind, CONNECT_SECONDS, log, labels=self.labels)

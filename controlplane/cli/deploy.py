@@ -29,6 +29,7 @@ from controlplane.cli.options import (
     given_job,
     given_plan,
     kind_of,
+    state_folder,
     target_of,
     wanted_switches,
 )
@@ -43,7 +44,7 @@ from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.plan.limits import DoesNotFit, limited
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.topology import Topology
-from controlplane.service.epochs import EpochStore, default_file
+from controlplane.service.epochs import EpochStore
 from controlplane.service.event_log import EventLog
 from controlplane.service.network import Network
 from controlplane.service.room import JOB_IDS, deployment_of, found
@@ -68,13 +69,14 @@ def install(arguments: argparse.Namespace, topology: Topology | None, log: Event
         show(arguments, plan, topology, kind)
         return
     log(f"{plan.strategy}: {plan.rate_mbps:.4g} Mbit/s planned, bottleneck {evaluate(plan, topology).bottleneck.name}")
-    labels = EpochStore(arguments.epoch_file).labels()
+    epochs = EpochStore(state_folder(arguments, switches))
+    labels = epochs.labels()
     with connected(arguments, kind, switches, topology, log, labels=labels) as targets:
         there = found(targets)
         others = [str(number) for number in there if number != arguments.job_id]
         if others:
             log(f"entries of job {', '.join(others)} are on the switches, and stay")
-        network = Network(topology, kind, targets, labels=labels, found=there, log=log)
+        network = Network(topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log)
         _, changes = network.install(plan, arguments.job_id)
         log(f"installed: {changes} changes on {len(targets)} switches" if changes else "everything was there already")
         if arguments.json:
@@ -117,9 +119,15 @@ def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callab
     if of is not None and of.keeps_registers and topology is None and (which.isdigit() or arguments.clear_registers):
         what = "--clear-registers" if arguments.clear_registers else f"remove {which}"
         raise DeployError(f"{what} needs --topology: which ports loop back is not on the switches")
-    switches = wanted_switches(arguments, topology)
-    labels = EpochStore(arguments.epoch_file).labels()
-    with connected(arguments, kind_of(arguments), switches, topology, log, labels=labels) as targets:
+    kind, switches = kind_of(arguments), wanted_switches(arguments, topology)
+    epochs = EpochStore(state_folder(arguments, switches))
+    if which != "all" and not epochs.has_secret():
+        raise DeployError(
+            f"{epochs.folder} has no secret, so the labels on the switches cannot be read: give --topology or --state "
+            "as when the job was installed, or remove all"
+        )
+    labels = epochs.labels() if epochs.has_secret() else None
+    with connected(arguments, kind, switches, topology, log, labels=labels) as targets:
         jobs = found(targets)
         every = which in ("", "all")
         removed = jobs if every else {int(which): jobs.get(int(which), {})}
@@ -191,7 +199,10 @@ def make_parser(command: str = "") -> argparse.ArgumentParser:
             help="on Tofino: set what the job left in its slots to 0, too (no job needs it)",
         )  # fmt: skip
     how.add_argument("--take-over", action="store_true", help="take the switches from another running controller")
-    how.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
+    how.add_argument(
+        "--state", type=Path, metavar="DIR",
+        help="the network's state folder, with the secret of its labels (default: one for these switches)",
+    )  # fmt: skip
     return parser
 
 

@@ -13,6 +13,7 @@ from controlplane.planner.job import Job, parse_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.strategies import STRATEGIES
 from controlplane.planner.topology import Topology
+from controlplane.service.state import default_folder
 from controlplane.targets.base import SwitchAddress, SwitchTarget
 from controlplane.targets.kind import Kind
 from controlplane.targets.registry import TARGETS, artifact, target
@@ -96,6 +97,11 @@ def wanted_switches(arguments: argparse.Namespace, topology: Topology | None) ->
     if missing:
         raise DeployError(f"switches file {arguments.switches} lacks {', '.join(missing)} of the topology")
     return [switches[name] for name in topology.devices]
+
+
+def state_folder(arguments: argparse.Namespace, switches: Sequence[SwitchAddress]) -> Path:
+    """Return the network's state folder: that of --state, or the default one of these switches."""
+    return arguments.state or default_folder(f"{one.address} {one.device_id}" for one in switches)
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class Files:
 
         done = reload(self._network, topology, connect, dry_run=dry_run)
         if not dry_run and self._arguments.keeps and self._arguments.state is None:
-            self._keep_folder(switches)
+            self.keep_folder(switches)
         return done
 
     def hangup(self) -> None:
@@ -61,10 +61,12 @@ class Files:
         except Exception as error:  # The controller must go on, whatever is wrong with the files.
             self._log(warning(f"topology not reloaded: {error}"))
 
-    def _keep_folder(self, switches: Sequence[SwitchAddress]) -> None:
+    def keep_folder(self, switches: Sequence[SwitchAddress]) -> None:
         """Let the state folder be found at the next start, too: it is named after the switches, so a folder named after
         the new ones becomes a link to it."""
         old, new = (default_folder(f"{one.address} {one.device_id}" for one in of) for of in (self._before, switches))
         self._before = switches
         if new != old and not new.exists():
             new.symlink_to(old.resolve())
+        elif new.resolve() != old.resolve():
+            self._log(warning(f"{new} belongs to these switches already: start the controller with --state {old}"))

@@ -30,6 +30,7 @@ from controlplane.cli.options import (
     given_job,
     given_plan,
     kind_of,
+    state_folder,
     target_of,
     wanted_switches,
 )
@@ -44,7 +45,7 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.admission import MOST, STEADY
-from controlplane.service.epochs import EpochStore, default_file
+from controlplane.service.epochs import EpochStore
 from controlplane.service.event_log import EventLog
 from controlplane.service.journal import Journal
 from controlplane.service.listening import Listening, add_listen_arguments, open_listening
@@ -54,7 +55,7 @@ from controlplane.service.pair.shared_state import SharedEpochs, SharedState
 from controlplane.service.room import found
 from controlplane.service.running import JobsError
 from controlplane.service.serving import LEAVING_SECONDS, EndSignal, Serving
-from controlplane.service.state import Keeps, Kept, StateError, StateFolder, Stored, default_folder
+from controlplane.service.state import Keeps, Kept, StateError, StateFolder, Stored, resume
 from controlplane.service.tenants import QuotasFile, unlimited
 from controlplane.targets.base import SwitchAddress, SwitchTarget, TargetError
 from controlplane.targets.switches_file import SwitchesFileError, connect_targets
@@ -76,11 +77,15 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
             # The file may have changed while it waited.
             topology = with_adding_switches(parse_topology(arguments.topology))
             switches = wanted_switches(arguments, topology)
-        epochs = SharedEpochs(arguments.epoch_file, leadership) if leadership else EpochStore(arguments.epoch_file)
-        epochs.check()
+        folder = state_folder(arguments, switches)
+        epochs = SharedEpochs(folder, leadership) if leadership else EpochStore(folder)
         quotas = QuotasFile(arguments.quotas, log) if arguments.quotas is not None else unlimited
-        state = stack.enter_context(_state(arguments, switches, leadership)) if arguments.keeps else None
-        kept = state.load() if state is not None else Keeps()
+        state, kept = None, Keeps()
+        if arguments.keeps:
+            state = stack.enter_context(SharedState(folder, leadership) if leadership else StateFolder(folder))
+            kept = resume(state, epochs)
+        else:
+            epochs.check()
         for stored in kept.jobs:
             stored.plan.check(topology)
         wanted = _first_job(arguments, topology, kept.jobs)
@@ -140,13 +145,6 @@ def _connect(
     other one only with --take-over."""
     polite, confirmed = not arguments.take_over and leadership is None, leadership.confirmed if leadership else None
     return connect_targets(switches, timeout=arguments.timeout, polite=polite, may_connect=confirmed, **more)
-
-
-def _state(
-    arguments: argparse.Namespace, switches: Sequence[SwitchAddress], leadership: Leadership | None
-) -> StateFolder:
-    path = arguments.state or default_folder(f"{one.address} {one.device_id}" for one in switches)
-    return StateFolder(path) if leadership is None else SharedState(path, leadership)
 
 
 def _first_job(arguments: argparse.Namespace, topology: Topology, jobs: Sequence[Stored]) -> Plan | Job | None:
@@ -228,12 +226,12 @@ def make_parser() -> argparse.ArgumentParser:
         help="address for agents and operators; or unix:PATH",
     )
     parser.add_argument(
-        "--state", type=Path, metavar="DIR", help="folder that keeps the jobs (default: one for these switches)"
-    )
+        "--state", type=Path, metavar="DIR",
+        help="folder of jobs, journal, last epoch and secret (default: one for these switches)",
+    )  # fmt: skip
     parser.add_argument(
         "--no-state", dest="keeps", action="store_false", help="keep no job over a restart, for a trial; also no log"
     )
-    parser.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
     parser.add_argument(
         "--steady", type=float, default=100 * STEADY, metavar="PERCENT",
         help="sharing jobs keep plans that are within this of their fair rates (%(default)g; 0: always fair)",

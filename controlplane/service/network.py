@@ -97,7 +97,7 @@ class Network:
         kind: Kind,
         targets: Sequence[SwitchTarget],
         *,
-        epochs: EpochStore | None = None,
+        epochs: EpochStore,
         labels: SecretLabels | None = None,
         found: Mapping[int, Mapping[str, RuleSet]] | None = None,
         log: Callable[[str], None] = lambda line: None,
@@ -115,7 +115,7 @@ class Network:
         self.read_again: Callable[[bool], Reloaded] | None = None
         self.settings = settings
         self.admissions = AdmissionControl(self.state, steady=settings.steady, most=settings.most, log=log)
-        self._epochs = epochs or EpochStore()
+        self._epochs = epochs
         self._labels = labels
         self.journal = settings.journal or Journal()
         self.answers: Counter[str] = Counter()  # what was done about failures, and how often
@@ -217,7 +217,8 @@ class Network:
         begun = list(self.jobs.begun)
         # Only an operator enables these again.
         off = [name for name, why in self.state.off.items() if why in (Why.OPERATOR, Why.CORRUPTS)]
-        return Keeps([job.stored() for job in self.jobs], off, begun)
+        jobs = [job.stored() for job in self.jobs]
+        return Keeps(jobs, off, begun, self._epochs.last, self._epochs.fingerprint())
 
     def launch(
         self,

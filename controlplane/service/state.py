@@ -21,6 +21,7 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
 from controlplane.planner.rules import Deployment
 from controlplane.planner.terms import USUAL, Terms
+from controlplane.service.epochs import LAST_EPOCH, SECRET, EpochStore
 
 ACTIONS: dict[str, type[Forward] | type[Replicate] | type[Aggregate]] = {
     "forward": Forward,
@@ -49,12 +50,20 @@ class Stored:
 
 @dataclass(frozen=True)
 class Keeps:
-    """State that a controller needs when it starts again: the jobs, what an operator has disabled, and the numbers of
-    jobs that are being added (switches may have entries of them)."""
+    """State that a controller needs when it starts again.
+
+    Attributes:
+        disabled: names of elements that an operator has disabled.
+        begun: numbers of jobs that are being added: switches may have entries of them.
+        epoch: last epoch when the state was stored.
+        secret: fingerprint of the secret from which the labels of the jobs' entries were derived; "" if not stored.
+    """
 
     jobs: Sequence[Stored] = ()
     disabled: Sequence[str] = ()
     begun: Sequence[int] = ()
+    epoch: int = 0
+    secret: str = ""
 
 
 def default_folder(addresses: Iterable[str]) -> Path:
@@ -96,6 +105,8 @@ class StateFolder:
                 [_job(entry) for entry in data["jobs"]],
                 [_name(name) for name in data.get("kept_off", [])],
                 [int(number) for number in data.get("begun", [])],
+                _epoch(data.get("epoch", 0)),
+                str(data.get("secret", "")),
             )
         except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             where = self.path / "jobs.json"
@@ -119,6 +130,8 @@ class StateFolder:
                 "jobs": [_json(one) for one in keeps.jobs],
                 "kept_off": sorted(keeps.disabled),
                 "begun": sorted(keeps.begun),
+                "epoch": keeps.epoch,
+                "secret": keeps.secret,
             }
             self._store(json.dumps(data))
 
@@ -200,6 +213,31 @@ def _check_reservations(data: Mapping[str, Any]) -> None:
             f"the stored state has reservations ({names}), which this version does not support: cancel them with the "
             'version that stored them (inart job remove NAME), or delete "reserved" from the stored text'
         )
+
+
+def resume(state: StateFolder, epochs: EpochStore) -> Keeps:
+    """Return the stored state, after which no epoch is used again. Raise StateError if the state cannot be used, or the
+    secret is not the one with which it was stored, and OSError if the epoch and the secret cannot be kept."""
+    kept = state.load()
+    jobs = bool(kept.jobs or kept.begun)
+    remedy = f"copy the whole folder, or move {state.path / 'jobs.json'} away to begin without jobs"
+    if jobs and not epochs.has_secret():
+        old = state_home() / "epoch.secret"
+        where = f"{old}, where an earlier version kept it" if old.exists() else "where it was (--epoch-file)"
+        raise StateError(
+            f"{state.path} has jobs, but not the secret of their labels and keys: copy it from {where}, to "
+            f"{state.path / SECRET}; or {remedy}"
+        )
+    epochs.check(kept.epoch)
+    if jobs and kept.secret not in ("", epochs.fingerprint()):
+        raise StateError(f"{state.path} has jobs that were stored with another secret than {SECRET}: {remedy}")
+    return kept
+
+
+def _epoch(epoch: object) -> int:
+    if type(epoch) is not int or not 0 <= epoch <= LAST_EPOCH:
+        raise ValueError(f"an epoch is an integer of 32 bits, not {epoch!r}")
+    return epoch
 
 
 def _name(name: object) -> str:

@@ -163,12 +163,11 @@ class ControllerProcess:
     def _popen(self) -> subprocess.Popen[str]:
         switches = self._emulation.directory / "switches.json"
         switches.write_text(json.dumps(switches_file(self._emulation.switch_addresses)))
-        state = str(self._directory)
         command = [
             "nsenter", f"--target={self._keeper.pid}", "--mount", sys.executable, "-m", "evaluation.chaos.skewed",
             str(self.clock.file), "controlplane.cli.serve", "--bmv2", "--switches", str(switches),
             "--topology", str(self._topology), "--listen", self.address, "--insecure",
-            "--state", state, "--epoch-file", f"{state}/epoch",
+            "--state", str(self._directory),
         ]  # fmt: skip
         environment = self._emulation.environment | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
         return subprocess.Popen(

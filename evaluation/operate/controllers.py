@@ -149,7 +149,7 @@ class Controllers:
             sys.executable, "-m", "controlplane.serve", "--topology", str(self._topology), "--bmv2",
             "--switches", str(self._switches), "--artifacts", self._artifacts, "--insecure",
             "--listen", f"{self._emulation.controller_host}:{self._ports[name]}", "--name", name,
-            "--state", str(self._folder / name), "--epoch-file", str(self._folder / f"{name}.epoch"),
+            "--state", str(self._folder / name),
             "--store", f"etcd://{self._etcd.address}/day", "--takeover-after", TAKE_OVER_SECONDS,
         ]  # fmt: skip
         environment = self._emulation.environment | {"PYTHONUNBUFFERED": "1"}

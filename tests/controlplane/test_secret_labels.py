@@ -44,10 +44,10 @@ def test_labels_differ_by_key_and_neighbours_are_unrelated():
 
 
 def test_labels_are_the_same_after_a_restart_and_others_with_another_secret(tmp_path):
-    there = EpochStore(tmp_path / "epoch").labels().labels(range(1, 100))
-    assert EpochStore(tmp_path / "epoch").labels().labels(range(1, 100)) == there
+    there = EpochStore(tmp_path).labels().labels(range(1, 100))
+    assert EpochStore(tmp_path).labels().labels(range(1, 100)) == there
     assert EpochStore(tmp_path / "another").labels().labels(range(1, 100)) != there
-    assert EpochStore(tmp_path / "epoch").key(0) not in repr(there)
+    assert EpochStore(tmp_path).key(0) not in repr(there)
 
 
 def rules(low: int) -> RuleSet:

@@ -55,7 +55,7 @@ class MemoryNetwork:
         self.log: list[str] = []
         kind = P4RuntimeKind(find("v1model", values))
         self.network = Network(
-            topology, kind, list(self.targets.values()), epochs=EpochStore(folder / "epoch"), log=self.log.append,
+            topology, kind, list(self.targets.values()), epochs=EpochStore(folder), log=self.log.append,
             settings=Settings(journal=journal, beside=beside),
         )  # fmt: skip
         self.network.switches.fill()

@@ -46,7 +46,7 @@ class One:
             assert self.leadership.wait(Event(), self.log.append)
             stack.callback(self.leadership.end)
             state = stack.enter_context(SharedState(folder / name, self.leadership))
-            epochs = SharedEpochs(folder / f"{name}.epoch", self.leadership)
+            epochs = SharedEpochs(folder / name, self.leadership)
             kind = P4RuntimeKind(find("v1model", 4))
             self.network = Network(
                 NETWORK, kind, targets, epochs=epochs, labels=epochs.labels(), found=found(targets), log=self.log.append

@@ -80,7 +80,6 @@ def test_errors_are_reported_before_planning(testbed, words, said, monkeypatch, 
     ("words", "said"),
     [
         (["--listen", "10.0.0.1:9600"], "10.0.0.1:9600 leaves this machine"),
-        (["--listen", "127.0.0.1:0", "--epoch-file", "/proc/none"], "kept in /proc/none: "),
         (["--listen", "127.0.0.1:0", "--tokens", "nosuch"], "nosuch"),
         (["--listen", "::1:9600"], "an IPv6 address goes in brackets"),
         (["--listen", "localhost:99999"], "needs HOST:PORT or unix:PATH, got 'localhost:99999'"),
@@ -109,6 +108,21 @@ def test_install_again_and_remove(testbed, capsys):
     assert main(["remove", "seven", "--bmv2", "--switches", str(file)]) == 2
     assert "remove takes a job's number, or all; got 'seven'" in capsys.readouterr().err
     assert main(["remove", "--bmv2", "--switches", str(file)]) == 0
+    assert not any(switch.entities for switch in switches.values())
+
+
+def test_one_job_is_removed_only_with_the_secret_of_its_labels(testbed, tmp_path, capsys):
+    switches, file = testbed
+    where = ["--bmv2", "--switches", str(file)]
+    assert main([*PLAN, *where, "--state", str(tmp_path / "there")]) == 0
+    for which in ([], ["1"]):
+        assert main(["remove", *which, *where, "--state", str(tmp_path / "elsewhere")]) == 2
+        assert "elsewhere has no secret, so the labels on the switches cannot be read" in capsys.readouterr().err
+    assert not (tmp_path / "elsewhere").exists() and all(switch.entities for switch in switches.values())
+    assert main(["remove", "1", *where, "--state", str(tmp_path / "there")]) == 0
+    assert re.search(r"removed \d+ entries of job 1", capsys.readouterr().err)
+    assert main([*PLAN, *where, "--state", str(tmp_path / "there")]) == 0
+    assert main(["remove", "all", *where, "--state", str(tmp_path / "elsewhere")]) == 0
     assert not any(switch.entities for switch in switches.values())
 
 

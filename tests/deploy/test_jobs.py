@@ -72,13 +72,13 @@ class Rig:
     def __init__(self, folder: Path, kind: P4RuntimeKind) -> None:
         self.folder, self.kind = folder, kind
         self.switches = {name: MemoryTarget(name) for name in TREE.switches}
-        self.labels = EpochStore(folder / "epoch").labels()
+        self.labels = EpochStore(folder).labels()
         self.targets = [SecretTarget(switch, self.labels) for switch in self.switches.values()]
         self.log: list[str] = []
         self.network = self.open()
 
     def open(self) -> Network:
-        epochs = EpochStore(self.folder / "epoch")
+        epochs = EpochStore(self.folder)
         there = found(self.targets)
         log = self.log.append
         return Network(TREE, self.kind, self.targets, epochs=epochs, labels=self.labels, found=there, log=log)
@@ -726,8 +726,9 @@ def test_port_is_bound_before_a_switch_is_touched(served, tmp_path, capsys):
     before = {name: (switch.snapshot(), switch.pipelines, switch.primary) for name, switch in switches.items()}
     assert serve([*plan, "--listen", address]) == 1
     assert "is the port free" in capsys.readouterr().err
-    (tmp_path / "epoch").write_text("a word")
-    assert serve([*plan, "--listen", "127.0.0.1:0", "--epoch-file", str(tmp_path / "epoch")]) == 1
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "epoch").write_text("a word")
+    assert serve([*plan[:-1], "--listen", "127.0.0.1:0", "--state", str(tmp_path / "demo")]) == 1
     assert "does not hold an epoch" in capsys.readouterr().err
     assert {n: (s.snapshot(), s.pipelines, s.primary) for n, s in switches.items()} == before
 

@@ -40,7 +40,7 @@ def test_the_log_has_times_and_no_text_of_strangers(tmp_path, tls):
     file.write_text(json.dumps({n: {"address": s.address, "device_id": s.device_id} for n, s in switches.items()}))
     command = [
         sys.executable, "-m", "controlplane.serve", "--topology", TOPOLOGY, "--bmv2", "--switches", str(file),
-        "--artifacts", "v1model-4", "--state", str(tmp_path / "state"), "--epoch-file", str(tmp_path / "epoch"),
+        "--artifacts", "v1model-4", "--state", str(tmp_path / "state"),
         "--listen", "127.0.0.1:0",
     ]  # fmt: skip
     if tls:

@@ -50,7 +50,7 @@ class Rig:
     """The paper's testbed: two switches with a plan's rules, and agents."""
 
     def __init__(self, folder: Path) -> None:
-        epochs = EpochStore(folder / "epoch")
+        epochs = EpochStore(folder)
         self.labels = epochs.labels()
         self.switches = [MemoryTarget(name) for name in ("V1", "V2")]
         self.targets = [SecretTarget(switch, self.labels) for switch in self.switches]

@@ -27,7 +27,7 @@ from controlplane.service.pair.etcd import EtcdStore
 from controlplane.service.pair.leadership import BEAT, LEADER, Leadership, NotLeading
 from controlplane.service.pair.shared_state import EPOCH, SharedEpochs, SharedState
 from controlplane.service.pair.store import Store, StoreError, Value
-from controlplane.service.state import Keeps
+from controlplane.service.state import Keeps, StateError, resume
 from p4src.protocol import ENCODING
 from tests.deploy.fake_switch import FakeSwitch
 from tests.support.memory_store import MemoryStore
@@ -230,13 +230,13 @@ def test_epochs_grow_over_controllers_also_with_a_clock_ahead(ones, tmp_path, mo
     assert first.led.wait(SECONDS)
     now = time.time()
     monkeypatch.setattr(epochs.time, "time", lambda: now + 86400)
-    one = SharedEpochs(tmp_path / "one" / "epoch", first.leadership)
+    one = SharedEpochs(tmp_path / "one", first.leadership)
     before, key = one.next(), one.key(5)
     monkeypatch.setattr(epochs.time, "time", lambda: now)
     first.leadership.end()
     second = ones("b")
     assert second.led.wait(SECONDS)
-    two = SharedEpochs(tmp_path / "two" / "epoch", second.leadership)
+    two = SharedEpochs(tmp_path / "two", second.leadership)
     assert two.next() == before + 1 and two.key(5) == key
     with pytest.raises(NotLeading):
         one.next()
@@ -246,7 +246,7 @@ def test_jobs_that_begin_at_the_same_time_get_different_epochs(ones, tmp_path, m
     """Between the read and the write of one job's epoch, another job of the same controller gets one."""
     first = ones("a")
     assert first.led.wait(SECONDS)
-    shared = SharedEpochs(tmp_path / "epoch", first.leadership)
+    shared = SharedEpochs(tmp_path / "state", first.leadership)
     read, between = first.store.read, list[int]()
 
     def read_late(name: str) -> Value:
@@ -261,20 +261,35 @@ def test_jobs_that_begin_at_the_same_time_get_different_epochs(ones, tmp_path, m
 
 
 def test_the_only_controller_of_a_network_becomes_one_of_a_pair(ones, tmp_path):
-    """Its jobs, epoch and secret move into the store; from then on those of the store hold."""
-    alone = epochs.EpochStore(tmp_path / "epoch")
+    """Its jobs, epoch and secret move into the store; from then on those of the store hold. Its folder still learns of
+    later epochs, so that it may become the only one again."""
+    alone = epochs.EpochStore(tmp_path / "state")
     before, key = alone.next(), alone.key(1)
-    (tmp_path / "state").mkdir()
     (tmp_path / "state" / "jobs.json").write_text('{"jobs": [], "kept_off": ["s1"]}')
     first = ones("a")
     assert first.led.wait(SECONDS)
-    shared = SharedEpochs(tmp_path / "epoch", first.leadership)
-    assert shared.next() > before and shared.key(1) == key
+    shared = SharedEpochs(tmp_path / "state", first.leadership)
     with SharedState(tmp_path / "state", first.leadership) as state:
-        assert state.load().disabled == ["s1"]
+        assert resume(state, shared).disabled == ["s1"]
         state.save(Keeps(disabled=["s2"]))
+    shared.adopt(before + 10**6)
+    assert shared.next() == before + 10**6 + 1 and shared.key(1) == key
     with SharedState(tmp_path / "elsewhere", first.leadership) as state:
         assert state.load() == Keeps([], ["s2"], [])
+    assert alone.next() == before + 10**6 + 2 and epochs.EpochStore(tmp_path / "state").key(1) == key
+
+
+def test_a_folder_of_another_secret_does_not_bring_its_jobs_into_the_store(ones, tmp_path):
+    """The store has a secret but no jobs yet: entries of the folder's jobs could not be read with it."""
+    own = epochs.EpochStore(tmp_path / "b")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "jobs.json").write_text(json.dumps({"jobs": [], "begun": [7], "secret": own.fingerprint()}))
+    first = ones("a")
+    assert first.led.wait(SECONDS)
+    SharedEpochs(tmp_path / "a", first.leadership).check()
+    shared = SharedEpochs(tmp_path / "b", first.leadership)
+    with SharedState(tmp_path / "b", first.leadership) as state, pytest.raises(StateError, match="another secret"):
+        resume(state, shared)
 
 
 def test_addresses_of_several_controllers():
@@ -296,7 +311,7 @@ class Process:
         self.log = folder / f"{name}.log"
         command = [
             sys.executable, "-m", "controlplane.serve", "--topology", TOPOLOGY, "--bmv2", "--switches", str(switches),
-            "--artifacts", artifacts, "--state", str(folder / name), "--epoch-file", str(folder / f"{name}.epoch"),
+            "--artifacts", artifacts, "--state", str(folder / name),
             "--listen", f"127.0.0.1:{port}", "--store", store, "--name", name,
             "--takeover-after", "4",
         ]  # fmt: skip

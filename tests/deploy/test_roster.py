@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.deploy.job import configs
 
 @pytest.fixture
 def roster(tmp_path):
-    made = Roster(configs(), EpochStore(tmp_path / "epoch"), Rules(ENCODING, grace=0.05, patience=0.05))
+    made = Roster(configs(), EpochStore(tmp_path), Rules(ENCODING, grace=0.05, patience=0.05))
     yield made
     made.close()
 
@@ -96,7 +97,7 @@ def test_agent_that_gives_up_tells_the_others_why(roster):
 
 
 def test_next_run_may_start_before_the_grace_of_the_last_one_ends(tmp_path):
-    roster = Roster(configs(), EpochStore(tmp_path / "epoch"), Rules(ENCODING, grace=60))
+    roster = Roster(configs(), EpochStore(tmp_path), Rules(ENCODING, grace=60))
     members = join_all(roster)
     before = roster.epoch
     for node in ("w1", "w2"):
@@ -182,7 +183,7 @@ def test_a_restarted_controller_adopts_the_running_job(tmp_path, roster):
 
 def test_restarted_controller_begins_anew_when_the_plan_changed(tmp_path, roster):
     join_all(roster)
-    later = Roster(configs("10.0.0.9"), EpochStore(tmp_path / "epoch"), Rules(ENCODING))
+    later = Roster(configs("10.0.0.9"), EpochStore(tmp_path), Rules(ENCODING))
     for node, config in roster.configs.items():
         later.join(request(node, running_epoch=roster.epoch, running_digest=config.digest))
     assert later.epoch > roster.epoch
@@ -210,10 +211,10 @@ def test_reports_of_an_earlier_epoch_do_not_count(roster):
 def test_epochs_increase_even_with_a_wrong_clock_and_a_lost_file(tmp_path, monkeypatch):
     clock = [1_000_000.0]
     monkeypatch.setattr("controlplane.service.epochs.time.time", lambda: clock[0])
-    store = EpochStore(tmp_path / "state" / "epoch")
+    store = EpochStore(tmp_path / "state")
     assert [store.next(), store.next()] == [1_000_000, 1_000_001]
     clock[0] = 500.0  # The clock went back.
-    assert EpochStore(tmp_path / "state" / "epoch").next() == 1_000_002
+    assert EpochStore(tmp_path / "state").next() == 1_000_002
     (tmp_path / "state" / "epoch").unlink()  # The file was lost, and the clock is right.
     clock[0] = 2_000_000.0
     assert store.next() == 2_000_000
@@ -221,13 +222,18 @@ def test_epochs_increase_even_with_a_wrong_clock_and_a_lost_file(tmp_path, monke
     assert store.next() == 3_000_001
 
 
+def test_a_folder_that_cannot_be_written_is_named_with_the_option():
+    with pytest.raises(OSError, match=r"kept in /proc/none: .*; another place: --state DIR"):
+        EpochStore(Path("/proc/none")).check()
+
+
 def test_epoch_file_that_is_something_else(tmp_path):
     (tmp_path / "epoch").write_text("hello")
     with pytest.raises(OSError, match="does not hold an epoch"):
-        EpochStore(tmp_path / "epoch").next()
+        EpochStore(tmp_path).next()
     (tmp_path / "epoch").write_text(str(LAST_EPOCH))
     with pytest.raises(OSError, match="is the clock right"):
-        EpochStore(tmp_path / "epoch").next()
+        EpochStore(tmp_path).next()
 
 
 def test_parameter_server_that_hangs_is_out_and_a_worker_is_waited_for(roster):
@@ -279,7 +285,7 @@ def pair(tmp_path):
     lost: list[str] = []
     made = Roster(
         two_roots(),
-        EpochStore(tmp_path / "epoch"),
+        EpochStore(tmp_path),
         Rules(ENCODING, least_workers=2),
         on_lost=lambda node, reason: lost.append(node),
     )
@@ -364,7 +370,7 @@ def test_worker_that_is_lost_stops_the_others_also_while_a_server_is_being_repla
 
 def test_refusals_of_the_check_word_name_their_sender(tmp_path):
     said = []
-    roster = Roster(configs(), EpochStore(tmp_path / "epoch"), Rules(ENCODING), said.append)
+    roster = Roster(configs(), EpochStore(tmp_path), Rules(ENCODING), said.append)
     members = [roster.join(request(node)) for node in ("w1", "w2", "ps1")]
     epoch = configuration(members[0]).epoch
 

@@ -23,7 +23,7 @@ class Job:
     def __init__(self, folder, monkeypatch) -> None:  # type: ignore[no-untyped-def]
         self.now = 1000.0
         monkeypatch.setattr("time.monotonic", lambda: self.now)
-        self.roster = Roster(configs(), EpochStore(folder / "epoch"), Rules(ENCODING))
+        self.roster = Roster(configs(), EpochStore(folder), Rules(ENCODING))
         for node, config in self.roster.configs.items():
             self.roster.join(pb.JoinRequest(node=node, role=config.role, version=ENCODING, agent=node))
         self.plan = SimpleNamespace(version=1)

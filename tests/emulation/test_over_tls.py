@@ -48,7 +48,7 @@ def test_two_jobs_with_certificates(tmp_path: Path, capsys: pytest.CaptureFixtur
         switches.write_text(json.dumps(switches_file(emulation.switch_addresses)))
         command = [sys.executable, "-m", "controlplane.serve", "--bmv2", "--switches", str(switches)]
         command += ["--topology", "testbed:switch=60,server=40,link=60", "--listen", f"{emulation.controller_host}:0"]
-        command += ["--state", str(tmp_path / "state"), "--epoch-file", str(tmp_path / "epoch")]
+        command += ["--state", str(tmp_path / "state")]
         refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
         assert refused.returncode == 1
         assert "leaves this machine: give --credentials DIR" in refused.stderr

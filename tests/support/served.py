@@ -29,7 +29,7 @@ def serve(
     roles = {role: tuple(node for node, one in configs.items() if one.role == role) for role in (WORKER, SERVER)}
     job = Job(next(iter(configs.values())).job, roles[WORKER], roles[SERVER], model_bytes=4)
     target, kind = MemoryTarget(SWITCH), P4RuntimeKind(find("v1model", 256))
-    network = Network(topology, kind, [target], epochs=EpochStore(folder / "epoch"), log=log, settings=settings)
+    network = Network(topology, kind, [target], epochs=EpochStore(folder), log=log, settings=settings)
     plan = get_strategy("lbmm")(topology, job)
     network.run(plan, Deployment({SWITCH: network.switches.rules(1)[SWITCH]}, dict(configs), 1), 1)
     return network

@@ -79,7 +79,7 @@ def log():
 @pytest.fixture
 def network(topology, targets, client, log, tmp_path):
     kind = TofinoKind(find("tna"), client)
-    with Network(topology, kind, targets, epochs=EpochStore(tmp_path / "epoch"), log=log.append) as made:
+    with Network(topology, kind, targets, epochs=EpochStore(tmp_path), log=log.append) as made:
         made.switches.fill()
         made.switches.watch()
         yield made

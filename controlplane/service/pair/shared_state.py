@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from controlplane.service.epochs import SECRET_BYTES, EpochStore
+from controlplane.service.epochs import EPOCH, SECRET, SECRET_BYTES, EpochStore
 from controlplane.service.pair.leadership import Leadership
 from controlplane.service.pair.store import StoreError
 from controlplane.service.state import StateFolder
 
-JOBS, EPOCH, SECRET = "jobs", "epoch", "secret"
+JOBS = "jobs"
+"""Name of the stored jobs; the epoch and the secret have the names of their files."""
 
 
 class SharedState(StateFolder):
@@ -35,37 +36,42 @@ class SharedState(StateFolder):
 
 
 class SharedEpochs(EpochStore):
-    """Keeps the last epoch and the secret in the store that controllers share; at first it takes them from the file."""
+    """Keeps the last epoch and the secret in the store that controllers share.
 
-    def __init__(self, path: Path | None, leadership: Leadership) -> None:
-        super().__init__(path)
+    A store without a secret gets that of the folder. Of the epochs in the store and in the folder, the larger one is
+    the last one. The folder's epoch follows the store's as far as the folder can be written.
+    """
+
+    def __init__(self, folder: Path, leadership: Leadership) -> None:
+        super().__init__(folder)
         self._leadership = leadership
-        self._known = b""
 
-    def _secret(self) -> bytes:
-        if self._known:
-            return self._known
+    def _stored_secret(self) -> bytes:
+        return self._leadership.store.read(SECRET).content or super()._stored_secret()
+
+    def _kept_secret(self) -> bytes:
         store = self._leadership.store
         there = store.read(SECRET)
         if not there.revision:
-            kept = self.path.with_name(f"{self.path.name}.secret")
-            own = kept.read_bytes() if kept.exists() else secrets.token_bytes(SECRET_BYTES)
-            self._leadership.commit({SECRET: own}, {SECRET: 0})
+            self._leadership.commit({SECRET: super()._kept_secret()}, {SECRET: 0})
             there = store.read(SECRET)
         if len(there.content) != SECRET_BYTES:
             raise StoreError("the store's value for the network's secret is no secret")
-        self._known = there.content
-        return self._known
+        return there.content
 
     def _advance(self, rule: Callable[[int], int]) -> int:
         while True:
             there = self._leadership.store.read(EPOCH)
-            last = int(there.content or b"0") if there.revision else self._of_file()
-            epoch = self._within(rule(last))
+            epoch = self._within(rule(max(int(there.content or b"0"), self._of_folder())))
             if self._leadership.commit({EPOCH: str(epoch).encode()}, {EPOCH: there.revision}):
-                return epoch
+                break
             # Another job of this controller has begun an epoch meanwhile: `commit` raises if this one does not lead.
+        with suppress(OSError):
+            super()._advance(lambda last: max(last, epoch))
+        self.last = max(self.last, epoch)
+        return epoch
 
-    def _of_file(self) -> int:
-        text = self.path.read_text().strip() if self.path.exists() else ""
+    def _of_folder(self) -> int:
+        path = self.folder / EPOCH
+        text = path.read_text().strip() if path.exists() else ""
         return int(text) if text.isdigit() else 0
