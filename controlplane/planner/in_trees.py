@@ -83,7 +83,7 @@ class InTrees:
         amounts[list(flows)] = list(flows.values())
         lost = next((node for node in flows if distance[node] < 0), None)
         if lost is not None:
-            raise Unreachable(network.names[lost], network.names[target])
+            raise Unreachable(network.topology, network.names[lost], network.names[target])
         onwards = distance[self.target] == distance[self.source] - 1
         edges = np.flatnonzero(onwards & (distance[self.source] > 0) & (self.passes | (self.target == target)))
         levels = distance[self.source[edges]]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.common import inputs
-from controlplane.common.inputs import parse_json, unknown_name
+from controlplane.common.inputs import parse_json, read_json, unknown_name
 from controlplane.planner.topology import Topology, natural_key
 
 DEFAULT_MODEL_BYTES = 1_000_000
@@ -309,13 +309,13 @@ def parse_job(spec: str, topology: Topology) -> Job:
     if spec and "=" not in spec:
         path = Path(spec)
         try:
-            data = parse_json(path.read_text())
+            data = read_json(path)
         except OSError as error:
             raise JobError(
                 f"cannot read job file {path}: {error.strerror}; a job is a file or workers=8,ps=2,seed=1"
             ) from None
         except ValueError as error:
-            raise JobError(f"job file {path} is not JSON: {error}") from None
+            raise JobError(f"cannot read job file {path}: {error}") from None
         try:
             job = Job.from_json(data)
             job.check(topology)

@@ -5,7 +5,7 @@ Servers never forward, and links without residual bandwidth are not used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,11 +21,48 @@ Memory = dict[int, tuple[float, float, int, int]]  # node -> highest utilisation
 
 
 class Unreachable(ValueError):
-    """Error: no route leads from one node to another; the message names both."""
+    """Error: no route leads from one node to another; the message names both, and says why."""
 
-    def __init__(self, source: str, target: str, what: str = "") -> None:
-        super().__init__(f"{what + ': ' if what else ''}no route with bandwidth left from {source} to {target}")
+    def __init__(self, topology: Topology, source: str, target: str, what: str = "") -> None:
+        super().__init__(f"{what + ': ' if what else ''}{_no_route(topology, source, target)}")
         self.source, self.target = source, target
+
+
+def _no_route(topology: Topology, source: str, target: str) -> str:
+    """Return why there is no route: a link without bandwidth, a server on the only path, or no path at all."""
+    forwards = set(topology.switches)
+    left = {pair for pair in topology.links if topology.residual_bandwidth_mbps(*pair) > 0}
+    from_to = f"from {source} to {target}"
+    if target in _reached(topology.links, source, forwards):
+        near = _reached(left, source, forwards)
+        u, v = next((u, v) for u, v in topology.links if u in near and v not in near and u in {source, *forwards})
+        return f"no route with bandwidth left {from_to}: link {u} -> {v} has none"
+    between = _reached(topology.links, source, set(topology.nodes))
+    if target not in between:
+        ends = [node for node in (source, target) if not topology.neighbours(node)]
+        return f"no route {from_to}: {f'{ends[0]} has no link' if ends else 'no path of links leads there'}"
+    path, node = [], between[target]
+    while node != source:
+        path.append(node)
+        node = between[node]
+    server = next(node for node in path if node not in forwards)
+    return f"no route {from_to}: the only paths lead through servers, which do not forward ({server})"
+
+
+def _reached(links: Iterable[tuple[str, str]], source: str, forwards: set[str]) -> dict[str, str]:
+    """Return the nodes that these links lead to from the source, over nodes of `forwards`, each with the node before
+    it.
+    """
+    ahead: dict[str, list[str]] = {}
+    for u, v in links:
+        ahead.setdefault(u, []).append(v)
+    before, queue = {source: source}, [source]
+    for node in queue:
+        for other in ahead.get(node, ()) if node == source or node in forwards else ():
+            if other not in before:
+                before[other] = node
+                queue.append(other)
+    return before
 
 
 class Access(NamedTuple):
@@ -136,9 +173,9 @@ class Network:
             for worker in job.workers:
                 w = self.index[worker]
                 if to[w] < 0:
-                    raise Unreachable(worker, root, f"parameter server {root}")
+                    raise Unreachable(self.topology, worker, root, f"parameter server {root}")
                 if back[w] < 0:
-                    raise Unreachable(root, worker, f"parameter server {root}")
+                    raise Unreachable(self.topology, root, worker, f"parameter server {root}")
 
 
 class Router:
@@ -187,7 +224,7 @@ class Router:
             return chosen
 
         if source != target and not next_hops(source, target):
-            raise Unreachable(network.names[source], network.names[target])
+            raise Unreachable(network.topology, network.names[source], network.names[target])
         links: list[int] = []
         node = source
         while node != target:
@@ -210,7 +247,7 @@ class Router:
         links: list[int] = []
         for leaf in leaves:
             if distance[leaf] < 0:
-                raise Unreachable(network.names[root], network.names[leaf])
+                raise Unreachable(network.topology, network.names[root], network.names[leaf])
             node = leaf
             while node not in joined:
                 joined.add(node)

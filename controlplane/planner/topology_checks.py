@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import networkx as nx
 
-from controlplane.common.inputs import parse_json, unknown_name
+from controlplane.common.inputs import read_json, unknown_name
 from controlplane.planner.frontpanel import SETTINGS, SPEEDS_GBPS, FrontPanelError, make_port
 
 NODE_NUMBERS = ("aggregation_mbps", "ingress_mbps", "used_aggregation_mbps", "used_ingress_mbps")
@@ -34,6 +34,8 @@ NODE_ATTRIBUTES = (
     *SWITCH_LIMITS,
     *ABOUT,
 )
+TOP_LEVEL = ("directed", "multigraph", "graph", "nodes", "edges", "links")
+GRAPH_ATTRIBUTES = ("results_on_links", *ABOUT)
 LINK_ATTRIBUTES = (*LINK_NUMBERS, "members", "ports", "front_panel", *SETTINGS, *ABOUT)
 KINDS = ("switch", "server")
 LONGEST_ID = 100
@@ -216,11 +218,11 @@ class Parsed(NamedTuple):
 def read(path: Path) -> Mapping[str, Any]:
     """Return the JSON object in a file. Raise TopologyError where there is none."""
     try:
-        content = parse_json(path.read_text())
+        content = read_json(path)
     except OSError as error:
         raise TopologyError(f"cannot read topology file {path}: {error.strerror}") from None
     except ValueError as error:
-        raise TopologyError(f"topology file {path} is not JSON: {error}") from None
+        raise TopologyError(f"cannot read topology file {path}: {error}") from None
     if not isinstance(content, Mapping):
         raise TopologyError(f'topology file {path} must hold an object with "nodes" and "edges"')
     return content
@@ -236,17 +238,31 @@ def parse(source: Mapping[str, Any], name: str) -> Parsed:
         raise TopologyError('a topology is node-link JSON: an object with the lists "nodes" and "edges" (or "links")')
     if "edges" in source and "links" in source:
         raise TopologyError('a topology has its links in "edges" or in "links" (older networkx), not in both')
+    for key in source:
+        if key in GRAPH_ATTRIBUTES:
+            raise TopologyError(f'{key} belongs in the object "graph"')
+    if unknown := unknown_name(source, TOP_LEVEL, (*TOP_LEVEL, *GRAPH_ATTRIBUTES)):
+        raise TopologyError(unknown)
     if not node_list:
         raise TopologyError("the topology has no nodes")
-    nodes = _nodes(node_list)
-    links = _links(edge_list, directed=bool(source.get("directed", False)))
-    graph = source.get("graph")
-    about = graph if isinstance(graph, Mapping) else {}
-    counted = about.get("results_on_links", True)
-    if not isinstance(counted, bool):
-        raise TopologyError(f"results_on_links must be true or false, got {counted!r}")
-    given_name = about.get("name")
-    return Parsed(nodes, links, given_name if isinstance(given_name, str) else name, counted)
+    about = source.get("graph", {})
+    if not isinstance(about, Mapping):
+        raise TopologyError(f'"graph" must be an object, like {{"name": "rack 7"}}, got {about!r}')
+    if unknown := unknown_name(about, GRAPH_ATTRIBUTES):
+        raise TopologyError(f"graph: {unknown}")
+    directed, _ = (_flag(source, key, default=False) for key in ("directed", "multigraph"))
+    counted, given_name = _flag(about, "results_on_links", default=True), about.get("name", name)
+    if not isinstance(given_name, str):
+        raise TopologyError(f"graph: name must be a text, got {given_name!r}")
+    return Parsed(_nodes(node_list), _links(edge_list, directed=directed), given_name, counted)
+
+
+def _flag(given: Mapping[str, Any], key: str, *, default: bool) -> bool:
+    """Return a value that is true or false; raise TopologyError if it is something else (the text "false", say)."""
+    value = given.get(key, default)
+    if not isinstance(value, bool):
+        raise TopologyError(f"{key} must be true or false, got {value!r}")
+    return value
 
 
 def _nodes(node_list: list[Any]) -> dict[str, Mapping[str, Any]]:

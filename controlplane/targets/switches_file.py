@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from controlplane.common.inputs import parse_json, unknown_name
+from controlplane.common.inputs import read_json, unknown_name
 from controlplane.common.rpc.channels import check_server
 from controlplane.common.rpc.tls import Tls
 from controlplane.planner.topology import Topology
@@ -29,12 +29,12 @@ def load_switches(path: Path) -> dict[str, SwitchAddress]:
     """
     example = '{"s1": {"address": "127.0.0.1:9559", "device_id": 1}}'
     try:
-        data = parse_json(path.read_text())
+        data = read_json(path)
     except OSError as error:
         words = f"cannot read switches file {path}: {error.strerror}; it looks like {example}"
         raise SwitchesFileError(words) from None
     except ValueError as error:
-        raise SwitchesFileError(f"switches file {path} is not JSON: {error}; it looks like {example}") from None
+        raise SwitchesFileError(f"cannot read switches file {path}: {error}; it looks like {example}") from None
     if not isinstance(data, dict) or not data:
         raise SwitchesFileError(f"switches file {path} must be an object with a switch or more, like {example}")
     switches: dict[str, SwitchAddress] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from controlplane.planner.generators import testbed
 from controlplane.planner.job import Job, JobError, parse_job, parse_next_job
 from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.plan.limits import ATTRIBUTES
+from controlplane.planner.routing import Unreachable
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.planner.topology_checks import SWITCH_LIMITS
@@ -46,11 +48,82 @@ def changed(what: str, name: str, **attributes: Any) -> dict[str, Any]:
         ),
         (changed("nodes", "W1", mac="01:00:5e:00:00:01"), "node 'W1': mac 01:00:5e:00:00:01 is a group's"),
         (changed("nodes", "W1", mac=NET.mac("W2")), "servers W1 and W2 have the same MAC address"),
+        (
+            {**NET.to_json(), "graph": {"results_on_link": False}},
+            "graph: unknown attribute 'results_on_link'; did you mean results_on_links",
+        ),
+        ({**NET.to_json(), "graph": {"results_on_links": "no"}}, "results_on_links must be true or false, got 'no'"),
+        ({**NET.to_json(), "graph": ["name"]}, '"graph" must be an object'),
+        ({**NET.to_json(), "results_on_links": False}, 'results_on_links belongs in the object "graph"'),
+        ({**NET.to_json(), "result_on_links": False}, "unknown attribute 'result_on_links'; did you mean results_on_"),
+        ({**NET.to_json(), "edgez": []}, "unknown attribute 'edgez'; did you mean edges"),
+        ({**NET.to_json(), "directed": "false"}, "directed must be true or false, got 'false'"),
+        ({**NET.to_json(), "multigraph": 0}, "multigraph must be true or false, got 0"),
     ],
 )
 def test_topologies(data, words):
     with pytest.raises(TopologyError, match=words):
         Topology.load(data)
+
+
+NET_TEXT = json.dumps(NET.to_json())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (NET_TEXT.replace('"id": "V1"', '"id": "V1", "id": "V2"').encode(), "key 'id' is given twice in one object"),
+        (
+            NET_TEXT.replace('"nodes"', '// the nodes\n"nodes"').encode(),
+            "JSON has no comments; remove the one at line 1",
+        ),
+        (b"# a network\n" + NET_TEXT.encode(), "JSON has no comments; remove the one at line 1 column 1"),
+        (b"", "it is empty"),
+        (b"\n<graphml/>", "it looks like XML (GraphML?)"),
+        (b"graph [\n  node [\n", "it looks like GML"),
+        (b"name: srl\ntopology:\n", "it begins with 'name:', a JSON file with an object or a list"),
+        (NET_TEXT.encode("utf-16"), "it is not UTF-8 text (byte 1)"),
+        (NET_TEXT[:-2].encode(), "Expecting ',' delimiter: line 1 column"),
+    ],
+)
+def test_a_file_that_is_no_json_says_what_it_is(text, words, tmp_path):
+    file = tmp_path / "net.json"
+    file.write_bytes(text)
+    with pytest.raises(TopologyError, match=re.escape(f"cannot read topology file {file}: {words}")):
+        Topology.load(file)
+
+
+def test_a_byte_order_mark_changes_nothing(tmp_path):
+    file = tmp_path / "net.json"
+    file.write_bytes(NET_TEXT.encode("utf-8-sig"))
+    assert Topology.load(file).to_json() == NET.to_json()
+
+
+@pytest.mark.parametrize(
+    ("links", "words"),
+    [
+        ({("s", "a"): 10, ("t", "b"): 10}, "no route from a to b: no path of links leads there"),
+        ({("s", "a"): 10}, "no route from a to b: b has no link"),
+        (
+            {("s", "a"): 10, ("s", "h"): 10, ("t", "h"): 10, ("t", "b"): 10},
+            "no route from a to b: the only paths lead through servers, which do not forward (h)",
+        ),
+        (
+            {("s", "a"): 10, ("s", "t"): 0, ("t", "b"): 10},
+            "no route with bandwidth left from a to b: link s -> t has none",
+        ),
+    ],
+)
+def test_a_route_that_is_missing_says_why(links, words):
+    kinds = {"s": "switch", "t": "switch", "a": "server", "b": "server", "h": "server"}
+    topology = Topology.load(
+        {
+            "nodes": [{"id": node, "kind": kind} for node, kind in kinds.items()],
+            "edges": [{"source": u, "target": v, "bandwidth_mbps": mbps} for (u, v), mbps in links.items()],
+        }
+    )
+    with pytest.raises(Unreachable, match=re.escape(f"parameter server b: {words}")):
+        get_strategy("inart")(topology, Job("j", ("a",), ("b",), 1000))
 
 
 def test_messages_name_each_limit_once():

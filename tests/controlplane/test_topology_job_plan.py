@@ -347,7 +347,7 @@ def test_options_that_would_be_passed_over_are_refused(words, message, capsys):
         ({}, {"workers": ["W1", "V1"]}, "job 'j': worker 'V1' is a switch, it must be a server"),
         ({}, {"parameter_servers": ["V1"]}, "job 'j': parameter server 'V1' is a switch, it must be a server"),
         ({"aggregation_mbps": -6}, {}, "node 'V1': aggregation_mbps must not be negative, got -6"),
-        ({"links": ("W1", "W2")}, {}, "parameter server S1: no route with bandwidth left from W1 to S1"),
+        ({"links": ("W1", "W2")}, {}, "parameter server S1: no route from W1 to S1: S1 has no link"),
     ],
 )
 def test_bad_input_is_named_on_the_command_line(tmp_path, capsys, network, job, message):

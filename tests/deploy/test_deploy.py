@@ -203,7 +203,7 @@ def test_mistakes_are_explained(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("nonsense", "is not JSON"),
+        ("nonsense", "it begins with 'nonsense'"),
         ("[]", "must be an object"),
         ('{"V1": {"device_id": 1}}', "V1 needs an address host:port, got None"),
         ('{"V1": {"address": "::1:9559", "device_id": 1}}', "an IPv6 address goes in brackets"),

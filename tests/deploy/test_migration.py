@@ -296,7 +296,7 @@ def test_switch_that_is_lost_can_be_disabled_or_the_error_says_so(rig, until):
     until(lambda: rig.keepers[1].state == "reconnecting", "the keeper notices")
     with pytest.raises(MigrationError, match="needs switch V2, which does not answer: plan with --without V2"):
         rig.migrator.migrate(rig.migrator.state(changes=BUSY))
-    with pytest.raises(Unreachable, match="no route with bandwidth left from W5"):  # W5 is connected to V2.
+    with pytest.raises(Unreachable, match=r"no route from W5 to .*: W5 has no link"):  # W5 is connected to V2.
         rig.migrator.migrate(rig.topology.replace(remove_nodes=["V2"]))
     assert rig.migrator.plan is rig.plan
 

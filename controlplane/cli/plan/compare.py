@@ -105,7 +105,7 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     print(f"bound for any all-reduce: {any_kind.mbps:.4f} Mbit/s ({any_kind.what})")
     _print_notes(topology, rows, shared, host_part, sized=bool(job.sizes))
     if adding is not None and "rate_mbps" in adding:
-        print(f"note: {ON_HOSTS}: plans in which hosts add inside of trees can be compared, but not deployed yet")
+        print(f"note: {ON_HOSTS} needs a softswitch on each host that adds (docs/planner.md, Hosts that add, deployed)")
     for name, mbps in proven.items():
         print(f"bound for any trees over these links, proven by {name}: {mbps:.4f} Mbit/s")
 

@@ -129,7 +129,7 @@ def _ring(network: Network, job: Job) -> HostRow:
     order = [node for node in _walk(network, network.index[job.workers[0]]) if node in wanted]
     if len(order) < workers:
         missing = next(iter(wanted - set(order)))
-        raise Unreachable(job.workers[0], network.names[missing])
+        raise Unreachable(network.topology, job.workers[0], network.names[missing])
     return _around(network, order)
 
 

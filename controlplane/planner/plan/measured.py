@@ -4,13 +4,13 @@ nodes instead of the declared ones.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from controlplane.common.agentconfig import ROOT_ADDS, SWITCH_ADDS
+from controlplane.common.inputs import read_json
 from controlplane.planner.adding_hosts import adding_switch
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.slots import HOSTS, round_trip, total_ms
@@ -115,7 +115,7 @@ def measured_in(topology: Topology, path: str | Path) -> Topology:
     "nodes" (`with_rates`). Raise ValueError, naming the file, for anything else.
     """
     try:
-        content = json.loads(Path(path).read_text())
+        content = read_json(Path(path))
     except (OSError, ValueError):
         content = None  # `load_measured` says what is wrong
     if isinstance(content, Mapping) and "agents" not in content and content.keys() & {"links", "nodes"}:
@@ -132,7 +132,7 @@ def load_measured(path: str | Path) -> tuple[dict[str, float], Adding]:
     --json`. Raise ValueError for anything else.
     """
     try:
-        agents = json.loads(Path(path).read_text())["agents"]
+        agents = read_json(Path(path))["agents"]
         found = {str(agent["node"]): float(agent["host_ms"]) for agent in agents if agent.get("host_ms") is not None}
         adding = {str(agent["node"]): adding_in(agent.get("statistics", {})) for agent in agents}
     except OSError as error:

@@ -16,7 +16,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from controlplane.common.inputs import parse_json
+from controlplane.common.inputs import read_json
 from controlplane.planner.job import Job
 from controlplane.planner.plan.assignments import Assignment, Assignments
 from controlplane.planner.topology import Topology
@@ -322,11 +322,11 @@ class Plan:
         none.
         """
         try:
-            content = parse_json(Path(path).read_text())
+            content = read_json(Path(path))
         except OSError as error:
             raise PlanError(f"cannot read plan file {path}: {error.strerror}") from None
         except ValueError as error:  # no text, or no JSON
-            raise PlanError(f"plan file {path} is not JSON: {error}") from None
+            raise PlanError(f"cannot read plan file {path}: {error}") from None
         try:
             return cls.from_json(content)
         except ValueError as error:
