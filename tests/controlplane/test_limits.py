@@ -101,7 +101,7 @@ def limits(draw: st.DrawFn, topology: Topology) -> Topology:
     return topology.replace(nodes=nodes)
 
 
-@mock.patch("controlplane.planner.strategies.fabric.inart.EXACT_S", 0.1)  # optima are of no interest here
+@mock.patch("controlplane.planner.strategies.fabric.inart.EXACT_EFFORT", 1e7)  # optima are of no interest here
 @settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), instances(max_switches=5, max_workers=6), st.booleans())
 def test_every_plan_keeps_the_limits_or_is_refused(data, instance, frozen):

@@ -201,7 +201,7 @@ def test_too_many_workers_are_reported(capsys, monkeypatch):
     assert "70 workers, a job has at most 64" in capsys.readouterr().out
 
 
-@mock.patch("controlplane.planner.strategies.fabric.inart.EXACT_S", 0.1)  # optima are of no interest here
+@mock.patch("controlplane.planner.strategies.fabric.inart.EXACT_EFFORT", 1e7)  # optima are of no interest here
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(max_switches=5, max_workers=7))
 def test_limited_in_trees_ours_is_no_worse_than_strict(instance):
@@ -236,9 +236,8 @@ def test_the_axis_of_trees_has_no_half_trees(tmp_path, monkeypatch):
     assert len(ticks) > 2 and all(tick == round(tick) for tick in ticks)
 
 
-def test_with_one_tree_ours_is_as_good_as_the_optimum_of_either_server(monkeypatch):
+def test_with_one_tree_ours_is_as_good_as_the_optimum_of_either_server():
     """`exact` finds 9.65 Mbit/s with the better of the two servers alone; ours once had 8.67."""
-    monkeypatch.setattr("controlplane.planner.strategies.fabric.inart.EXACT_S", 170.0)  # the machine may be busy
     topology = random_topology(4, 8, 4, 5)
     job = replace(place_job(topology, 6, 2, seed=5), max_trees=1)
     plan = get_strategy("inart")(topology, job)
@@ -246,9 +245,8 @@ def test_with_one_tree_ours_is_as_good_as_the_optimum_of_either_server(monkeypat
     assert len(plan.trees) == 1 and plan.rate_mbps == pytest.approx(9.65)
 
 
-def test_with_a_tree_for_each_server_ours_is_as_good_as_the_optimum(monkeypatch):
+def test_with_a_tree_for_each_server_ours_is_as_good_as_the_optimum():
     """`exact` finds 12 Mbit/s; ours had 10.8, as such a network was too large for it to ask."""
-    monkeypatch.setattr("controlplane.planner.strategies.fabric.inart.EXACT_S", 170.0)  # the machine may be busy
     topology = random_topology(4, 8, 4, 5)
     job = replace(place_job(topology, 4, 2, seed=5), max_trees=2)
     plan = get_strategy("inart")(topology, job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pyomo.environ as pyo
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from controlplane.planner.strategies.deadline import Deadline, limited_time
+from controlplane.planner.strategies.deadline import Deadline, limited_time, limited_work
 from controlplane.planner.strategies.solver import NoSolution, NotInTime, Program, SolverError, solve_model
 from tests.support.examples import examples
 
@@ -54,13 +55,55 @@ def knapsacks(count: int = 60, rows: int = 40) -> Program:
     return program
 
 
-def test_a_limit_keeps_the_best_so_far_and_marks_it():
-    solution = knapsacks().solve(time_limit=0.5)
-    assert not solution.optimal
-    assert solution.bound < solution.objective < 0
-    assert solution.values @ np.round(solution.values) > 0
+def test_a_limit_of_work_keeps_the_best_so_far_and_ends_at_the_same_node_each_time():
+    found = []
+    for _ in range(2):
+        with limited_work(1e7) as limit:
+            solution = knapsacks().solve(within=limit)
+        assert not solution.optimal and not limit.cut_short and limit.work_left == 0.0
+        assert solution.bound < solution.objective < 0
+        assert solution.values @ np.round(solution.values) > 0
+        found.append((solution.bound, solution.values.tolist()))
+    assert found[0] == found[1]
+
+
+def test_a_limit_of_time_that_is_over_leaves_no_solution():
     with pytest.raises(NotInTime):
-        knapsacks().solve(time_limit=0.0)
+        knapsacks().solve(within=Deadline(0.0))
+
+
+def test_a_linear_program_ends_after_the_iterations_that_are_left():
+    rng = np.random.default_rng(0)
+    entries = rng.random((60, 80))
+    for work, optimal in ((10 * entries.size, False), (1e4 * entries.size, True)):
+        program = Program("test", presolve=False)
+        program.add_columns(-rng.random(80), 0.0, 1.0)
+        for row in entries:
+            program.add_row(np.arange(80), row, upper=float(row.sum() / 8))
+        with limited_work(work) as limit:
+            try:
+                assert program.solve(within=limit).optimal == optimal
+            except NotInTime:
+                assert not optimal
+            assert (limit.work_left == 0.0) == (not optimal)
+
+
+def test_a_limit_of_wall_time_is_for_each_solve_and_of_no_other_clock():
+    """HiGHS compares its time_limit with the time of all solves of an object. It was given what was left of a deadline,
+    so that a program that was solved often was cut short after half of the time."""
+    program = Program("test", presolve=False)
+    program.add_columns([-1.0], 0.0, 1.0)
+    program.add_row([0], [1.0], upper=0.5)
+    for _ in range(3):
+        spent = program._highs.getRunTime()
+        program.solve(within=Deadline(1000.0))
+        given = program._highs.getOptionValue("time_limit")[1]
+        assert spent + 900.0 < given <= spent + 1000.0
+    program.solve(within=Deadline(1000.0, clock=time.process_time, outer=Deadline(5000.0, clock=time.process_time)))
+    assert program._highs.getOptionValue("time_limit")[1] == float("inf")
+    spent = program._highs.getRunTime()
+    program.solve(within=Deadline(1000.0, clock=time.process_time, outer=Deadline(2000.0)))
+    assert spent + 1900.0 < program._highs.getOptionValue("time_limit")[1] <= spent + 2000.0
 
 
 class Impatient:

@@ -1,14 +1,14 @@
 """The one way to HiGHS: `Program` for the planner's own programs, `solve_model` for the papers', written in Pyomo.
 
 Every solve ends in a solution or in SolverError: the solver's status is checked here, so that no caller uses the values
-of a solve that failed. A limit of time keeps the best solution so far, and marks it (`Solution.optimal`).
+of a solve that failed. A deadline, of time or of work, keeps the best solution so far, and marks it
+(`Solution.optimal`). Work counts in iterations and nodes, and so ends a solve at the same step on every machine.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +22,9 @@ from controlplane.planner.strategies.deadline import Deadline, deadline
 
 Reals = NDArray[np.float64]
 INFINITY = float(highspy.kHighsInf)
+UNLIMITED = int(highspy.kHighsIInf)
+NODE_ITERATIONS = 50
+"""Iterations that a node of an integer program is taken for when its work is limited beforehand."""
 STOPPED = (
     highspy.HighsModelStatus.kTimeLimit,
     highspy.HighsModelStatus.kIterationLimit,
@@ -179,23 +182,26 @@ class Program:
     def set_bounds(self, column: int, lower: float, upper: float) -> None:
         self._highs.changeColBounds(column, lower, upper)
 
-    def solve(self, time_limit: float | None = None, *, within: Deadline | None = None) -> Solution:
-        """Return the solution. A limit of `time_limit` seconds, or the deadline `within`, ends the solve when it passes
-        or is stopped.
+    def solve(self, *, within: Deadline | None = None) -> Solution:
+        """Return the solution. The deadline `within` ends the solve when it passes or is stopped.
 
         Raise NoSolution where there is none, NotInTime where none was found in time, SolverError where HiGHS failed.
         """
         self._put_rows()
-        left = None if within is None else within.left
-        limits = [seconds for seconds in (time_limit, left) if seconds is not None]
-        self._set("time_limit", max(0.0, min(limits, default=INFINITY)))
+        for option, value in _limits(within, self.nonzeros).items():
+            self._set(option, value)
+        wall = None if within is None else within.wall_left
+        # HiGHS compares its limit with the time of all solves of an object together.
+        self._set("time_limit", INFINITY if wall is None else self._highs.getRunTime() + wall)
         with _interrupted(self._highs, within):
             self._highs.run()
         status = self._highs.getModelStatus()
+        _spend(self._highs, self.nonzeros)
         if status not in (highspy.HighsModelStatus.kOptimal, *STOPPED, *NO_SOLUTION) and not self._integer:
             self._highs.clearSolver()  # the last basis may have led it astray
             self._highs.run()
             status = self._highs.getModelStatus()
+            _spend(self._highs, self.nonzeros)
         text = self._highs.modelStatusToString(status)
         if status in NO_SOLUTION:
             raise NoSolution(f"{self.what}: there is no solution ({text})")
@@ -212,6 +218,20 @@ class Program:
             raise NotInTime(f"{self.what}: HiGHS found no solution in time ({text})", _finite(bound))
         found = self._highs.getSolution()
         return Solution(np.array(found.col_value), np.array(found.row_dual), objective, bound, optimal)
+
+
+def _limits(within: Deadline | None, entries: int) -> dict[str, int]:
+    """Return HiGHS's options for the work that is left to a program with so many entries that are not 0."""
+    left = None if within is None else within.work_left
+    if left is None:
+        return {"simplex_iteration_limit": UNLIMITED, "mip_max_nodes": UNLIMITED}
+    iterations = min(UNLIMITED, math.ceil(left / max(1, entries)))
+    return {"simplex_iteration_limit": iterations, "mip_max_nodes": -(-iterations // NODE_ITERATIONS)}
+
+
+def _spend(highs: highspy.Highs, entries: int) -> None:
+    """Count the work of the last solve of a program with so many entries that are not 0."""
+    deadline().spend(max(0, highs.getInfo().simplex_iteration_count) * float(entries))
 
 
 @contextmanager
@@ -244,24 +264,26 @@ class Outcome:
 
 def solve_model(model: Any, what: str, *, time_limit: float | None = None, **options: float | str) -> Outcome:
     """Solve a Pyomo model with HiGHS and load its best solution, before the deadline passes (which HiGHS asks, too, so
-    that Ctrl-C ends the solve). `options` are HiGHS's.
+    that Ctrl-C ends the solve), or after `time_limit` seconds. `options` are HiGHS's.
 
     Raise NoSolution, NotInTime or SolverError, as `Program.solve` does.
     """
     import pyomo.environ as pyo
 
     limit = deadline()
-    if limit.left is not None and limit.clock is time.monotonic:  # HiGHS's own limit counts wall time
-        time_limit = limit.left if time_limit is None else min(time_limit, limit.left)
+    if limit.wall_left is not None:
+        time_limit = limit.wall_left if time_limit is None else min(time_limit, limit.wall_left)
     solver: Any = pyo.SolverFactory("appsi_highs")
-    solver.highs_options = {"threads": 1, **options}
-    if time_limit is not None:
-        solver.highs_options["time_limit"] = max(0.0, time_limit)
     solver.set_instance(model)
     highs = solver._solver_model  # Pyomo gives no access to HiGHS's callbacks, nor to its status
+    entries = int(highs.getNumNz())
+    solver.highs_options = {"threads": 1, **_limits(limit, entries), **options}
+    if time_limit is not None:
+        solver.highs_options["time_limit"] = max(0.0, time_limit)
     logging.getLogger("pyomo.contrib.appsi.solvers.highs").setLevel(logging.ERROR)
     with _interrupted(highs, limit):
         results = solver.solve(model, load_solutions=False)
+    _spend(highs, entries)
     condition = results.solver.termination_condition
     ends = pyo.TerminationCondition
     if condition in (ends.infeasible, ends.infeasibleOrUnbounded):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from time import process_time
 
 import numpy as np
 
@@ -31,7 +30,6 @@ TOLERANCE = 1e-6
 EXACT_PRICING = 1000  # racks x switches up to which trees are also priced exactly
 SMOOTHING = 0.3
 SLOW = 3e-3  # gain of a round below which trees are searched for exactly where they can be
-EXACT_S = 20.0  # seconds of processor time after which exact searches end
 NEAR_CENTER = 0.5  # weight of the prices that proved the most so far, in those for exact searches
 TREES_PER_ROUND = 6  # trees of each root in a round
 MOST_ROOTS = 12  # most roots with trees in a round with smoothed prices: those that are cheapest then
@@ -114,7 +112,7 @@ class _Search:
         self.master, self.pricing, self.exact, self.end = master, pricing, exact, end
         self.smooth: Prices | None = None
         self.center: Prices | None = None
-        self.rate = self.exact_s = 0.0
+        self.rate = 0.0
         self.exactly = False
 
     def enough(self, rate: float) -> bool:
@@ -125,8 +123,6 @@ class _Search:
 
     def round(self, rate: float, values: np.ndarray, prices: Prices) -> bool:
         """Add trees, and return whether to go on."""
-        if self.exact_s > EXACT_S:
-            self.exact = None
         slow = rate < self.rate * (1 + SLOW)
         self.rate = rate
         self.exactly = self.exact is not None and self.exact.quick and (self.exactly or slow)
@@ -152,7 +148,7 @@ class _Search:
     def _search_exactly(self, use: np.ndarray, prices: Prices) -> bool:
         """Add the cheapest trees, and return whether some of them gain."""
         assert self.exact is not None
-        added, start = False, process_time()
+        added = False
         for used in (prices,) if self.center is None else (self.center.mixed(prices, NEAR_CENTER), prices):
             before = self.master.proven
             self.pricing.update(used, use)
@@ -161,7 +157,6 @@ class _Search:
                 self.center = used
             if added or deadline().passed():
                 break
-        self.exact_s += process_time() - start
         return added
 
 

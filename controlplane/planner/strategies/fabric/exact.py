@@ -26,7 +26,7 @@ from controlplane.planner.topology import Topology
 
 MOST_PATHS = 30
 MOST_CHOICES = 4000
-TIME_LIMIT_S = 300.0
+TIME_LIMIT_S = 300.0  # a plan that it ended is marked as cut short
 NEGLIGIBLE = 1e-7
 
 
@@ -69,7 +69,7 @@ def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
     limit = deadline()
     seconds = TIME_LIMIT_S if limit.left is None else min(TIME_LIMIT_S, limit.left)
     outcome = solve_model(m, "exact", time_limit=TIME_LIMIT_S, mip_rel_gap=1e-6, mip_feasibility_tolerance=1e-9)
-    limit.cut_short |= not outcome.optimal
+    limit.cut_short |= not outcome.optimal and limit.work_left is None
 
     rates = {s: m.a[s].value for s in roots}
     total = sum(rates.values())

@@ -46,9 +46,12 @@ class Found:
 
 def solved(program: Program, *, whole: bool) -> Found:
     """Return the program's result. Raise SolverError where the deadline ends it too early: an integer program before it
-    has integers, a relaxed one before its optimum.
+    has integers, or if its first node alone may take more work than is left, a relaxed one before its optimum.
     """
-    solution = program.solve(within=deadline())
+    limit = deadline()
+    if whole and limit.work_left is not None and limit.work_left < program.nonzeros * program.rows:
+        raise SolverError(f"{program.what}: {program.rows} rows are too many for the work that is left")
+    solution = program.solve(within=limit)
     if not solution.optimal and not whole:
         raise SolverError(f"{program.what}: not solved to its optimum")
     return Found(solution.bound, solution.values)

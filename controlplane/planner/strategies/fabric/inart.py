@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import combinations
 from math import comb, inf
-from time import process_time
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -29,7 +28,14 @@ from controlplane.planner.strategies.common import (
     prepare,
     split_or_equal,
 )
-from controlplane.planner.strategies.deadline import OutOfTime, deadline, limited_time, part_of_time, without_deadline
+from controlplane.planner.strategies.deadline import (
+    SECOND,
+    OutOfTime,
+    deadline,
+    limited_work,
+    part_of_time,
+    without_deadline,
+)
 from controlplane.planner.strategies.fabric.baselines import atp, atp_strict, equal, lbmm
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.capacity import solve_capacity
@@ -58,14 +64,14 @@ them may be, too, with fewer trees.
 BASELINES: tuple[Strategy, ...] = (lbmm, atp, atp_strict, equal, leaders)
 """Strategies that no plan is slower than."""
 FEW_COPIES = 0.8  # fraction of the smaller network's rate below which quick plans are tried beside copies
-LIFTING_S = 5.0  # seconds for computing the copies' rates
-LIFTING_LATE_S = 0.5  # the same once the deadline has passed
+LIFTING_WORK = 5 * SECOND  # for computing the copies' rates
+LIFTING_LATE_WORK = 0.5 * SECOND  # the same once the deadline has passed
 ENOUGH_EACH = 2  # trees per parameter server from which on giving some to each server costs little
 MOST_SUBSETS = 8  # most sets of parameter servers that are planned alone for a job with few trees
 ALL_SUBSETS = 63  # the same on networks up to ALL_SUBSETS_WORK, where a plan takes some hundredths of a second
 ALL_SUBSETS_WORK = 400  # workers times servers times switches
 EXACT_WORK = 64  # workers times servers times switches up to which `exact` is tried
-EXACT_S = 4.0  # seconds of processor time for all of these, so that a busy machine finds the same
+EXACT_EFFORT = 4 * SECOND  # work for all of these
 LARGE = 20_000  # workers times switches from which on the search leaves time for copying trees
 SEARCHED = 0.5  # fraction of the remaining time for the search in a smaller network
 AT_HOSTS = 0.85  # fraction of the time for trees that need no slots, where hosts can add, too
@@ -132,11 +138,10 @@ def _of_fewer_roots(topology: Topology, job: Job, seed: int, least_mbps: float) 
             return found
         if part != job:
             offer(most, lambda part=part: _within_limits(topology, part, seed, None))  # type: ignore[misc]
-    with limited_time(EXACT_S, clock=process_time) as limit:
+    with limited_work(EXACT_EFFORT):
         for part, most in zip(parts, bounds, strict=True):
             if _work(topology, part) <= EXACT_WORK:  # no part has more servers than there may be trees
                 offer(most, lambda part=part: _optimum(topology, part))  # type: ignore[misc]
-        limit.cut_short = False  # the time limit above does not cut the caller's search short
     return found
 
 
@@ -163,7 +168,7 @@ def _work(topology: Topology, job: Job) -> int:
 
 
 def _optimum(topology: Topology, job: Job) -> Plan:
-    """Return the best plan of one tree per parameter server that is found in the time that is left."""
+    """Return the best plan of one tree per parameter server that is found before the deadline passes."""
     from controlplane.planner.strategies.fabric.exact import exact  # imported here, as it imports Pyomo
 
     deadline().check()
@@ -386,7 +391,7 @@ def _copied(
         alike = np.array(parts)
         late_now = limit.passed()
         with without_deadline() if late_now else nullcontext():
-            solved = master.rates(LIFTING_LATE_S if late_now else LIFTING_S)
+            solved = master.rates(LIFTING_LATE_WORK if late_now else LIFTING_WORK)
         if solved[0] > rate:
             rate, values = solved
         if (same := alike.sum() / master.fullest(alike)) > rate:  # solving for the rates may have run out of time

@@ -31,7 +31,7 @@ from controlplane.planner.strategies.common import Infeasible, Split, finish
 from controlplane.planner.strategies.deadline import deadline
 from controlplane.planner.strategies.fabric.baselines import atp, atp_strict, equal, lbmm
 from controlplane.planner.strategies.fabric.master import Master, to_trees
-from controlplane.planner.strategies.fabric.strict import strict_in_time
+from controlplane.planner.strategies.fabric.strict import strict_candidate
 from controlplane.planner.strategies.fabric.worker_groups import ASSIGNED_WORKERS, Instance, packed_plans
 from controlplane.planner.topology import Topology, TopologyError
 
@@ -84,7 +84,7 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
         lost = plans[0].rate_mbps * WORTH < first.rate_mbps  # folded trees use more of the switches
         if not lost and not _padded(plans[0], bound(topology, job), limits) and not _followed(plans[0], topology):
             return plans[0]
-    strict = (strict_in_time,) if len(job.workers) <= ASSIGNED_WORKERS else ()
+    strict = (strict_candidate,) if len(job.workers) <= ASSIGNED_WORKERS else ()
     for baseline in (lbmm, atp, atp_strict, equal, *strict):
         if plans and deadline().passed():
             break

@@ -15,7 +15,7 @@ from controlplane.planner.plan.model import Tree
 from controlplane.planner.plan.separated import at_home, own_switch
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import Split
-from controlplane.planner.strategies.deadline import Deadline, deadline
+from controlplane.planner.strategies.deadline import Deadline, limited_work
 from controlplane.planner.strategies.fabric.capacity import normalised
 from controlplane.planner.strategies.solver import INFINITY, NotInTime, Program
 
@@ -228,12 +228,13 @@ class Master:
         )
         return -solution.objective, values, prices
 
-    def rates(self, time_limit: float | None = None) -> tuple[float, np.ndarray]:
-        """Return f and the columns' rates, as good as the time allows."""
-        try:
-            solution = self.program.solve(time_limit, within=deadline())
-        except NotInTime:
-            return 0.0, np.zeros(len(self.columns))
+    def rates(self, work: float) -> tuple[float, np.ndarray]:
+        """Return f and the columns' rates, as good as so much work and the deadline allow."""
+        with limited_work(work) as limit:
+            try:
+                solution = self.program.solve(within=limit)
+            except NotInTime:
+                return 0.0, np.zeros(len(self.columns))
         values = solution.values if self.frozen_split is None else solution.values[1:]
         return -solution.objective, values
 

@@ -35,6 +35,7 @@ PRICED_FROM = 0.9  # utilisation from which a link gets dearer
 LOWER_TARGETS = 5  # rates tried between the one that links allowed and the one packed for
 REACHED = 1 - 1e-6
 UNLIMITED = 1e300
+TREE_WORK = 1000.0  # units of work that packing counts for each tree that may take a group
 Groups = list[tuple[int, int, int]]  # tree, switch, workers
 
 
@@ -112,9 +113,11 @@ class Instance:
         left = [self.workers] * len(self.owners)
         free = np.ones((len(self.owners), len(room)), dtype=bool)
         groups: Groups = []
+        limit = deadline()
         while max(needed) > 0:
             best: tuple[int, float, int, int] | None = None
             served: set[int] = set()
+            limit.spend(TREE_WORK * len(self.owners))
             for t in sorted(range(len(self.owners)), key=lambda t: (-needed[self.owners[t]], -left[t])):
                 s = self.owners[t]
                 if s in served:  # a root's trees are alike, so one of them is enough
