@@ -2,40 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
 
-def metrics_of(status: dict[str, Any]) -> str:
-    """Return the metrics in Prometheus' text format, from a status as `SiteDesk.status` gives it."""
-    taking = sum(site["takes_part"] for site in status["sites"].values())
-    lines: list[str] = []
+Rows = Sequence[tuple[Sequence[str], float]]
+"""Values of a metric, each with the values of its labels."""
 
-    def gauge(name: str, words: str, values: Iterable[tuple[str, float]], kind: str = "gauge") -> None:
-        lines.extend([f"# HELP inart_sites_{name} {words}", f"# TYPE inart_sites_{name} {kind}"])
-        lines.extend(f"inart_sites_{name}{labels} {value:.9g}" for labels, value in values)
 
-    gauge("joined", "Sites that are connected.", [("", len(status["sites"]))])
-    gauge("active", "Sites that take part in the next round.", [("", taking)])
-    gauge("round", "The first round that is not done.", [("", status["round"])])
-    gauge("late", "Sites that a round under way waits for.", [("", len(status["waits_for"]))])
-    gauge("waited_for", "1 for each site that a round under way waits for.",
-          [(f'{{site="{site}"}}', 1.0) for site in status["waits_for"]])  # fmt: skip
-    gauge("without_result", "Sites that have no result yet of the round under way.",
-          [("", sum(len(task["without_result"]) for task in status["under_way"]))])  # fmt: skip
-    counts = (
-        ("rounds_done", "Rounds done", "rounds_done"),
-        ("busy_seconds", "Seconds in which rounds were on the network", "busy_seconds"),
-        ("lost", "Times a site was lost", "sites_lost"),
-    )
-    for name, words, key in counts:
-        gauge(f"{name}_total", f"{words} since this coordinator was started.", [("", status[key])], "counter")
-    if status["last"]:
-        gauge("round_seconds", "Of the last round, on the network.", [("", status["last"]["seconds"])])
-    ends = [(f'{{from="{link["from"]}",to="{link["to"]}"}}', link) for link in status["links"]]
-    gauge("link_mbps", "Measured, of payload.", [(labels, link["mbps"]) for labels, link in ends])
-    gauge("link_loss", "Part of the packets that was sent again, lately.",
-          [(labels, link["loss"]) for labels, link in ends])  # fmt: skip
-    gauge("round_trip_seconds", "Least that was seen.",
-          [(labels, link["round_trip_ms"] / 1000) for labels, link in ends])  # fmt: skip
-    return "\n".join(lines) + "\n"
+def metrics_of(status: Mapping[str, Any], accept: str = "") -> tuple[str, bytes]:
+    """Return the content type and the body, in the format that the scraper accepts.
+
+    Args:
+        status: a status as `SiteDesk.status` returns it.
+        accept: the request's header "Accept".
+    """
+    registry = CollectorRegistry()
+    registry.register(_Collector(status))
+    encoder, content_type = choose_encoder(accept)
+    return content_type, encoder(registry)
+
+
+class _Collector:
+    """Collects the metrics of one status."""
+
+    def __init__(self, status: Mapping[str, Any]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the metric families."""
+        status = self._status
+        late = status["waits_for"]
+        active = sum(site["takes_part"] for site in status["sites"].values())
+        without = sum(len(task["without_result"]) for task in status["under_way"])
+        for name, text, value in (
+            ("joined", "Sites that are connected.", len(status["sites"])),
+            ("active", "Sites that take part in the next round.", active),
+            ("round", "The first round that is not done.", status["round"]),
+            ("late", "Sites that the round under way waits for.", len(late)),
+            ("without_result", "Sites that have no result yet of the round under way.", without),
+        ):  # fmt: skip
+            yield _family(GaugeMetricFamily, name, text, (), [((), value)])
+        text = "1 for each site that the round under way waits for."
+        yield _family(GaugeMetricFamily, "waited_for", text, ("site",), [((site,), 1) for site in late])
+        for name, text, key in (
+            ("rounds_done", "Rounds done since this coordinator was started.", "rounds_done"),
+            ("busy_seconds", "Seconds in which rounds were on the network since this coordinator was started.",
+             "busy_seconds"),
+            ("lost", "Times that a site was lost since this coordinator was started.", "sites_lost"),
+        ):  # fmt: skip
+            yield _family(CounterMetricFamily, name, text, (), [((), status[key])])
+        if status["last"]:
+            text = "Seconds that the last round was on the network."
+            yield _family(GaugeMetricFamily, "round_seconds", text, (), [((), status["last"]["seconds"])])
+        ends = [((link["from"], link["to"]), link) for link in status["links"]]
+        for name, text, key, unit in (
+            ("link_mbps", "Measured rate of payload from a site to another one, in Mbit/s.", "mbps", 1.0),
+            ("link_loss", "Fraction of the packets that was sent again recently.", "loss", 1.0),
+            ("round_trip_seconds", "Minimum of the measured round trips, in seconds.", "round_trip_ms", 1e-3),
+        ):
+            rows = [(labels, link[key] * unit) for labels, link in ends]
+            yield _family(GaugeMetricFamily, name, text, ("from", "to"), rows)
+
+
+def _family(kind: type[Any], name: str, text: str, labels: Sequence[str], rows: Rows) -> Any:
+    family = kind(f"inart_sites_{name}", text, labels=labels)
+    for values, number in rows:
+        family.add_metric(values, float(number))
+    return family

@@ -11,7 +11,6 @@ from typing import Any
 
 import controlplane.service.web
 from controlplane.service.web.names import is_own_name
-from overlay.net.site_metrics import metrics_of
 
 STATIC = Path(__file__).resolve().parent / "static"
 CONTROLLER_STATIC = Path(controlplane.service.web.__file__).resolve().parent / "static"
@@ -33,7 +32,7 @@ async def answer(
     """Answer one request, of which the first line has arrived. A browser that reached this machine under the name of
     another one gets nothing, so that no page of another site can read this one.
     """
-    host = ""
+    host = accept = ""
     async with asyncio.timeout(SECONDS):
         for _ in range(MOST_HEADERS):
             line = (await reader.readline()).decode("latin-1").strip()
@@ -42,8 +41,10 @@ async def answer(
             name, _, value = line.partition(":")
             if name.lower() == "host":
                 host = value.strip()
+            elif name.lower() == "accept":
+                accept = value.strip()
     path = [*first.split(), b""][1].decode("latin-1").partition("?")[0]
-    code, kind, body = _found(path, status) if is_own_name(host, ()) else (
+    code, kind, body = _found(path, accept, status) if is_own_name(host, ()) else (
         HTTPStatus.MISDIRECTED_REQUEST, "text/plain", b"ask for this page by the machine's address\n")  # fmt: skip
     head = (
         f"HTTP/1.1 {code.value} {code.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
@@ -54,12 +55,17 @@ async def answer(
     await writer.drain()
 
 
-def _found(path: str, status: Callable[[], dict[str, Any]]) -> tuple[HTTPStatus, str, bytes]:
+def _found(path: str, accept: str, status: Callable[[], dict[str, Any]]) -> tuple[HTTPStatus, str, bytes]:
     if path in FILES:
         kind, file = FILES[path]
         return HTTPStatus.OK, kind, file.read_bytes()
     if path == "/metrics":
-        return HTTPStatus.OK, "text/plain; version=0.0.4", metrics_of(status()).encode()
+        try:
+            from overlay.net.site_metrics import metrics_of  # needs prometheus_client
+        except ModuleNotFoundError as error:
+            said = f"there are no metrics: {error}; pip install 'inart[overlay]' on the coordinator's machine\n"
+            return HTTPStatus.NOT_IMPLEMENTED, "text/plain", said.encode()
+        return HTTPStatus.OK, *metrics_of(status(), accept)
     if path == "/api/status":
         return HTTPStatus.OK, "application/json", json.dumps(status()).encode()
     return HTTPStatus.NOT_FOUND, "text/plain", b"there is /, /metrics and /api/status\n"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from urllib.error import HTTPError
@@ -14,6 +15,7 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.planner.plan.task import Sending, Task, task_of
 from controlplane.planner.strategies.wan.policy import Abort, Finished, Lost, Ready, Reject, Start, Tick
@@ -225,6 +227,20 @@ def test_sites_whose_states_differ_before_the_same_round_are_found():
         assert groups["c"].agree(state(77), 0).data[0] == 1
 
 
+def values_of(text: str) -> dict[tuple[str, ...], float]:
+    """Return the values of a text in Prometheus' format, by name and values of labels."""
+    families = text_string_to_metric_families(text)
+    return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
+
+
+def test_without_prometheus_client_the_metrics_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "overlay.net.site_metrics", None)
+    with coordinating(2, probe_seconds=0) as (coordinator, _):
+        with pytest.raises(HTTPError, match="501") as refused:
+            urlopen("http://{}:{}/metrics".format(*coordinator.address), timeout=30)
+        assert b"pip install 'inart[overlay]'" in refused.value.read()
+
+
 def test_prometheus_and_the_page_are_told_how_far_the_sites_are():
     with coordinating(2, probe_seconds=0.05) as (coordinator, _):
         groups = begun(coordinator, "ab")
@@ -241,13 +257,11 @@ def test_prometheus_and_the_page_are_told_how_far_the_sites_are():
             urlopen(Request(f"{where}/api/status", headers={"Host": "elsewhere.example"}), timeout=30)
         groups.pop("b").agent.close()
         until(lambda: coordinator.desk.record.counts["lost"] == 1)
-    said = found["metrics"]
-    assert "\ninart_sites_joined 2\n" in said and "\ninart_sites_active 2\n" in said
-    assert "\ninart_sites_round 1\n" in said and 'inart_sites_link_mbps{from="a",to="b"} ' in said
-    (busy,) = re.findall(r"^inart_sites_busy_seconds_total (\S+)$", said, re.M)
-    (last,) = re.findall(r"^inart_sites_round_seconds (\S+)$", said, re.M)
-    assert float(busy) >= float(last) > 0
-    assert "\ninart_sites_rounds_done_total 1\n" in said and "\ninart_sites_lost_total 0\n" in said
+    said = values_of(found["metrics"])
+    assert said["inart_sites_joined",] == said["inart_sites_active",] == 2
+    assert said["inart_sites_round",] == said["inart_sites_rounds_done_total",] == 1
+    assert said["inart_sites_link_mbps", "a", "b"] > 0 and said["inart_sites_lost_total",] == 0
+    assert said["inart_sites_busy_seconds_total",] >= said["inart_sites_round_seconds",] > 0
     status = json.loads(found["api/status"])
     assert status["acts"] and set(status["sites"]) == {"a", "b"} and status["under_way"] == []
     assert any(event["line"] == "b takes part from round 0 on" for event in status["events"])
@@ -556,7 +570,8 @@ def test_a_link_that_loses_packets_has_the_network_measured_again():
         assert any("3.0% of the packets from a to b are lost: the network is measured again" in line for line in lines)
         told(4)
         assert desk.survey is None, "that was known when rates were measured"
-        assert 'inart_sites_link_loss{from="a",to="b"} 0.03' in metrics_of(coordinator.status())
+        _, metrics = metrics_of(coordinator.status())
+        assert values_of(metrics.decode())["inart_sites_link_loss", "a", "b"] == pytest.approx(0.03)
 
 
 def test_a_neighbours_losses_are_those_since_they_were_asked_for_last():
