@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from controlplane.common import command_line
-from controlplane.common.access import REVOKED_FILE, Caller
+from controlplane.common.access import REVOKED_FILE, TOKENS_FILE, Caller
 from controlplane.common.authority import CLIENT, DAYS, MOST_DAYS, SERVER, Authority, CertificatesError, now
 from controlplane.common.rpc.tls import CONTROLLER_NAME, FOLDER_FILES, switch_name
 from controlplane.common.whole_file import replace_file
@@ -60,8 +60,9 @@ def make(folder: Path, wanted: Wanted, days: int = DAYS, *, tokens: bool = False
     """Make the certificates that are missing, and return the folders that were made. Raise CertificatesError or OSError
     where that fails.
 
-    With `tokens`, nodes, operators, viewers and tenants get tokens instead of certificates. There are two authorities,
-    so that agents and operators cannot pass for the controller at a switch, nor a switch for the controller.
+    With `tokens`, nodes, operators, viewers and tenants get tokens instead of certificates, and the controller asks for
+    certificates (`authority.pem`) only if there are any. There are two authorities, so that agents and operators cannot
+    pass for the controller at a switch, nor a switch for the controller.
     """
     _check_names(wanted)
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,6 +89,11 @@ def make(folder: Path, wanted: Wanted, days: int = DAYS, *, tokens: bool = False
             if role != "node" and not tokens:
                 _write_browser_file(where, authority)
     _write_tokens(folder, given, authority)
+    shown = (file for place in CLIENT_PLACES for file in (folder / place).glob(f"*/{FOLDER_FILES['certificate']}"))
+    if tokens and next(shown, None) is None:
+        (own / FOLDER_FILES["authority"]).unlink(missing_ok=True)
+    elif not (own / FOLDER_FILES["authority"]).is_file():
+        replace_file(own / FOLDER_FILES["authority"], authority.pem, 0o644)
     if wanted.switches:
         made += _make_switches(folder, wanted, days)
     return made
@@ -204,8 +210,8 @@ def _write_browser_file(where: Path, authority: Authority) -> None:
 def _write_tokens(folder: Path, given: dict[str, Caller], authority: Authority) -> None:
     if not given:
         return
-    file = folder / "tokens"
-    before = file.read_text() if file.is_file() else "# TOKEN ROLE NAME; for the controller: --tokens\n"
+    file = folder / "controller" / TOKENS_FILE
+    before = file.read_text() if file.is_file() else "# TOKEN ROLE NAME\n"
     lines = [f"{token} {caller.role} {caller.name}" for token, caller in given.items()]
     for token, caller in given.items():
         where = folder / f"{caller.role}s" / caller.name
@@ -340,9 +346,9 @@ def run(arguments: argparse.Namespace) -> Iterable[str]:
     wanted = Wanted(arguments.controller, nodes, arguments.operators, arguments.viewers, arguments.tenants, switches)
     made = make(arguments.folder, wanted, arguments.days, tokens=arguments.tokens)
     yield f"{len(made)} made in {arguments.folder}, for {arguments.days} days; what was there stays"
-    yield f"controller:  --credentials {arguments.folder / 'controller'}" + (
-        f" --tokens {arguments.folder / 'tokens'} (with certificates too: --tokens-listen)" if arguments.tokens else ""
-    )
+    own = arguments.folder / "controller"
+    both = all((own / name).is_file() for name in (TOKENS_FILE, FOLDER_FILES["authority"]))
+    yield f"controller:  --credentials {own}" + " --tokens-listen HOST:PORT (for those with tokens)" * both
     if by_address:
         yield f"its switches: --switches {write_switches(arguments.folder, arguments.switches)}"
         yield f"a switch:    the files of {arguments.folder / 'switches'}/NAME (docs/deploy.md)"

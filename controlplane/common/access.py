@@ -18,6 +18,8 @@ import grpc
 
 REVOKED_FILE = "revoked"
 """Name of the file of revoked certificates, beside the controller's certificate."""
+TOKENS_FILE = "tokens"
+"""Name of the file with a line TOKEN ROLE NAME for each who may come in, in the controller's credentials folder."""
 
 
 class Unreadable(ValueError):
@@ -174,7 +176,7 @@ class Access:
     def of_token(self, token: str) -> Caller:
         """Return the caller with this token. Raise Denied where there is none."""
         if not token:
-            what = "its own certificate or its token" if self._certificates else "its token (--token FILE)"
+            what = "its own certificate or its token" if self._certificates else "its token, in its credentials folder"
             raise Denied(grpc.StatusCode.UNAUTHENTICATED, f"who is this? This controller wants {what}")
         caller = self._tokens.get(_digest(token))
         if caller is None:

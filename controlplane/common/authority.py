@@ -116,14 +116,23 @@ class Authority:
         if before.issuer != self.certificate.subject:
             raise CertificatesError(f"{file} is another authority's: delete its folder, and it is made anew")
         there += [name for name in map(_general_name, names) if name not in there]
-        self._write(folder, before.subject, uses, x509.SubjectAlternativeName(there))
+        asks = (folder / FOLDER_FILES["authority"]).is_file()
+        self._write(folder, before.subject, uses, x509.SubjectAlternativeName(there), asks=asks)
 
     def _write(
-        self, folder: Path, subject: x509.Name, uses: x509.ExtendedKeyUsage, names: x509.SubjectAlternativeName
+        self,
+        folder: Path,
+        subject: x509.Name,
+        uses: x509.ExtendedKeyUsage,
+        names: x509.SubjectAlternativeName,
+        *,
+        asks: bool = True,
     ) -> None:
+        """Write key and certificate, and, with `asks`, authority.pem, by which a server asks for certificates."""
         key = ec.generate_private_key(ec.SECP256R1())
         pem = self._signed(subject, key.public_key(), datetime.timedelta(days=self.days), uses, names)
-        replace_file(folder / FOLDER_FILES["authority"], self.pem, 0o644)
+        if asks:
+            replace_file(folder / FOLDER_FILES["authority"], self.pem, 0o644)
         replace_file(folder / FOLDER_FILES["certificate"], pem, 0o644)
         replace_file(folder / FOLDER_FILES["key"], _pem(key), 0o600)
 

@@ -374,7 +374,7 @@ def renewed(access: Access, context: grpc.ServicerContext, log: Callable[[str], 
     if access.issuer is None or caller is None or "x509_pem_cert" not in context.auth_context():
         context.abort(
             grpc.StatusCode.FAILED_PRECONDITION,
-            "this controller renews no certificates: that takes a certificate, and `inart serve --authority DIR`",
+            "this controller renews no certificates: that takes a certificate, and the folder `authority` here",
         )
         raise AssertionError("abort raises")
     certificate, key = access.issuer(caller)

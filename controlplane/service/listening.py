@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controlplane.common.access import REVOKED_FILE, Access, Caller, Revoked, load_tokens
+from controlplane.common.access import REVOKED_FILE, TOKENS_FILE, Access, Caller, Revoked, load_tokens
 from controlplane.common.rpc.channels import check_listen
 from controlplane.common.rpc.client import ControllerError
-from controlplane.common.rpc.tls import Tls, add_tls_arguments, is_local, tls_from
+from controlplane.common.rpc.tls import FOLDER_FILES, Tls, credentials, credentials_folder, is_local
 from controlplane.service.controller import Bound, listen
 from controlplane.service.event_log import EventLog
 from controlplane.service.measure import Measurements
@@ -20,6 +20,11 @@ from controlplane.service.snapshot import Snapshots
 
 if TYPE_CHECKING:
     from controlplane.service.web.server import Web
+
+AUTHORITY = "authority"
+"""Name of the folder in the controller's credentials with an authority and its key, which renews certificates."""
+RENEWED_DAYS = 7.0
+"""Days for which a renewed certificate is valid."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +56,15 @@ class Listening:
 
 
 def add_listen_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say who may do what, and those of TLS."""
+    """Add the options that say who may do what."""
     group = parser.add_argument_group("who may do what")
-    group.add_argument("--tokens", type=Path, metavar="FILE", help="a line TOKEN ROLE NAME for each who may come in")
+    group.add_argument(
+        "--credentials",
+        type=Path,
+        metavar="DIR",
+        help="the controller's folder of `inart certificates`: authority.pem lets those with certificates in, `tokens` "
+        "those with tokens; a folder `authority` with its key renews certificates (default: $INART_CREDENTIALS)",
+    )
     group.add_argument(
         "--tokens-listen",
         metavar="HOST:PORT",
@@ -62,14 +73,6 @@ def add_listen_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--insecure", action="store_true", help="let everybody who reaches it do everything, also over a network"
     )
-    group.add_argument(
-        "--authority", type=Path, metavar="DIR",
-        help="the folder `authority` of `inart certificates`, with its key: who shows a certificate gets its next one",
-    )  # fmt: skip
-    group.add_argument(
-        "--certificate-days", type=float, default=7.0, metavar="N", help="how long these hold (%(default)g)"
-    )
-    add_tls_arguments(parser)
     parser.add_argument(
         "--web",
         metavar="HOST:PORT",
@@ -91,41 +94,51 @@ def check_listening(arguments: argparse.Namespace, address: str) -> Door:
     """Return what the arguments ask for, without binding a port. Raise ControllerError or ValueError where everybody
     would be let in, or files cannot be used."""
     check_listen(address, "the controller's address")
-    if arguments.tokens_listen is not None:
-        check_listen(arguments.tokens_listen, "--tokens-listen")
-    tls = tls_from(arguments)
+    second = arguments.tokens_listen
+    if second is not None:
+        check_listen(second, "--tokens-listen")
+    folder = credentials_folder(arguments.credentials)
+    listed = folder / TOKENS_FILE if folder is not None and (folder / TOKENS_FILE).is_file() else None
+    tokens = load_tokens(listed) if listed is not None else {}
+    tls = None if folder is None or (listed is not None and not _has_keys(folder)) else credentials(folder)
     server = replace(tls, token=None) if tls is not None and tls.encrypted else None
     if server is not None and (expired := server.expired()):
         raise ValueError(f"nobody could come in: {expired}")
     certificates = server is not None and server.authority is not None
-    tokens = load_tokens(arguments.tokens) if arguments.tokens is not None else {}
-    second = arguments.tokens_listen
     if second is not None and not (tokens and certificates):
-        raise ValueError("--tokens-listen is for --tokens beside certificates (--credentials or --tls-ca)")
-    if tokens and certificates and second is None:
-        if arguments.tls_ca is not None:
-            raise ValueError(
-                "certificates and tokens do not go on one address: give a second one, --tokens-listen HOST:PORT, "
-                "or no --tls-ca"
-            )
-        assert server is not None
-        server, certificates = replace(server, authority=None), False
+        raise ValueError(
+            f"--tokens-listen is a second address, where the credentials let in those with certificates ("
+            f"{FOLDER_FILES['authority']}) and those with tokens ({TOKENS_FILE}): {folder} has no such two files"
+        )
+    if listed is not None and certificates and second is None:
+        raise ValueError(
+            f"{listed}: certificates and tokens do not go on one address, and {FOLDER_FILES['authority']} beside it "
+            "asks for certificates: give tokens a second address (--tokens-listen HOST:PORT), or remove one of the two"
+        )
     if not arguments.insecure:
         for one in filter(None, (address, second)):
             _check_closed(one, server, bool(tokens) or certificates)
     more = [(second, replace(server, authority=None))] if second is not None and server is not None else []
     own = server.certificate if server is not None else None
     revoked = Revoked(own.with_name(REVOKED_FILE)) if own is not None else None
-    issuer = issuer_of(arguments.authority, arguments.certificate_days) if arguments.authority is not None else None
+    issuer = issuer_of(folder / AUTHORITY) if folder is not None and (folder / AUTHORITY).is_dir() else None
     return Door(Access(tokens, certificates=certificates, revoked=revoked, issuer=issuer), server, tuple(more))
 
 
-def issuer_of(folder: Path, days: float) -> Callable[[Caller], tuple[bytes, bytes]]:
+def _has_keys(folder: Path) -> bool:
+    """Return whether a credentials folder has files for TLS, rather than only a list of tokens."""
+    return any((folder / FOLDER_FILES[part]).is_file() for part in ("authority", "certificate", "key"))
+
+
+def issuer_of(folder: Path, days: float = RENEWED_DAYS) -> Callable[[Caller], tuple[bytes, bytes]]:
     """Return a function that makes certificates. Raise ValueError where the folder has no authority with its key."""
     from controlplane.common.authority import Authority, CertificatesError  # here: not all machines have its library
 
-    if not (folder / "key.pem").is_file() or not (folder / "certificate.pem").is_file() or not days > 0:
-        raise ValueError(f"--authority is the folder of an authority with its key, for some days: {folder} is none")
+    if not (folder / FOLDER_FILES["key"]).is_file() or not (folder / FOLDER_FILES["certificate"]).is_file():
+        raise ValueError(
+            f"{folder} is no authority with its key: copy the folder `authority` of `inart certificates` there, or "
+            "remove it, and no certificate is renewed"
+        )
     try:
         return Authority.of(folder, "", days).next_of
     except CertificatesError as error:
@@ -164,12 +177,11 @@ def _check_closed(address: str, tls: Tls | None, known: bool) -> None:
         return
     if tls is None:
         raise ControllerError(
-            f"{address} leaves this machine: give --credentials DIR (`inart certificates` makes it; or --tls-cert, "
-            "--tls-key and --tls-ca, or --tokens instead of --tls-ca). With --insecure everybody who reaches it may "
-            "do everything"
+            f"{address} leaves this machine: give --credentials DIR (`inart certificates` makes it). With --insecure "
+            "everybody who reaches it may do everything"
         )
     if not known:
         raise ControllerError(
-            f"{address} leaves this machine: give --tls-ca, so that agents and operators need certificates, or "
-            "--tokens FILE. With --insecure everybody who reaches it may do everything"
+            f"{address} leaves this machine: the credentials need {FOLDER_FILES['authority']}, so that agents and "
+            f"operators show certificates, or {TOKENS_FILE}. With --insecure everybody who reaches it may do everything"
         )

@@ -184,8 +184,6 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if not arguments.command:
         raise OverlayError("what is to be run? inart site run --coordinator HOST:PORT -- torchrun ... train.py")
-    if any((arguments.tls_cert, arguments.tls_key, arguments.tls_ca)):
-        raise OverlayError("the script takes its certificate from a folder: give --credentials DIR, no single files")
     environment = dict(os.environ)
     if token := _token_of(arguments):
         environment[TOKEN] = token  # for the script, which renews the certificate while it trains
@@ -359,6 +357,8 @@ def _who(parser: argparse.ArgumentParser, *, site: bool) -> None:
                             "address that the coordinator sees (default: all addresses, any port)")  # fmt: skip
         parser.add_argument("--advertise", type=advertised, metavar="HOST:PORT", help="where other sites reach this "
                             "one, if elsewhere; port 0: the one of --listen; none: they reach none")  # fmt: skip
+        parser.add_argument("--token", type=Path, metavar="FILE", help="token of `inart site token`, where there is no "
+                            "certificate")  # fmt: skip
     add_tls_arguments(parser)
 
 

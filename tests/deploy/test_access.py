@@ -80,6 +80,14 @@ def folder(tmp_path_factory) -> Path:
     make(made / "ours", WANTED)
     make(made / "theirs", WANTED)
     make(made / "tokens", WANTED, tokens=True)
+    shutil.copytree(made / "ours/controller", made / "both")
+    shutil.copy(made / "tokens/controller/tokens", made / "both/tokens")
+    (made / "listed").mkdir()
+    shutil.copy(made / "tokens/controller/tokens", made / "listed/tokens")
+    shutil.copytree(made / "ours/controller", made / "no authority")
+    (made / "no authority/authority").mkdir()
+    shutil.copytree(made / "ours/controller", made / "pair")
+    (made / "pair/authority.pem").unlink()
     return made
 
 
@@ -196,7 +204,7 @@ def test_table_of_rights_is_complete():
 @pytest.mark.parametrize("method", list(METHODS))
 def test_every_method_with_every_token(token_rig, folder, method, who):
     tokens = folder / "tokens"
-    authority = tokens / "controller/authority.pem"
+    authority = tokens / "authority/certificate.pem"
     paths = {"node w1": "nodes/w1", "operator": "operators/alice", "viewer": "viewers/grafana",
              "tenant": "tenants/physics"}  # fmt: skip
     if who in paths:
@@ -219,7 +227,7 @@ def test_every_method_with_every_token(token_rig, folder, method, who):
 @pytest.fixture(scope="module")
 def token_rig(folder, tmp_path_factory) -> Iterator[Rig]:
     ours = folder / "tokens"
-    options = ["--credentials", str(ours / "controller"), "--tokens", str(ours / "tokens")]
+    options = ["--credentials", str(ours / "controller")]
     made = Rig(folder, tmp_path_factory.mktemp("tokens"), options, credentials(ours / "nodes/ps1"))
     yield made
     made.close()
@@ -301,17 +309,16 @@ def test_switches_know_their_controller_and_it_knows_them(folder, tmp_path, prog
     ("options", "message"),
     [
         ([], "leaves this machine: give --credentials DIR"),
-        (["--tls-cert", "{c}/certificate.pem", "--tls-key", "{c}/key.pem"], "give --tls-ca"),
-        (["--tokens", "{t}/tokens"], "leaves this machine: give --credentials DIR"),
-        (["--credentials", "{c}", "--tokens-listen", "0.0.0.0:0"], "--tokens-listen is for --tokens beside"),
-        (["--tls-ca", "{c}/authority.pem", "--tls-cert", "{c}/certificate.pem", "--tls-key", "{c}/key.pem",
-          "--tokens", "{t}/tokens"], "do not go on one address"),
-        (["--credentials", "{t}"], "has none of authority.pem"),
-        (["--credentials", "{c}", "--tls-ca", "{c}/authority.pem"], "not both"),
+        (["--credentials", "{f}/pair"], "leaves this machine: the credentials need authority.pem"),
+        (["--credentials", "{f}/listed"], "leaves this machine: give --credentials DIR"),
+        (["--credentials", "{c}", "--tokens-listen", "0.0.0.0:0"], "--tokens-listen is a second address"),
+        (["--credentials", "{f}/both"], "certificates and tokens do not go on one address"),
+        (["--credentials", "{f}"], "has none of authority.pem"),
+        (["--credentials", "{f}/no authority"], "is no authority with its key"),
     ],
 )  # fmt: skip
 def test_open_controller_takes_a_word(folder, options, message):
-    names = {"c": folder / "ours/controller", "t": folder / "tokens"}
+    names = {"c": folder / "ours/controller", "f": folder}
     words = [option.format(**names) for option in options]
     arguments = make_parser().parse_args(["--topology", "t", "--listen", "x", *words])
     with pytest.raises((ControllerError, ValueError), match=re.escape(message)):
@@ -323,17 +330,30 @@ def test_open_controller_takes_a_word(folder, options, message):
     [
         ["--insecure"],
         ["--credentials", "{c}"],
-        ["--credentials", "{c}", "--tokens", "{t}/tokens"],
-        ["--credentials", "{c}", "--tokens", "{t}/tokens", "--tokens-listen", "0.0.0.0:0"],
+        ["--credentials", "{f}/tokens/controller"],
+        ["--credentials", "{f}/both", "--tokens-listen", "0.0.0.0:0"],
     ],
 )
 def test_closed_controller_listens(folder, options):
-    names = {"c": folder / "ours/controller", "t": folder / "tokens"}
+    names = {"c": folder / "ours/controller", "f": folder}
     words = [option.format(**names) for option in options]
     arguments = make_parser().parse_args(["--topology", "t", "--listen", "x", *words])
     listening = open_listening(arguments, "0.0.0.0:0")
     assert listening.access.restricted == (options != ["--insecure"])
     listening.bound[0].stop(None)
+
+
+def test_the_controller_asks_for_certificates_once_somebody_has_one(tmp_path):
+    own = tmp_path / "controller"
+    make(tmp_path, Wanted(nodes=("w1",), operators=("alice",)), tokens=True)
+    assert not (own / "authority.pem").exists()
+    assert {caller.name for caller in load_tokens(own / "tokens").values()} == {"w1", "alice"}
+    assert certificates(["--folder", str(tmp_path), "--renew", "controller"]) == 0
+    assert not (own / "authority.pem").exists(), "a new certificate does not ask for others"
+    make(tmp_path, Wanted(nodes=("w2",)))
+    assert (own / "authority.pem").read_bytes() == (tmp_path / "authority/certificate.pem").read_bytes()
+    make(tmp_path, Wanted(nodes=("w3",)), tokens=True)
+    assert (own / "authority.pem").exists(), "w2 has a certificate"
 
 
 @pytest.mark.parametrize(

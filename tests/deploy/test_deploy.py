@@ -80,7 +80,7 @@ def test_errors_are_reported_before_planning(testbed, words, said, monkeypatch, 
     ("words", "said"),
     [
         (["--listen", "10.0.0.1:9600"], "10.0.0.1:9600 leaves this machine"),
-        (["--listen", "127.0.0.1:0", "--tokens", "nosuch"], "nosuch"),
+        (["--listen", "127.0.0.1:0", "--credentials", "nosuch"], "nosuch"),
         (["--listen", "::1:9600"], "an IPv6 address goes in brackets"),
         (["--listen", "localhost:99999"], "needs HOST:PORT or unix:PATH, got 'localhost:99999'"),
         (["--listen", "9600"], "needs HOST:PORT or unix:PATH, got '9600'"),

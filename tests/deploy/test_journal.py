@@ -45,10 +45,11 @@ class Rig(MemoryNetwork):
         tokens = {ALICE: Caller("operator", "alice"), GRAFANA: Caller("viewer", "grafana")}
         self.address = self.serve(access=Access(tokens))
         for name, token in (("alice", ALICE), ("grafana", GRAFANA)):
-            (folder / name).write_text(token)
+            (folder / name).mkdir()
+            (folder / name / "token").write_text(token)
 
     def order(self, *words: str, who: str = "alice") -> int:
-        return operate([*words, "--controller", self.address, "--token", str(self.folder / who)])
+        return operate([*words, "--controller", self.address, "--credentials", str(self.folder / who)])
 
     def close(self) -> None:
         super().close()
@@ -138,7 +139,7 @@ def test_only_operators_read_it(rig, capsys):
     assert rig.order("log", who="grafana") == 1
     assert "viewer grafana may not read the log" in capsys.readouterr().err
     with pytest.raises(ControllerError):
-        ask(rig.address, "log", pb.LogRequest(), Tls(token=rig.folder / "grafana"))
+        ask(rig.address, "log", pb.LogRequest(), Tls(token=rig.folder / "grafana/token"))
 
 
 def test_the_log_hides_what_is_for_the_replay_and_its_numbers_have_no_gaps(rig, log):

@@ -143,5 +143,5 @@ def test_a_controller_without_the_authority_renews_none(rig):
 
 
 def test_what_is_no_authority_is_refused_at_the_start(tmp_path):
-    with pytest.raises(ValueError, match="--authority is the folder of an authority with its key"):
-        issuer_of(tmp_path, 7.0)
+    with pytest.raises(ValueError, match="is no authority with its key"):
+        issuer_of(tmp_path)

@@ -153,7 +153,7 @@ def test_the_page_over_tls_requires_authentication(snapshots: Snapshots, tmp_pat
     make(tmp_path, Wanted(nodes=("W1",), operators=("alice",)))
     make(tmp_path, Wanted(nodes=("W2",), viewers=("grafana",)), tokens=True)
     tls = credentials(tmp_path / "controller")
-    web = Web("127.0.0.1:0", Access(load_tokens(tmp_path / "tokens"), certificates=True), tls)
+    web = Web("127.0.0.1:0", Access(load_tokens(tmp_path / "controller/tokens"), certificates=True), tls)
     web.start(Site(snapshots))
 
     def context(folder: str = "") -> ssl.SSLContext:

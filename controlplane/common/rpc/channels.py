@@ -181,7 +181,7 @@ def open_channel(
     if tls is None or not tls.encrypted:
         if token and not is_local(address):
             raise ValueError(
-                f"a token would be read on the way to {address}: give --tls-ca, the controller's authority"
+                f"a token would be read on the way to {address}: put its controller's authority.pem beside it"
             )
         channel = grpc.insecure_channel(address, options=both)
     else:

@@ -1,4 +1,4 @@
-"""TLS files and tokens, by which agents, operators, controllers and switches identify themselves, and their options."""
+"""TLS files and tokens, by which agents, operators, controllers and switches identify themselves, and their option."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Tls:
         """Return credentials that read the files at each handshake, so that they may be replaced while the server runs.
         Raise ValueError where the files cannot be used."""
         if self.certificate is None or self.key is None:
-            raise ValueError("TLS: a server needs --tls-cert and --tls-key")
+            raise ValueError("TLS: a server needs certificate.pem and key.pem in its credentials")
         fresh = self.fresh(Tls._server_configuration)
         return grpc.dynamic_ssl_server_credentials(
             fresh.now(),
@@ -198,31 +198,24 @@ def is_local(address: str) -> bool:
 
 
 def add_tls_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options --credentials, --tls-cert, --tls-key, --tls-ca and --token."""
-    group = parser.add_argument_group("who this is (needed where the controller leaves its machine)")
-    group.add_argument(
+    """Add the option --credentials."""
+    parser.add_argument(
         "--credentials",
         type=Path,
         metavar="DIR",
-        help="folder of `inart certificates`, instead of the single files (default: $INART_CREDENTIALS)",
+        help="folder of `inart certificates` that says who this is (default: $INART_CREDENTIALS)",
     )
-    group.add_argument("--tls-cert", type=Path, metavar="PEM", help="own certificate")
-    group.add_argument("--tls-key", type=Path, metavar="PEM", help="its key")
-    group.add_argument("--tls-ca", type=Path, metavar="PEM", help="certificate of the authority of the other side")
-    group.add_argument("--token", type=Path, metavar="FILE", help="token, where there is no certificate")
 
 
 def tls_from(arguments: argparse.Namespace) -> Tls | None:
-    """Return the Tls that the arguments ask for, else that of $INART_CREDENTIALS. Raise ValueError where files cannot
-    be used."""
-    token = getattr(arguments, "token", None)
-    files = (arguments.tls_cert, arguments.tls_key, arguments.tls_ca, token)
-    folder = getattr(arguments, "credentials", None)
-    if any(files):
-        if folder is not None:
-            raise ValueError("TLS: --credentials DIR, or --tls-cert, --tls-key, --tls-ca and --token, not both")
-        return Tls(*files)
-    return credentials(folder)
+    """Return the Tls of --credentials, else that of $INART_CREDENTIALS. Raise ValueError where files cannot be used."""
+    return credentials(arguments.credentials)
+
+
+def credentials_folder(folder: Path | None) -> Path | None:
+    """Return this folder, else the one that $INART_CREDENTIALS names; None where there is neither."""
+    named = folder if folder is not None else os.environ.get("INART_CREDENTIALS") or None
+    return None if named is None else Path(named)
 
 
 def credentials(folder: Path | None = None) -> Tls | None:
@@ -231,10 +224,9 @@ def credentials(folder: Path | None = None) -> Tls | None:
     The folder is $INART_CREDENTIALS where none is given; return None where that is not set. Raise ValueError where
     files cannot be used.
     """
-    named = folder if folder is not None else os.environ.get("INART_CREDENTIALS") or None
-    if named is None:
+    folder = credentials_folder(folder)
+    if folder is None:
         return None
-    folder = Path(named)
     there = {part: folder / name for part, name in FOLDER_FILES.items() if (folder / name).is_file()}
     if not there:
         raise ValueError(

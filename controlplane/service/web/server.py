@@ -263,7 +263,7 @@ class Web:
 
 def _context(tls: Tls) -> ssl.SSLContext:
     if tls.certificate is None or tls.key is None:
-        raise WebError("the page over TLS needs --tls-cert and --tls-key")
+        raise WebError("the page over TLS needs certificate.pem and key.pem in the credentials")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(tls.certificate, tls.key)
