@@ -15,7 +15,7 @@ STRATEGIES ?=
 STEPS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test parts nightly types quick format site sanitize bmv2-fattree wan shell shell-environment doctor p4 p4-tofino clean
+.PHONY: help setup test parts nightly types quick format site sanitize bmv2-fattree wan doctor p4 p4-tofino clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,7 +43,7 @@ test: setup ## ruff, mypy and every test
 	$(PY) -m ruff format --check --quiet .
 	@$(MAKE) --no-print-directory --jobs=2 types parts
 
-parts: shell-environment
+parts:
 	env -u MAKEFLAGS -u MFLAGS $(PY) -m tests.retry $(BY_FILE)
 
 # mypy runs beside the tests and takes what they leave of the processors.
@@ -74,13 +74,6 @@ bmv2-fattree: setup ## train through P4 switches in an emulated fat-tree; writes
 	    --strategies "$(STRATEGIES)" --output $(RESULTS)/bmv2-fattree \
 	    $(if $(CIFAR100),--cifar100 $(CIFAR100)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(PS),--ps $(PS)) $(if $(RANKS),--ranks $(RANKS)) $(if $(SWITCH),--switch $(SWITCH)) \
 	    $(if $(filter-out 0 no false,$(HETEROGENEOUS)),--heterogeneous)
-
-shell: setup shell-environment ## p4runtime-shell on a switch: make shell SWITCH=s1 SWITCHES=switches.json
-	@if [ -z "$(SWITCH)" ]; then echo "which switch? make shell SWITCH=s1 SWITCHES=switches.json"; exit 2; fi
-	@$(PY) -m controlplane.shell $(SWITCH) --switches $(or $(SWITCHES),switches.json)
-
-shell-environment:
-	@PYTHON=$(PYTHON) ./setup.sh shell
 
 wan: setup ## systems across an emulated WAN over TCP, measured beside simulated; writes results/wan.png
 	@mkdir -p $(RESULTS)

@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
 # Installs what everything else here needs: the Debian packages that are missing, and .venv with the pinned Python
-# packages; with the argument `shell`, .venv-shell with p4runtime-shell instead. Quick when there is nothing to do.
-# Called by `make setup` and `make shell`; it needs root only when a package is missing.
+# packages. Quick when there is nothing to do. Called by `make setup`; it needs root only when a package is missing.
 set -euo pipefail
 cd "$(dirname "$0")"
 export PATH="$PATH:/usr/sbin:/sbin"
 PYTHON="${PYTHON:-python3}"
 VENV="${VENV:-.venv}"
-SHELL_VENV=.venv-shell
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -77,34 +75,25 @@ fi
     fail "$("$PYTHON" --version) is too old: 3.11 or newer is needed. Name another with: make setup PYTHON=python3.12"
 
 # --- Python packages: again only when the list or the interpreter changed ----------------------------------------
-environment() { # environment FOLDER REQUIREMENTS NOTE [inart]: inart: with the commands, which run what is in this folder
-    local folder="$1" requirements="$2" note="$3" command="${4:-}" wanted stamp="$1/.installed"
-    wanted="$({ cat "$requirements" ${command:+pyproject.toml softswitch/pyproject.toml}; "$PYTHON" -c 'import sys; print(sys.version, sys.prefix)'; } | sha256sum | cut -d' ' -f1)"
-    if [ "$(cat "$stamp" 2>/dev/null || true)" = "$wanted" ]; then
-        say "$folder: everything is installed"
-        return
-    fi
-    if [ -d "$folder" ] && [ "$("$folder/bin/python" -c 'import sys; print(sys.version)' 2>/dev/null || true)" != \
-                             "$("$PYTHON" -c 'import sys; print(sys.version)')" ]; then
-        say "$folder was made by another Python and is made anew"
-        rm -rf "$folder"
-    fi
-    [ -x "$folder/bin/pip" ] || "$PYTHON" -m venv "$folder"
-    say "Python packages into $folder ($note)"
-    "$folder/bin/python" -m pip install --disable-pip-version-check --quiet --requirement "$requirements" ||
-        fail "pip could not install $requirements (its message is above). Is the package index reachable?
-       A mirror is named with PIP_INDEX_URL, a folder of wheels with PIP_FIND_LINKS."
-    if [ -n "$command" ]; then # with the setuptools of the requirements: pip downloads nothing
-        "$folder/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation \
-            --editable . --editable ./softswitch || # `inart emulate` starts switches of it
-            fail "pip could not install the commands inart and softswitch (its message is above)."
-    fi
-    echo "$wanted" >"$stamp"
-    say "done: Python commands work as $folder/bin/python -m ...${command:+, and $folder/bin/inart is the command}"
-}
-
-if [ "${1:-}" = shell ]; then
-    environment "$SHELL_VENV" requirements-shell.txt "p4runtime-shell with the protobuf of its time"
-else
-    environment "$VENV" requirements.txt "torch is large: some minutes the first time" inart
+wanted="$({ cat requirements.txt pyproject.toml softswitch/pyproject.toml; "$PYTHON" -c 'import sys; print(sys.version, sys.prefix)'; } | sha256sum | cut -d' ' -f1)"
+stamp="$VENV/.installed"
+if [ "$(cat "$stamp" 2>/dev/null || true)" = "$wanted" ]; then
+    say "$VENV: everything is installed"
+    exit
 fi
+if [ -d "$VENV" ] && [ "$("$VENV/bin/python" -c 'import sys; print(sys.version)' 2>/dev/null || true)" != \
+                       "$("$PYTHON" -c 'import sys; print(sys.version)')" ]; then
+    say "$VENV was made by another Python and is made anew"
+    rm -rf "$VENV"
+fi
+[ -x "$VENV/bin/pip" ] || "$PYTHON" -m venv "$VENV"
+say "Python packages into $VENV (torch is large: some minutes the first time)"
+"$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --requirement requirements.txt ||
+    fail "pip could not install requirements.txt (its message is above). Is the package index reachable?
+       A mirror is named with PIP_INDEX_URL, a folder of wheels with PIP_FIND_LINKS."
+# With the setuptools of the requirements: pip downloads nothing. `inart emulate` starts switches of softswitch.
+"$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation \
+    --editable . --editable ./softswitch ||
+    fail "pip could not install the commands inart and softswitch (its message is above)."
+echo "$wanted" >"$stamp"
+say "done: Python commands work as $VENV/bin/python -m ..., and $VENV/bin/inart is the command"

@@ -63,7 +63,6 @@ VERBS = {
         "controlplane.cli.certificates", "a private authority and certificates, to try TLS with", extra="control"
     ),
     "simulate": Verb("controlplane.cli.simulate", "run a plan in the simulator", extra="control"),
-    "shell": Verb("controlplane.cli.shell", "p4runtime-shell on a switch", extra="control"),
     "emulate": Verb("topologies.__main__", "an emulated network of P4 switches (root)", extra="emulation"),
     "agent": Verb("worker_agent.__main__", "the agent of a worker node, for its trainers", ("serve",), order=True),
     "ps": Verb("ps_server.__main__", "a parameter server"),
