@@ -186,12 +186,18 @@ class OperatorsDay(System):
 
     def acts(self) -> Mapping[str, Act]:
         network = NetworkEvents(self.place.emulation).acts()
-        return {
-            "link": network["link"], "switch": network["switch"],
-            "ps": AgentEvents(self.place, [self._resident]).acts()["ps"],
+
+        def switch(one: Happening) -> Steps:
+            yield from network["switch"](one)
+            up = self.place.emulation.switches.is_up
+            self.place.emulation.wait(lambda: up(one.event.target), f"{one.event.target} is up again", END_SECONDS)
+
+        acts = {
+            "link": network["link"], "switch": switch, "ps": AgentEvents(self.place, [self._resident]).acts()["ps"],
             "leader": self._leader, "drain": self._drain, "undrain": self._undrain, "upgrade": self._upgrade,
             "topology reload": self._reload,
         }  # fmt: skip
+        return {kind: whole_act(act) for kind, act in acts.items()}
 
     def _leader(self, one: Happening) -> Steps:
         _done(one, self._controllers.kill_leader())
@@ -270,6 +276,19 @@ class OperatorsDay(System):
 
     def last_words(self) -> str:
         return self._controllers.last_words()
+
+
+def whole_act(act: Act) -> Act:
+    """Return an act that counts as done only if its end succeeds, too: a link that stays cut would spoil the day."""
+
+    def steps(one: Happening) -> Steps:
+        try:
+            yield from act(one)
+        except Exception:
+            one.happened = False
+            raise
+
+    return steps
 
 
 def _done(one: Happening, said: str) -> None:

@@ -14,11 +14,12 @@ import pytest
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.routing import next_hops
 from controlplane.planner.topology import TopologyError
+from evaluation.chaos.events import Event, Happening, Steps, happen
 from evaluation.chaos.findings import Findings
 from evaluation.chaos.harness import main, make_parser
 from evaluation.operate.day import KINDS, draw
 from evaluation.operate.report import JobReport, add_jobs, gather
-from evaluation.operate.run import OperatorsDay
+from evaluation.operate.run import OperatorsDay, whole_act
 from evaluation.operate.worker import agreed
 from tests.support.schedules import digest
 
@@ -93,6 +94,18 @@ def test_the_list_says_what_would_happen(capsys: pytest.CaptureFixture[str]) -> 
     assert main(OperatorsDay, ["--list", "--seed", "3", "--jobs", "4"]) == 0
     said = capsys.readouterr().out
     assert "foreign TCP all day" in said and "job4 comes: 2 workers in the new rack" in said and "upgrade" in said
+
+
+def test_an_order_that_cannot_be_ended_is_not_done() -> None:
+    def cut(one: Happening) -> Steps:
+        one.happened = True
+        yield
+        raise OSError("no such link")
+
+    one = Happening(Event(1, 0.0, 0.0, "link", "e1-s1"))
+    happen(one, whole_act(cut), threading.Event(), lambda line: None)
+    findings = Findings([one], KINDS)
+    assert findings.status == 4 and "no such link" in findings.table("here")
 
 
 def test_workers_go_on_when_all_have_the_result(tmp_path: Path) -> None:
