@@ -1,11 +1,11 @@
 """Installs plans on the switches of an emulation, and runs the controller that its agents join."""
 
-from collections.abc import Callable
-
+from controlplane.common.log_lines import SILENT, Log
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.plan import Plan
 from controlplane.planner.rules import routes
 from controlplane.service.epochs import EpochStore
+from controlplane.service.journal import Journal
 from controlplane.service.network import Network, Settings
 from controlplane.service.roster import Roster
 from controlplane.service.serving import Serving
@@ -24,10 +24,10 @@ HEADROOM = 0.03
 class Fabric:
     """The emulation's switches, connected over P4Runtime, as a context manager."""
 
-    def __init__(self, emulation: Emulation, log: Callable[[str], None] = lambda line: None) -> None:
-        """Connect to every switch. Raise FabricError where that fails."""
+    def __init__(self, emulation: Emulation, log: Log = SILENT, journal: Journal | None = None) -> None:
+        """Connect to every switch. Raise FabricError where that fails. `journal` is the controller's."""
         self.emulation = emulation
-        self.log = log
+        self.log, self.journal = log, journal
         self.kind = kind_to_connect("bmv2")
         self.epochs = EpochStore(emulation.directory)
         self.labels = self.epochs.labels()
@@ -68,7 +68,7 @@ class Service:
     def __init__(self, owner: Fabric, plan: Plan | None, *, answers_failures: bool, beside: float | None) -> None:
         self.network = Network(
             owner.emulation.topology, owner.kind, owner.targets, epochs=owner.epochs, labels=owner.labels,
-            settings=Settings(pace=1 - HEADROOM, beside=beside), log=owner.log,
+            settings=Settings(pace=1 - HEADROOM, journal=owner.journal, beside=beside), log=owner.log,
         )  # fmt: skip
         self._plan = plan
         if plan is None:

@@ -22,18 +22,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from controlplane.common import command_line
+from controlplane.common.log_lines import Log
 from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, JobError, parse_bytes, parse_next_job
 from controlplane.planner.plan.limits import DoesNotFit, Limits, limited
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.topology import Topology, TopologyError
-from controlplane.service.event_log import EventLog, LogEvent
+from controlplane.service.core.journal import Entry
+from controlplane.service.journal import Journal, logger_of
 from controlplane.service.running import JobsError
 from controlplane.targets.base import TargetError
 from topologies.agents import MODULES, JobAgents, Outcome
@@ -127,7 +129,7 @@ class Report:
     scale: float
     jobs: list[JobResult]
     load: Load
-    events: list[LogEvent]
+    events: list[Entry]
     work_began: float
     up_seconds: float
 
@@ -159,7 +161,7 @@ class Report:
                 }
                 for job in self.jobs
             ],
-            "events": [asdict(event) for event in self.events],
+            "events": [{"time": event.time, "text": event.text} for event in self.events],
         }
 
     def text(self) -> str:
@@ -206,8 +208,9 @@ def run(settings: Settings, say: Say) -> Report:
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(topology, settings.switch, seed=settings.seed))
         zygote = stack.enter_context(Zygote(emulation, MODULES))
-        log = EventLog()
-        fabric = stack.enter_context(Fabric(emulation, log))
+        journal = Journal()
+        log = logger_of(journal)
+        fabric = stack.enter_context(Fabric(emulation, log, journal))
         service = stack.enter_context(fabric.control())
         results = [_admit(service, job, settings, say) for job in settings.jobs]
         zygote.wait_ready()
@@ -236,7 +239,7 @@ def run(settings: Settings, say: Say) -> Report:
         elif settings.size:
             _all([_reducing(agents, settings, say) for agents in teams], results)
         report = Report(
-            settings.switch, _described(topology), settings.scale, results, monitor.stop(), log.last(), began, up
+            settings.switch, _described(topology), settings.scale, results, monitor.stop(), journal.lines(), began, up
         )
         if settings.hold:
             say(f"holding; Ctrl-C takes it all down\n\n{report.text()}")
@@ -248,8 +251,8 @@ def _described(topology: Topology) -> str:
     return f"{topology.name} of {len(topology.switches)} switches and {len(topology.servers)} hosts"
 
 
-def _announce(line: str, log: EventLog, say: Say) -> None:
-    log(f"--- {line}")
+def _announce(line: str, log: Log, say: Say) -> None:
+    log.info(f"--- {line}")
     say(line)
 
 

@@ -39,7 +39,7 @@ BUSY_PART = 0.5
 LEAST_CPU_SECONDS = 0.2
 WORKERS, CHUNKS, ROUNDS = 4, 100, 3
 FIRST_LABEL, EPOCH, SLOT_MASK = 10, 1, 1023
-log = logging.getLogger(__name__)
+log = logging.getLogger("inart")
 
 
 class Busy:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 
 from controlplane.cli.options import DeployError, connected, kind_of, target_of, wanted_switches
+from controlplane.common.log_lines import Log
 from controlplane.planner.topology import Topology
 from controlplane.targets.base import TargetError
 from controlplane.targets.cabling import cables_of, ends_of, faults, trace
@@ -17,7 +17,7 @@ class WrongCables(Exception):
     """Error: cables are not as the topology says; the message names each."""
 
 
-def check_cables(arguments: argparse.Namespace, topology: Topology, log: Callable[[str], None]) -> None:
+def check_cables(arguments: argparse.Namespace, topology: Topology, log: Log) -> None:
     """Print whether the cables are as the topology says.
 
     Raise WrongCables where they are not, DeployError where the switches cannot send packets, or TargetError.
@@ -30,9 +30,9 @@ def check_cables(arguments: argparse.Namespace, topology: Topology, log: Callabl
         targets = [target for target in reached if isinstance(target, P4RuntimeTarget)]
         for target in targets:
             if target.load_pipeline():
-                log(f"switch {target.name}: program loaded")
+                log.info(f"switch {target.name}: program loaded")
         wanted = cables_of(topology)
-        log(f"tracing {len(wanted)} directions of cables between {len(targets)} switches")
+        log.info(f"tracing {len(wanted)} directions of cables between {len(targets)} switches")
         heard = trace(
             targets, ends_of(topology), wanted, cpu_port=arguments.cpu_port,
             values=kind.artifact.manifest.values_per_packet,

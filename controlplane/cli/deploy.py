@@ -35,7 +35,7 @@ from controlplane.cli.options import (
 )
 from controlplane.cli.serve import ERRORS
 from controlplane.common import command_line
-from controlplane.common.log_lines import to_stderr
+from controlplane.common.log_lines import Log, to_stderr
 from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import parse_topology
@@ -45,7 +45,6 @@ from controlplane.planner.plan.limits import DoesNotFit, limited
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.topology import Topology
 from controlplane.service.epochs import EpochStore
-from controlplane.service.event_log import EventLog
 from controlplane.service.network import Network
 from controlplane.service.room import JOB_IDS, deployment_of, found
 from controlplane.service.switches import Switches
@@ -55,7 +54,7 @@ from controlplane.targets.kind import Kind
 from controlplane.targets.switches_file import SwitchesFileError
 
 
-def install(arguments: argparse.Namespace, topology: Topology | None, log: EventLog) -> None:
+def install(arguments: argparse.Namespace, topology: Topology | None, log: Log) -> None:
     """Install the plan that the arguments ask for; with --dry-run only print its entries."""
     if topology is None:
         raise DeployError("--topology is missing: a node-link JSON file, fattree:k=4 or testbed")
@@ -68,17 +67,21 @@ def install(arguments: argparse.Namespace, topology: Topology | None, log: Event
     if arguments.dry_run:
         show(arguments, plan, topology, kind)
         return
-    log(f"{plan.strategy}: {plan.rate_mbps:.4g} Mbit/s planned, bottleneck {evaluate(plan, topology).bottleneck.name}")
+    log.info(
+        f"{plan.strategy}: {plan.rate_mbps:.4g} Mbit/s planned, bottleneck {evaluate(plan, topology).bottleneck.name}"
+    )
     epochs = EpochStore(state_folder(arguments, switches))
     labels = epochs.labels()
     with connected(arguments, kind, switches, topology, log, labels=labels) as targets:
         there = found(targets)
         others = [str(number) for number in there if number != arguments.job_id]
         if others:
-            log(f"entries of job {', '.join(others)} are on the switches, and stay")
+            log.info(f"entries of job {', '.join(others)} are on the switches, and stay")
         network = Network(topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log)
         _, changes = network.install(plan, arguments.job_id)
-        log(f"installed: {changes} changes on {len(targets)} switches" if changes else "everything was there already")
+        log.info(
+            f"installed: {changes} changes on {len(targets)} switches" if changes else "everything was there already"
+        )
         if arguments.json:
             done = {"job": plan.job.name, "job_id": arguments.job_id, "rate_mbps": plan.rate_mbps, "changes": changes}
             print(json.dumps(done))
@@ -101,14 +104,14 @@ def show(arguments: argparse.Namespace, plan: Plan, topology: Topology, kind: Ki
         print("\n".join(kind.lines(plan, deployment, topology)))
 
 
-def cabling(arguments: argparse.Namespace, topology: Topology | None, log: Callable[[str], None]) -> None:
+def cabling(arguments: argparse.Namespace, topology: Topology | None, log: Log) -> None:
     """Check the cables between the switches."""
     if topology is None:
         raise DeployError("--topology is missing: the file that says where the cables lead")
     check_cables(arguments, topology, log)
 
 
-def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callable[[str], None]) -> None:
+def remove(arguments: argparse.Namespace, topology: Topology | None, log: Log) -> None:
     """Remove a job's entries from the switches, or all entries of InArt."""
     which = arguments.which
     if which not in ("", "all") and not which.isdigit():
@@ -136,14 +139,14 @@ def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callab
             raise DeployError(f"{there}: say which: remove N, or remove all")
         if every:
             done = fabric.remove(targets, log)
-            log(f"removed {sum(done.values())} entries from {len(done)} switches")
+            log.info(f"removed {sum(done.values())} entries from {len(done)} switches")
         else:
             if int(which) not in jobs:
                 raise DeployError(f"{there}, none of job {which}")
             base = {target.name: target.read() for target in targets if target.runs_program()}
             ours = [target for target in targets if target.name in base]
             changes = Switches(ours, base, jobs, log).remove(int(which))
-            log(f"removed {changes} entries of job {which}")
+            log.info(f"removed {changes} entries of job {which}")
         if arguments.clear_registers:
             slots: dict[str, set[int]] = {}
             for rulesets in removed.values():
@@ -152,15 +155,15 @@ def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callab
             clear_registers(targets, slots, log)
 
 
-def clear_registers(targets: Sequence[SwitchTarget], slots: Mapping[str, set[int]], log: Callable[[str], None]) -> None:
+def clear_registers(targets: Sequence[SwitchTarget], slots: Mapping[str, set[int]], log: Log) -> None:
     """Set the slots that removed jobs used to 0. Raise TargetError where a switch refuses."""
     for one in targets:
         if slots.get(one.name):
             cells = one.clear_slots(slots[one.name])
-            log(f"switch {one.name}: {len(slots[one.name])} slots cleared ({cells} register cells)")
+            log.info(f"switch {one.name}: {len(slots[one.name])} slots cleared ({cells} register cells)")
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace, Topology | None, EventLog], None]] = {
+COMMANDS: dict[str, Callable[[argparse.Namespace, Topology | None, Log], None]] = {
     "": install, "remove": remove, "cabling": cabling,
 }  # fmt: skip
 """The function of each word that may stand first on the command line, and that of none."""
@@ -224,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_arguments(arguments, command)
         topology = arguments.topology
         topology = with_adding_switches(parse_topology(topology)) if topology is not None else None
-        COMMANDS[command](arguments, topology, EventLog(to_stderr(as_json=arguments.json)))
+        COMMANDS[command](arguments, topology, to_stderr(as_json=arguments.json))
 
     errors = (JobError, PlanError, Infeasible, DoesNotFit, WrongCables, *ERRORS)
     usage = (DeployError, SwitchesFileError)

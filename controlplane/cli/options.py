@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from controlplane.common.log_lines import Log
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.job import Job, parse_job
 from controlplane.planner.plan import Plan
@@ -110,7 +111,7 @@ def connected(
     kind: Kind,
     switches: Sequence[SwitchAddress],
     topology: Topology | None,
-    log: Callable[[str], None],
+    log: Log,
     *,
     labels: SecretLabels | None = None,
 ) -> Iterator[list[SwitchTarget]]:

@@ -7,15 +7,14 @@ It then ends with status 3, so that the service manager starts it again and it w
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import socket
-import sys
 import threading
 from pathlib import Path
 
 from controlplane.cli.options import DeployError
-from controlplane.common.log_lines import Log, failure
 from controlplane.service.listening import check_listening
 from controlplane.service.pair.etcd import EtcdStore
 from controlplane.service.pair.leadership import AFTER_SECONDS, Leadership
@@ -60,7 +59,7 @@ def open_store(arguments: argparse.Namespace) -> Store:
         raise DeployError(f"--store-credentials {arguments.store_credentials}: {error}") from None
 
 
-def lead(arguments: argparse.Namespace, log: Log) -> Leadership:
+def lead(arguments: argparse.Namespace, log: logging.Logger) -> Leadership:
     """Wait until this controller leads. When it no longer does, the process ends at once.
 
     Raise DeployError where the options are wrong, and what `check_listening` raises.
@@ -72,12 +71,13 @@ def lead(arguments: argparse.Namespace, log: Log) -> Leadership:
         raise DeployError("--takeover-after is 0.2 s or more")
 
     def lost(reason: str) -> None:
-        log(failure(f"{name} does not lead any more: {reason}; it ends, so that another one can"))
-        sys.stderr.flush()
+        log.error(f"{name} does not lead any more: {reason}; it ends, so that another one can")
+        for handler in log.handlers:
+            handler.flush()
         os._exit(LOST_STATUS)  # Ends at once, as no thread may write to a switch any more.
 
     made = Leadership(open_store(arguments), name, lost, after=arguments.takeover_after)
     check_listening(arguments, arguments.serve)  # fails now rather than when it takes over
     made.wait(threading.Event(), log)
-    log(f"{name} leads")
+    log.info(f"{name} leads")
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
-from controlplane.common.log_lines import Log, warning
+from controlplane.common.log_lines import Log
 from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import parse_topology
 from controlplane.service.network import Network
@@ -59,7 +59,7 @@ class Files:
         try:
             self.read_again()
         except Exception as error:  # The controller must go on, whatever is wrong with the files.
-            self._log(warning(f"topology not reloaded: {error}"))
+            self._log.warning(f"topology not reloaded: {error}")
 
     def keep_folder(self, switches: Sequence[SwitchAddress]) -> None:
         """Let the state folder be found at the next start, too: it is named after the switches, so a folder named after
@@ -69,4 +69,4 @@ class Files:
         if new != old and not new.exists():
             new.symlink_to(old.resolve())
         elif new.resolve() != old.resolve():
-            self._log(warning(f"{new} belongs to these switches already: start the controller with --state {old}"))
+            self._log.warning(f"{new} belongs to these switches already: start the controller with --state {old}")

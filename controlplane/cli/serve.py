@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ from controlplane.cli.options import (
 from controlplane.cli.pair import add_store_arguments, lead
 from controlplane.cli.reload import Files
 from controlplane.common import command_line
-from controlplane.common.log_lines import to_stderr, warning
+from controlplane.common.log_lines import to_stderr
 from controlplane.common.rpc.client import ControllerError
 from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import parse_topology
@@ -46,8 +48,7 @@ from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.admission import MOST, STEADY
 from controlplane.service.epochs import EpochStore
-from controlplane.service.event_log import EventLog
-from controlplane.service.journal import Journal
+from controlplane.service.journal import Journal, JournalHandler
 from controlplane.service.listening import Listening, add_listen_arguments, open_listening
 from controlplane.service.network import Network, Settings
 from controlplane.service.pair.leadership import Leadership
@@ -61,14 +62,19 @@ from controlplane.targets.base import SwitchAddress, SwitchTarget, TargetError
 from controlplane.targets.switches_file import SwitchesFileError, connect_targets
 from p4src.artifacts import ArtifactError
 
+EARLY_LINES = 1000
+"""Maximum number of lines from before the journal that are recorded in it."""
 
-def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> None:
+
+def serve(arguments: argparse.Namespace, topology: Topology, log: logging.Logger) -> None:
     """Be the controller until SIGINT or SIGTERM. Raise the exceptions that `main` turns into messages.
 
     It starts with the stored jobs, if jobs are kept, and the job that the arguments name.
     """
     kind = kind_of(arguments)
     switches = wanted_switches(arguments, topology)
+    early = MemoryHandler(EARLY_LINES, logging.CRITICAL + 1)  # until this process has the folder of the journal
+    log.addHandler(early)
     with ExitStack() as stack:
         leadership = None
         if arguments.store is not None:
@@ -83,6 +89,8 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         state, kept = None, Keeps()
         if arguments.keeps:
             state = stack.enter_context(SharedState(folder, leadership) if leadership else StateFolder(folder))
+        journal = stack.enter_context(closing(_journal(state, log, early)))
+        if state is not None:
             kept = resume(state, epochs)
         else:
             epochs.check()
@@ -92,14 +100,11 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         listening = open_listening(arguments, arguments.serve)
         # Switches are not touched before this line.
         labels = epochs.labels()
-        connect = partial(_connect, arguments, leadership, kind=kind, progress=log, labels=labels)
+        connect = partial(_connect, arguments, leadership, kind=kind, log=log, labels=labels)
         targets = connect(switches, topology=topology)
         for target in targets:
             stack.callback(target.close)
         there = found(targets)
-        journal = Journal(state.path / "journal" if state is not None else None, log)
-        stack.callback(journal.close)
-        log.record_in(journal.line)
         settings = replace(_settings(arguments), journal=journal, quotas=quotas)
         network = Network(
             topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log, settings=settings
@@ -112,7 +117,7 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
             keeper = Kept(state, network.keeps, log)
             network.changed, network.unkept = keeper.save, keeper.problem
             before = f"{len(kept.jobs)} jobs as before" if kept.jobs else "no job yet"
-            log(f"{before}; jobs are kept in {state.path}")
+            log.info(f"{before}; jobs are kept in {state.path}")
         files = Files(
             arguments, network, connect=connect, log=log, close=lambda target: stack.callback(target.close),
             switches=lambda: wanted_switches(arguments, with_adding_switches(parse_topology(arguments.topology))),
@@ -125,17 +130,28 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: EventLog) -> N
         _answer(arguments, listening, network, log, files.hangup)
 
 
+def _journal(state: StateFolder | None, log: logging.Logger, early: MemoryHandler) -> Journal:
+    """Return the controller's journal, which records the lines of its log from the early ones on."""
+    journal = Journal(state.path / "journal" if state is not None else None, log)
+    handler = JournalHandler(journal)
+    early.setTarget(handler)
+    early.close()
+    log.removeHandler(early)
+    log.addHandler(handler)
+    return journal
+
+
 def _settings(arguments: argparse.Namespace) -> Settings:
     """Return the settings by which jobs are planned, from the options."""
     beside = None if arguments.beside is None else arguments.beside / 100
     return Settings(steady=arguments.steady / 100, most=arguments.most_changes, beside=beside)
 
 
-def _say_strangers(jobs: Collection[int], log: EventLog) -> None:
+def _say_strangers(jobs: Collection[int], log: logging.Logger) -> None:
     """Warn of jobs on the switches that this controller does not know."""
     if jobs:
         numbers = ", ".join(map(str, sorted(jobs)))
-        log(warning(f"job {numbers} on the switches is none of this controller's: it stays (inart deploy remove N)"))
+        log.warning(f"job {numbers} on the switches is none of this controller's: it stays (inart deploy remove N)")
 
 
 def _connect(
@@ -170,7 +186,11 @@ def _first_job(arguments: argparse.Namespace, topology: Topology, jobs: Sequence
 
 
 def _answer(
-    arguments: argparse.Namespace, listening: Listening, network: Network, log: EventLog, hangup: Callable[[], None]
+    arguments: argparse.Namespace,
+    listening: Listening,
+    network: Network,
+    log: logging.Logger,
+    hangup: Callable[[], None],
 ) -> None:
     """Answer on the port that is bound already, until SIGINT or SIGTERM; a second signal ends the process at once."""
     end, address = EndSignal(hangup), arguments.serve
@@ -185,10 +205,10 @@ def _answer(
             workers = sum(config.role == "worker" for config in configs)
             apart, both = len(configs) - workers, sum(config.both_roles for config in configs)
             shared = f" ({both} of the workers are parameter servers, too)" if both else ""
-            log(f"job {job.name}: waiting for {workers} workers and {apart} parameter servers{shared}")
+            log.info(f"job {job.name}: waiting for {workers} workers and {apart} parameter servers{shared}")
         print(json.dumps({"serves": address}) if arguments.json else f"controller serves on {address}", flush=True)
         end.wait()
-        log("stopping; the rules stay on the switches (inart deploy remove takes them off)")
+        log.info("stopping; the rules stay on the switches (inart deploy remove takes them off)")
     finally:
         silent = threading.Timer(LEAVING_SECONDS, network.switches.cut)
         silent.daemon = True
@@ -200,7 +220,7 @@ def _answer(
 
 def run(arguments: argparse.Namespace) -> None:
     """Serve until SIGINT or SIGTERM. Raise the exceptions that `main` turns into messages."""
-    log = EventLog(to_stderr(as_json=arguments.json))
+    log = to_stderr(as_json=arguments.json)
     check_address("--listen", arguments.serve)
     if not 0 <= arguments.steady < 100 or arguments.most_changes < 1:
         raise DeployError("--steady is a part in percent, from 0 to below 100; --most-changes is at least 1")
@@ -230,7 +250,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="folder of jobs, journal, last epoch and secret (default: one for these switches)",
     )  # fmt: skip
     parser.add_argument(
-        "--no-state", dest="keeps", action="store_false", help="keep no job over a restart, for a trial; also no log"
+        "--no-state",
+        dest="keeps",
+        action="store_false",
+        help="keep nothing over a restart, for a trial",
     )
     parser.add_argument(
         "--steady", type=float, default=100 * STEADY, metavar="PERCENT",

@@ -1,84 +1,71 @@
-"""Lines of a log with a severity and the job that they are about, and how they are printed.
-
-A line is a `str`, so every function that takes lines (`log: Callable[[str], None]`) takes these, too; a plain `str` is
-information.
-"""
+"""The program's log: loggers of the standard library whose lines may name a job (`extra={"job": name}`), and how lines
+are printed: on a terminal, for journald, and as JSON."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Mapping
-from enum import IntEnum
 from typing import TextIO
 
-Log = Callable[[str], None]
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
+SILENT = logging.Logger("silent", logging.CRITICAL + 1)
+"""A log that drops all lines."""
+NAME = "inart"
+"""Name of the logger of all programs and libraries of this repository."""
+LEVELS = ("info", "warning", "error")
+PRIORITIES = {logging.ERROR: 3, logging.WARNING: 4}
+"""Priorities of syslog and journald by level; all others are information."""
+INFORMATION = 6
 OF_A_JOB = re.compile(r"job (\S+?):? ")
 TIME = "%Y-%m-%d %H:%M:%S"
 
 
-class Level(IntEnum):
-    """Severity of a line; the numbers are syslog's and journald's."""
-
-    ERROR = 3
-    WARNING = 4
-    INFO = 6
-
-    def __str__(self) -> str:
-        return self.name.lower()
-
-
-class Line(str):
-    """A line with a severity, and the job that it is about ("" where it is about none, or begins with it)."""
-
-    level: Level
-    job: str
-
-    def __new__(cls, text: str, level: Level = Level.INFO, job: str = "") -> Line:
-        made = super().__new__(cls, text)
-        made.level, made.job = level, job
-        return made
-
-
-def warning(text: str) -> Line:
-    """Return a line about a matter in which an operator may have to act."""
-    return Line(text, Level.WARNING, job_of(text))
-
-
-def failure(text: str) -> Line:
-    """Return a line about something that does not work until somebody acts."""
-    return Line(text, Level.ERROR, job_of(text))
-
-
-def level_of(line: str) -> Level:
-    """Return the severity of a line."""
-    return line.level if isinstance(line, Line) else Level.INFO
-
-
-def job_of(line: str) -> str:
-    """Return the name of the job that a line is about; "" where it is about none."""
-    if isinstance(line, Line) and line.job:
-        return line.job
-    found = OF_A_JOB.match(line)
-    return found[1] if found else ""
-
-
 def of_job(log: Log, job: str) -> Log:
-    """Return a log whose lines are about a job, whether their text names it or not."""
-    return lambda line: log(Line(line, level_of(line), job))
+    """Return a log whose lines are about a job, even if their text does not name it."""
+    return logging.LoggerAdapter(log, {"job": job})  # type: ignore[arg-type]  # an adapter of an adapter works, too
 
 
-def with_job(line: str) -> str:
-    """Return a line that begins with its job, if it is about one."""
-    job = job_of(line)
-    return line if not job or OF_A_JOB.match(line) else f"job {job}: {line}"
+def calling(function: Callable[[str], object]) -> logging.Logger:
+    """Return a logger that passes the text of each line to a function."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            function(record.getMessage())
+
+    return with_handlers(logging.Logger("calling"), Handler())
+
+
+def with_handlers(log: logging.Logger, *handlers: logging.Handler) -> logging.Logger:
+    """Give a logger these handlers instead of its present ones, and return it."""
+    log.handlers = list(handlers)
+    log.setLevel(logging.INFO)
+    return log
+
+
+def job_of(record: logging.LogRecord) -> str:
+    """Return the name of the job that a line is about; "" if it is about none."""
+    named: str = getattr(record, "job", "")
+    found = OF_A_JOB.match(record.getMessage())
+    return named or (found[1] if found else "")
+
+
+def text_of(record: logging.LogRecord) -> str:
+    """Return the text of a line, which begins with its job if it is about one."""
+    text, job = record.getMessage(), job_of(record)
+    return text if not job or OF_A_JOB.match(text) else f"job {job}: {text}"
+
+
+def level_of(record: logging.LogRecord) -> str:
+    """Return the level of a line, one of LEVELS."""
+    return "error" if record.levelno >= logging.ERROR else "warning" if record.levelno >= logging.WARNING else "info"
 
 
 def is_journal(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether journald reads what is written to a stream (systemd sets $JOURNAL_STREAM to its device:inode)."""
+    """Return whether journald reads a stream (systemd sets $JOURNAL_STREAM to its device:inode)."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):
@@ -86,42 +73,45 @@ def is_journal(stream: TextIO, environment: Mapping[str, str] = os.environ) -> b
     return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
-def printed(line: str, started: float, *, journal: bool) -> str:
-    """Return a line as it is printed.
+class Lines(logging.Formatter):
+    """Formats lines with the date and time; for journald, which records times, with their priority as "<4>" instead.
 
-    On a terminal or in a file it begins with the date and time, the seconds since `started` (`time.monotonic`) and its
-    severity. For journald, which records times, it begins with its severity as "<4>".
+    Then follow the seconds since the program's start and the level, or, for a program that prints little, such as an
+    agent, only the program's name ("": none).
     """
-    level, text = level_of(line), with_job(line)
-    if journal:
-        return f"<{int(level)}>{text}"
-    return f"{time.strftime(TIME)} [{time.monotonic() - started:7.2f}] {level!s:<7} {text}"
+
+    def __init__(self, *, journal: bool = False, program: str | None = None) -> None:
+        super().__init__()
+        self._journal, self._program = journal, program
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"{self._program}: {text_of(record)}" if self._program else text_of(record)
+        if self._journal:
+            return f"<{PRIORITIES.get(record.levelno, INFORMATION)}>{text}"
+        since = f"[{record.relativeCreated / 1e3:7.2f}] {level_of(record):<7} " if self._program is None else ""
+        return f"{self.formatTime(record, TIME)} {since}{text}"
 
 
-def as_object(line: str) -> str:
-    """Return a line as one JSON object, with the time in seconds since 1970."""
-    fields = {"time": round(time.time(), 3), "level": str(level_of(line)), "job": job_of(line), "text": str(line)}
-    return json.dumps(fields)
+class Objects(logging.Formatter):
+    """Formats each line as a JSON object, with the time in seconds since 1970."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {"time": round(record.created, 3), "level": level_of(record), "job": job_of(record)}
+        return json.dumps(fields | {"text": record.getMessage()})
 
 
-def to_stderr(*, as_json: bool = False) -> Log:
-    """Return a log that prints on standard error, each line as an object of JSON where `as_json` is set."""
-    started, journal = time.monotonic(), is_journal(sys.stderr)
-
-    def log(line: str) -> None:
-        words = as_object(line) if as_json else printed(line, started, journal=journal)
-        print(words, file=sys.stderr, flush=True)
-
-    return log
+def printing(stream: TextIO, form: logging.Formatter) -> logging.Logger:
+    """Have the program's logger print on a stream, and return it."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(form)
+    return with_handlers(logging.getLogger(NAME), handler)
 
 
-def dated(stream: TextIO, program: str = "") -> Log:
-    """Return a log for a program that prints little, such as an agent: each line has the date and time (but not for
-    journald, which records times), then the program's name where one is given."""
-    journal = is_journal(stream)
+def to_stderr(*, as_json: bool = False) -> logging.Logger:
+    """Have the program's logger print on standard error, as JSON objects if that is set; return it."""
+    return printing(sys.stderr, Objects() if as_json else Lines(journal=is_journal(sys.stderr)))
 
-    def log(line: str) -> None:
-        words = f"{program}: {line}" if program else str(line)
-        print(words if journal else f"{time.strftime(TIME)} {words}", file=stream, flush=True)
 
-    return log
+def dated(stream: TextIO, program: str = "") -> Callable[[str], None]:
+    """Have the logger of a program that prints little print on a stream; return a function that logs a line."""
+    return printing(stream, Lines(journal=is_journal(stream), program=program)).info

@@ -4,9 +4,10 @@ only makes plans, and nothing runs."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from controlplane.common.log_lines import Log
 from controlplane.planner.evaluate import evaluate, unit_loads
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan, PlanError
@@ -70,9 +71,7 @@ class AdmissionControl:
     is 0.
     """
 
-    def __init__(
-        self, state: NetworkState, *, steady: float = STEADY, most: int = MOST, log: Callable[[str], None]
-    ) -> None:
+    def __init__(self, state: NetworkState, *, steady: float = STEADY, most: int = MOST, log: Log) -> None:
         self.state, self._steady, self.most, self._log = state, steady, most, log
         self.steps = 0
 
@@ -100,7 +99,7 @@ class AdmissionControl:
             )
         note = _faster_way(admission.plan, limited(state, self.state.kind.limits))
         if note:
-            self._log(f"job {job.name}: {note}")
+            self._log.info(f"job {job.name}: {note}")
         return replace(admission, note=note)
 
     def admission(self, plan: Plan, job_id: int | None = None, terms: Terms = USUAL) -> Admission:
@@ -236,7 +235,7 @@ class AdmissionControl:
             for one in demands
             if tenants.quota(one.tenant).rate_mbps < math.inf
         }
-        return share(state, demands, strict=bool(more), short=self._log, limits=limits)
+        return share(state, demands, strict=bool(more), short=self._log.info, limits=limits)
 
     def _demand(self, job: RunningJob, state: Topology) -> Demand:
         """Return the demand of a running job as it can go on in this state of the network: with the parameter servers

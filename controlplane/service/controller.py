@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import NoReturn
 
@@ -18,7 +18,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from controlplane.common.access import Access, Denied
 from controlplane.common.inputs import parse_json
-from controlplane.common.log_lines import failure, warning
+from controlplane.common.log_lines import SILENT, Log
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import NotFree, bind
 from controlplane.common.rpc.client import ControllerError
@@ -30,7 +30,6 @@ from controlplane.planner.terms import Terms
 from controlplane.planner.topology import Topology
 from controlplane.service.core.state import Refused
 from controlplane.service.entry_changes import messages
-from controlplane.service.event_log import EventLog
 from controlplane.service.keeper import Keeper
 from controlplane.service.network import Network
 from controlplane.service.next_plan import MigrationError
@@ -71,7 +70,7 @@ class Controller:
     """The gRPC server of a network's jobs.
 
     Args:
-        log: gets one line per event. Where it is an `EventLog`, `status` shows its events.
+        log: gets one line per event.
         access: who may do what; without it, everybody who reaches the server may do everything.
     """
 
@@ -79,7 +78,7 @@ class Controller:
         self,
         network: Network,
         *,
-        log: Callable[[str], None] = lambda line: None,
+        log: Log = SILENT,
         access: Access | None = None,
     ) -> None:
         self.access = access or Access()
@@ -108,7 +107,7 @@ class Controller:
             if len(self._denied) >= MOST_DENIED:
                 self._denied.clear()
             self._denied[line] = now
-            self._log(warning(line))
+            self._log.warning(line)
 
     def _guard(self, method: str, context: grpc.ServicerContext) -> None:
         try:
@@ -149,11 +148,11 @@ class Controller:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "the controller is ending")
             if isinstance(error, StoreError | NotLeading):  # the agent tries again, maybe with the next leader
                 context.abort(grpc.StatusCode.UNAVAILABLE, _short(error))
-            self._log(warning(f"refused an agent from {context.peer()}: {error}"))
+            self._log.warning(f"refused an agent from {context.peer()}: {error}")
             yield pb.Event(refused=pb.Refused(reason=str(error)))
             return
         except Exception as error:  # the agent only sees its stream end, and tries again
-            self._log(failure(f"an agent from {context.peer()} cannot join: {type(error).__name__}: {error}"))
+            self._log.error(f"an agent from {context.peer()} cannot join: {type(error).__name__}: {error}")
             raise
 
         def ended() -> None:
@@ -178,7 +177,7 @@ class Controller:
                     raise
                 if str(error) != said:
                     said = str(error)
-                    self._log(f"an agent from {context.peer()} waits for its job: {said}")
+                    self._log.info(f"an agent from {context.peer()} waits for its job: {said}")
                     yield f"{said}; waiting for one to be added"
             self.jobs.wait_for(request, WAIT_SECONDS)
 
@@ -244,8 +243,8 @@ class Controller:
             if agent.node in times:
                 agent.host_ms = times[agent.node]
         reply.switches.extend(everywhere(self.network.switches.keepers, Keeper.status).values())
-        if isinstance(self._log, EventLog):
-            reply.events.extend(pb.LogEvent(time=e.time, text=e.text) for e in self._log.last(EVENTS_IN_STATUS))
+        lines = self.network.journal.lines(EVENTS_IN_STATUS)
+        reply.events.extend(pb.LogEvent(time=one.time, text=one.text) for one in lines)
         return reply
 
     def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply:
@@ -263,11 +262,11 @@ class Controller:
                     soon=request.soon,
                 )
         except (MigrationError, JobsError, ValueError) as error:  # ValueError: it cannot be planned, or is no topology
-            self._log(warning(f"replan refused: {error}"))
+            self._log.warning(f"replan refused: {error}")
             _refuse(context, error)
         reply = replan_reply(migrated, request.dry_run)
         if request.without and not request.dry_run and self.network.empty(request.without):
-            self._log(f"{', '.join(request.without)}: empty, no job uses it any more")
+            self._log.info(f"{', '.join(request.without)}: empty, no job uses it any more")
             if reply.outcome in ("unchanged", "later"):
                 reply.outcome = "drained"
         return reply
@@ -277,7 +276,7 @@ class Controller:
         try:
             return self._add_job(request, context)
         except (JobsError, TargetError, MigrationError, ValueError) as error:
-            self._log(warning(f"a job was not added: {error}"))
+            self._log.warning(f"a job was not added: {error}")
             _refuse(context, error)
 
     def _add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
@@ -323,7 +322,7 @@ class Controller:
                     raise ReloadError("this controller was started without files that it could read again")
                 done = self.network.read_again(request.dry_run)
         except (ReloadError, TargetError, ValueError, OSError) as error:
-            self._log(warning(f"topology not reloaded: {error}"))
+            self._log.warning(f"topology not reloaded: {error}")
             _refuse(context, error)
         return reload_reply(done)
 
@@ -342,7 +341,7 @@ class Controller:
                     try:
                         rates = network.replanning.rebalance()
                     except Late as error:
-                        self._log(warning(f"not all were replanned: {error}"))
+                        self._log.warning(f"not all were replanned: {error}")
         except (JobsError, TargetError, MigrationError, ValueError) as error:
             _refuse(context, error)
         others = [pb.JobRate(name=name, before_mbps=was, after_mbps=now) for name, (was, now) in rates.items()]
@@ -368,7 +367,7 @@ class Controller:
         return pb.LogReply(records=records, next=page.next, more=page.more)
 
 
-def renewed(access: Access, context: grpc.ServicerContext, log: Callable[[str], None]) -> pb.RenewReply:
+def renewed(access: Access, context: grpc.ServicerContext, log: Log) -> pb.RenewReply:
     """Return the caller's next certificate, for the role and name that its present one shows."""
     caller = access.caller(context)
     if access.issuer is None or caller is None or "x509_pem_cert" not in context.auth_context():
@@ -378,7 +377,7 @@ def renewed(access: Access, context: grpc.ServicerContext, log: Callable[[str], 
         )
         raise AssertionError("abort raises")
     certificate, key = access.issuer(caller)
-    log(f"a new certificate for {caller}")
+    log.info(f"a new certificate for {caller}")
     return pb.RenewReply(certificate=certificate, key=key)
 
 

@@ -4,11 +4,10 @@ to."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from controlplane.common.agentconfig import read_suspect_key
-from controlplane.common.log_lines import warning
+from controlplane.common.log_lines import SILENT, Log
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.ways import connected
 from controlplane.service.network import Network
@@ -51,7 +50,7 @@ class Culprits:
     """Looks at what agents' checks refuse, from one thread. `log` gets one line when something is named."""
 
     network: Network
-    log: Callable[[str], None] = lambda line: None
+    log: Log = SILENT
     _counted: dict[tuple[str, str], tuple[object, dict[str, float]]] = field(default_factory=dict)  # by job and node
     _seen: dict[str, list[_Seen]] = field(default_factory=dict)  # by job, the running plan last
     _said: dict[str, float] = field(default_factory=dict)
@@ -150,4 +149,4 @@ class Culprits:
     def _say(self, line: str, now: float, what: str) -> None:
         if now - self._said.get(what, -AGAIN_SECONDS) >= AGAIN_SECONDS:
             self._said[what] = now
-            self.log(warning(line))
+            self.log.warning(line)

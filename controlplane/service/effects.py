@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from controlplane.common.agentconfig import AgentConfig
-from controlplane.common.log_lines import warning
+from controlplane.common.log_lines import Log
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.service.core import actions
 from controlplane.service.core.events import EpochNotStored, EpochStored, Event
@@ -47,7 +47,7 @@ class Effects:
         epochs: EpochStore,
         labels: SecretLabels | None,
         *,
-        log: Callable[[str], None],
+        log: Log,
         plan_without: Callable[[str, str], None],
         journal: CoreJournal | None = None,
     ) -> None:
@@ -118,7 +118,7 @@ class Effects:
             case actions.Tell(node, connection, word):
                 self._tell(node, connection, word)
             case actions.Say(line, warn):
-                self._log(warning(line) if warn else line)
+                (self._log.warning if warn else self._log.info)(line)
             case actions.After(seconds, event):
                 timer = threading.Timer(seconds, self._later, [event])
                 timer.daemon = True

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Concatenate, ParamSpec
 
-from controlplane.common.log_lines import warning
+from controlplane.common.log_lines import Log
 from controlplane.planner.plan import Plan
 from controlplane.service.core import mending, parts
 from controlplane.service.core.actions import Say
@@ -42,7 +42,7 @@ class Failover:
         state: NetworkState,
         replanning: Replanning,
         answers: Counter[str],
-        log: Callable[[str], None],
+        log: Log,
         journal: Journal,
     ) -> None:
         self.state, self._replanning, self._answers, self._log = state, replanning, answers, log
@@ -69,7 +69,7 @@ class Failover:
         for action in done:
             match action:
                 case Say(line, warn):
-                    self._log(warning(line) if warn else line)
+                    (self._log.warning if warn else self._log.info)(line)
                 case parts.CountLost(number):
                     self._answers["switches and links lost"] += number
                 case parts.RerouteJobs(silent, again):
@@ -102,7 +102,7 @@ class Failover:
             try:
                 trees, moved = job.migrator.reroute(self.state.of(job))
             except (MigrationError, ValueError) as error:
-                self._log(warning(f"job {job.name} {error}"))
+                self._log.warning(f"job {job.name} {error}")
                 every = False
                 continue
             if trees:
@@ -112,7 +112,7 @@ class Failover:
                 if now < before * (1 - SAME):
                     words.append(f"at {now:.4g} of {before:.4g} Mbit/s, which is what these ways carry")
                 took = f"{1e3 * (time.monotonic() - began):.0f} ms"
-                self._log("; ".join([f"job {job.name}: {trees} trees rerouted around it in {took}", *words]))
+                self._log.info("; ".join([f"job {job.name}: {trees} trees rerouted around it in {took}", *words]))
         return every
 
     # -- agents -----------------------------------------------------------------------------------------------------
@@ -139,12 +139,12 @@ class Failover:
                         error = self._find_plan(job, crowded, began)
                     case mending.Wait(seconds, line):
                         if line:
-                            self._log(line)
+                            self._log.info(line)
                         time.sleep(seconds)
                     case mending.Over(again, stopped, line):
                         job.use_again(again)
                         if stopped:
-                            self._log(warning(line))
+                            self._log.warning(line)
                         if stopped and self.state.jobs.runs(job):
                             job.roster.give_up(stopped)
                 try:
@@ -180,7 +180,7 @@ class Failover:
             self._answers["agents gone on without"] += 1
             self._answers["operations done again"] += migrated.repeated[0]
             self._answers["bytes done again"] += migrated.repeated[1]
-            self._log(f"job {job.name}: {moved(before, migrated, time.monotonic() - began)}")
+            self._log.info(f"job {job.name}: {moved(before, migrated, time.monotonic() - began)}")
         if self._replanning.fair:
             self._replanning.soon()
         return ""
@@ -189,7 +189,7 @@ class Failover:
         """Use parameter servers again that were lost, in the place of those in `instead_of`."""
         job.use_again(nodes)
         job.do_without(instead_of, Why.LOST)
-        self._log(f"job {job.name}: {', '.join(nodes)} can be used again: {why}")
+        self._log.info(f"job {job.name}: {', '.join(nodes)} can be used again: {why}")
         self._replanning.soon()
 
 

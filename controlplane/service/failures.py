@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.common.agentconfig import link_key
+from controlplane.common.log_lines import SILENT, Log
 from controlplane.planner.topology_cables import access, link_of
 from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
@@ -73,7 +74,7 @@ class PortWatch(Periodic):
     over BRI).
     """
 
-    def __init__(self, network: Network, log: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, network: Network, log: Log = SILENT) -> None:
         super().__init__("watching ports", LOOK_AT_PORTS_SECONDS, log)
         self.network = network
         self._silent: set[str] = set()  # switches that have no state of ports
@@ -92,7 +93,7 @@ class PortWatch(Periodic):
 class Watch(Periodic):
     """Watches a network from a thread, from `start` to `close`. `log` gets one line per event."""
 
-    def __init__(self, network: Network, log: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, network: Network, log: Log = SILENT) -> None:
         super().__init__("watching for failures", LOOK_SECONDS, log)
         self.network = network
         self._followed: dict[str, Followed] = {}

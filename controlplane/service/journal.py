@@ -8,19 +8,21 @@ states of all jobs and of the network. A thread writes them to files, so that no
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from controlplane.common.log_lines import Level, failure, job_of, level_of
+from controlplane.common.log_lines import SILENT, Log, job_of, level_of, text_of, with_handlers
 from controlplane.service.core.journal import HIDDEN, STATE, Entry, ordered_by
 from controlplane.service.journal_files import SEGMENT_BYTES, JournalFiles, as_line
 
+LINE = "line"
 SEGMENT_ENTRIES = 10_000
 """Maximum number of entries in a segment, besides the states at its head."""
 SEGMENTS_IN_MEMORY = 2
@@ -28,6 +30,8 @@ BATCH = 500
 """Maximum number of entries that are written together."""
 RETRY_SECONDS = 5.0
 CLOSE_SECONDS = 5.0
+FLUSH_SECONDS = 0.1
+"""Seconds for which a process that ends at once waits for the last lines to be written."""
 MAX_SHOWN = 500
 MAX_PAGE_BYTES = 1_000_000
 """Maximum size of one page, since a gRPC message may have 4 MiB."""
@@ -77,9 +81,11 @@ class Journal:
     Args:
         folder: folder for the files, which only this user can read; None: the journal is in memory only.
         log: gets a line when the files cannot be written, or are damaged.
+
+    The attribute `line_count` is the number of all lines of the log so far.
     """
 
-    def __init__(self, folder: Path | None = None, log: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, folder: Path | None = None, log: Log = SILENT) -> None:
         self._log = log
         self._news = threading.Condition()
         self._states: dict[CoreJournal, object] = {}
@@ -87,6 +93,7 @@ class Journal:
         self._number, newest = self._files.last() if self._files is not None else (0, 0)
         self._segments = deque([Segment(newest or self._number + 1)], SEGMENTS_IN_MEMORY)
         self._closing = self._failed = False
+        self.line_count = 0
         self._writer: threading.Thread | None = None
         if self._files is not None:
             self._writer = threading.Thread(target=self._write, args=[self._files], name="journal", daemon=True)
@@ -102,26 +109,25 @@ class Journal:
         by: str | None = None,
         job: str = "",
         data: Mapping[str, Any] | None = None,
-        level: Level = Level.INFO,
+        level: str = "info",
+        at: float | None = None,
     ) -> None:
         """Record something that has happened. `by` names its author; by default, the author of the order that is being
-        carried out."""
+        carried out. `at` is the time in seconds since 1970; by default now."""
         words = text[:MAX_TEXT].encode(errors="replace").decode()
         author = ordered_by.get() if by is None else by
-        entry = Entry(0, round(time.time(), 3), author, job, kind, words, dict(data or {}), str(level))
+        when = round(time.time() if at is None else at, 3)
+        entry = Entry(0, when, author, job, kind, words, dict(data or {}), level)
         with self._news:
             self._put(entry)
-
-    def line(self, text: str) -> None:
-        """Record a line of the log."""
-        self.add("line", text, job=job_of(text), level=level_of(text))
+            self.line_count += kind == LINE
 
     def disabled(self, event: str, off: Mapping[str, str], used: Sequence[str]) -> None:
         """Record what is disabled from now on, and why, and what is used again."""
         words = [f"{name} is disabled ({why})" for name, why in off.items()]
         words += [f"{name} is used again" for name in used]
         whys = {name: str(why) for name, why in off.items()}
-        level = Level.WARNING if off and event != "Ordered" else Level.INFO
+        level = "warning" if off and event != "Ordered" else "info"
         self.add("parts", "; ".join(words), data={"event": event, "off": whys, "used": list(used)}, level=level)
 
     def changed(self, changes: Mapping[str, int]) -> None:
@@ -159,6 +165,13 @@ class Journal:
 
     # -- what has happened ------------------------------------------------------------------------------------------
 
+    def lines(self, most: int = SEGMENT_ENTRIES) -> list[Entry]:
+        """Return the latest lines of the log that are in memory, in order."""
+        with self._news:
+            entries = (entry for segment in reversed(self._segments) for entry in reversed(segment.entries))
+            found = list(islice((entry for entry in entries if entry.kind == LINE), most))
+        return found[::-1]
+
     def read(self, after: int = 0, since: float = 0.0, job: str = "", most: int = MAX_SHOWN) -> Page:
         """Return one page of the entries shown after a number and since a time, of one job or of all."""
         with self._news:
@@ -194,7 +207,7 @@ class Journal:
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
         """Wait until all entries are in the files; return whether they are, and False at once if writing fails."""
         with self._news:
-            if self._writer is None:
+            if self._writer is None or not self._writer.is_alive():
                 return False
             self._news.wait_for(lambda: self._failed or self._unwritten() is None, seconds)
             return self._unwritten() is None
@@ -236,7 +249,7 @@ class Journal:
                 again, self._failed = self._failed, False
                 self._news.notify_all()
             if again:
-                self._log(f"the journal is written to {files.folder} again")
+                self._log.info(f"the journal is written to {files.folder} again")
 
     def _trouble(self, problem: str) -> None:
         with self._news:
@@ -244,7 +257,27 @@ class Journal:
             self._news.notify_all()
         if not before:
             words = f"{problem}; the latest entries are in memory, and writing is tried again every {RETRY_SECONDS:g} s"
-            self._log(failure(words))
+            self._log.error(words)
+
+
+class JournalHandler(logging.Handler):
+    """Records the lines of a log in a journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self._journal = journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level, job = level_of(record), job_of(record)
+        self._journal.add(LINE, text_of(record), job=job, level=level, at=record.created)
+
+    def flush(self) -> None:
+        self._journal.flush(FLUSH_SECONDS)
+
+
+def logger_of(journal: Journal) -> logging.Logger:
+    """Return a logger whose lines are only recorded in a journal."""
+    return with_handlers(logging.Logger("journal"), JournalHandler(journal))
 
 
 class CoreJournal:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import is_dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from controlplane.common.inputs import parse_json
-from controlplane.common.log_lines import Level, warning
+from controlplane.common.log_lines import LEVELS, Log
 from controlplane.service.core.journal import Entry, to_json
 
 SEGMENT_BYTES = 8_000_000
@@ -26,7 +26,6 @@ MAX_BYTES = 40_000_000
 """Maximum size of all files. The two newest are kept in any case."""
 NAME = re.compile(r"(\d{12})\.jsonl")
 NUMBER = re.compile(rb'\{"number": (\d+),')
-LEVELS = {str(level) for level in Level}
 TYPES = {"number": int, "time": int | float, "data": dict, "now": int | float | None} | dict.fromkeys(
     ("by", "job", "kind", "text", "level"), str
 )
@@ -66,7 +65,7 @@ def parse(text: bytes) -> Entry:
 class JournalFiles:
     """The files of a journal in a folder. One thread appends; any thread may read."""
 
-    def __init__(self, folder: Path, log: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, log: Log) -> None:
         self.folder, self._log = folder, log
         self._torn = False
         self._reported: set[Path] = set()
@@ -157,9 +156,7 @@ class JournalFiles:
     def _report(self, path: Path, problem: str) -> None:
         if path not in self._reported:
             self._reported.add(path)
-            self._log(
-                warning(f"journal {path}: {problem}: `inart log` does not show it, nor further damage in this file")
-            )
+            self._log.warning(f"journal {path}: {problem}; `inart log` skips it, and all further damage in this file")
 
     def _path(self, first: int) -> Path:
         return self.folder / f"{first:012}.jsonl"

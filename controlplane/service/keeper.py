@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from controlplane.common.log_lines import warning
+from controlplane.common.log_lines import Log
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import NotPrimary, SwitchTarget, TargetError, timed_out
@@ -37,7 +37,7 @@ class Keeper:
     or calls `wake`.
     """
 
-    def __init__(self, entries: SwitchEntries, rules: RuleSet, log: Callable[[str], None]) -> None:
+    def __init__(self, entries: SwitchEntries, rules: RuleSet, log: Log) -> None:
         self.entries, self.target = entries, entries.target
         self.rules = rules
         self.refills = 0
@@ -127,7 +127,7 @@ class Keeper:
         try:
             changes = self.entries.write(self.rules)
             if changes:
-                self._log(f"switch {self.target.name}: {changes} entries written that it lacked")
+                self._log.info(f"switch {self.target.name}: {changes} entries written that it lacked")
         finally:
             self.entries.lock.release()
 
@@ -139,7 +139,7 @@ class Keeper:
             changes = self.entries.write(self.rules)
             self.refills += 1
             self.problem = ""
-            self._log(f"switch {self.target.name} is back: {changes} entries written")
+            self._log.info(f"switch {self.target.name} is back: {changes} entries written")
             self._say("connected")
 
     def _say(self, state: str) -> None:
@@ -147,7 +147,7 @@ class Keeper:
             self.state = state
             if state != "connected":
                 problem = self.problem or "it does not run our program any more"
-                self._log(warning(f"switch {self.target.name}: {state}: {problem}"))
+                self._log.warning(f"switch {self.target.name}: {state}: {problem}")
 
     def status(self) -> pb.SwitchStatus:
         """Return the switch's state, what is installed, and the verdict counters where the switch answers within its

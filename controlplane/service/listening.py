@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controlplane.common.access import REVOKED_FILE, TOKENS_FILE, Access, Caller, Revoked, load_tokens
+from controlplane.common.log_lines import Log
 from controlplane.common.rpc.channels import check_listen
 from controlplane.common.rpc.client import ControllerError
 from controlplane.common.rpc.tls import FOLDER_FILES, Tls, credentials, credentials_folder, is_local
 from controlplane.service.controller import Bound, listen
-from controlplane.service.event_log import EventLog
 from controlplane.service.measure import Measurements
 from controlplane.service.network import Network
 from controlplane.service.snapshot import Snapshots
@@ -36,7 +36,7 @@ class Listening:
     tls: Tls | None = None
     web: Web | None = None
 
-    def show(self, network: Network, log: EventLog) -> Callable[[], None]:
+    def show(self, network: Network, log: Log) -> Callable[[], None]:
         """Serve the page, if it was asked for. Return a function that ends that."""
         if self.web is None:
             return lambda: None
@@ -44,8 +44,8 @@ class Listening:
 
         measurements = Measurements(network)
         measurements.start()
-        self.web.start(Site(Snapshots(network, measurements, log)))
-        log(f"page, snapshot and metrics on {self.web.url}")
+        self.web.start(Site(Snapshots(network, measurements)))
+        log.info(f"page, snapshot and metrics on {self.web.url}")
 
         def close() -> None:
             assert self.web is not None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from controlplane.common.log_lines import warning
+from controlplane.common.log_lines import SILENT, Log
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.plan.replan import Difference
@@ -90,7 +90,7 @@ class Migrator:
         *,
         switches: Switches,
         roster: Roster,
-        log: Callable[[str], None] = lambda line: None,
+        log: Log = SILENT,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.job = frame.job
@@ -282,7 +282,7 @@ class Migrator:
                 time.sleep(RETIRE_SECONDS)
             except CannotMigrate as error:
                 words = f"the job stopped during the migration; it begins anew with the new one: {error}"
-                self._log(warning(words))
+                self._log.warning(words)
         removed = self._take_old_off()
         return replace(
             result,
@@ -354,7 +354,7 @@ class Migrator:
                 return self._install()
             except MigrationError as error:
                 words = f"the new plan runs; entries of the old one are left until the next migration: {error}"
-                self._log(warning(words))
+                self._log.warning(words)
                 self._switches.keep(self._frame.job_id, rulesets(self.versions))
                 return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.common.log_lines import of_job, warning
+from controlplane.common.log_lines import SILENT, Log, of_job
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.job import Job
@@ -100,7 +100,7 @@ class Network:
         epochs: EpochStore,
         labels: SecretLabels | None = None,
         found: Mapping[int, Mapping[str, RuleSet]] | None = None,
-        log: Callable[[str], None] = lambda line: None,
+        log: Log = SILENT,
         settings: Settings = USUALLY,
     ) -> None:
         self.topology = topology
@@ -196,9 +196,9 @@ class Network:
         ]  # not in this topology, which may differ from the last one
         self.failover.take(ordered, [name for name in kept.disabled if name not in gone], ())
         if self.state.off:
-            self.log(f"disabled as before, until replan --with: {', '.join(self.state.off)}")
+            self.log.info(f"disabled as before, until replan --with: {', '.join(self.state.off)}")
         if gone:
-            self.log(warning(f"was disabled and is not in the topology any more: {', '.join(gone)}"))
+            self.log.warning(f"was disabled and is not in the topology any more: {', '.join(gone)}")
         for number in kept.begun:
             self.switches.keep(number, None)
         for stored in kept.jobs:
@@ -206,7 +206,7 @@ class Network:
         self.switches.rebase(self.base_rules(self.topology, self.state.off))
         changes = self.switches.fill()
         if changes:
-            self.log(f"{changes} changes brought the switches to what they shall hold")
+            self.log.info(f"{changes} changes brought the switches to what they shall hold")
         for stored in kept.jobs:
             self.run(stored.plan, stored.deployment, stored.job_id, stored.job, stored.terms)
         self.replanning.fair = not all(stored.terms.usual for stored in kept.jobs)
@@ -244,7 +244,7 @@ class Network:
                     running, changes = self.add(admission.plan, terms=terms, others=admission.plans, job_id=job_id)
                     break
                 except Late as error:
-                    self.log(f"job {job.name} is planned without taking from those that do not migrate: {error}")
+                    self.log.info(f"job {job.name} is planned without taking from those that do not migrate: {error}")
                     late |= error.why
                 except Infeasible as error:
                     attempts += 1
@@ -300,7 +300,9 @@ class Network:
                 if others:
                     self.replanning.soon()
                 raise
-            self.log(f"job {job.name} ({job_id}) added: {plan.rate_mbps:.4g} Mbit/s, {changes} changes on the switches")
+            self.log.info(
+                f"job {job.name} ({job_id}) added: {plan.rate_mbps:.4g} Mbit/s, {changes} changes on the switches"
+            )
         self.failover.reroute_jobs()  # something may have failed while it was installed
         return job, changes
 
@@ -329,7 +331,7 @@ class Network:
             job.migrator.end()
             self.jobs.discard(job)
             changes = self.switches.remove(job.job_id)
-            self.log(f"job {job.name} ({job.job_id}) removed: {changes} entries")
+            self.log.info(f"job {job.name} ({job.job_id}) removed: {changes} entries")
             self.changed()
             return changes, self.switches.off()
 

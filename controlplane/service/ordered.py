@@ -11,7 +11,6 @@ import grpc
 from google.protobuf.message import Message
 
 from controlplane.common.access import Access
-from controlplane.common.log_lines import Level
 from controlplane.service.core.journal import orders_of
 from controlplane.service.journal import Journal
 
@@ -42,7 +41,7 @@ def ordered(
             yield order
         except Exception as error:
             took = {"seconds": round(time.monotonic() - began, 3)}
-            journal.add("order", f"{words}: refused: {error}", job=order.job, data=took, level=Level.WARNING)
+            journal.add("order", f"{words}: refused: {error}", job=order.job, data=took, level="warning")
             raise
         journal.add("order", words, job=order.job, data={"seconds": round(time.monotonic() - began, 3)})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from controlplane.common.log_lines import SILENT, Log
 from controlplane.service.core.others import Link, Others, decide
 from controlplane.service.measure import Measurements
 from controlplane.service.network import Network
@@ -26,7 +27,7 @@ class OtherTraffic(Periodic):
         self,
         network: Network,
         least: float,
-        log: Callable[[str], None] = lambda line: None,
+        log: Log = SILENT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__("measuring other traffic", LOOK_SECONDS, log)
@@ -56,7 +57,7 @@ class OtherTraffic(Periodic):
         with state.lock:
             state.others_mbps, state.others = self._state.smoothed, self._state.used
         if changed:
-            self.log(f"other traffic: {words(changed)}; jobs are planned beside it")
+            self.log.info(f"other traffic: {words(changed)}; jobs are planned beside it")
             self._network.replanning.soon()
 
 

@@ -81,7 +81,7 @@ def reload(network: Network, topology: Topology, connect: Connect, *, dry_run: b
                 target.close()
             raise
         _take(network, topology)
-    network.log(f"topology reloaded: {in_words(found)}; {entries} changes on the switches")
+    network.log.info(f"topology reloaded: {in_words(found)}; {entries} changes on the switches")
     network.changed()
     network.replanning.soon()
     return Reloaded(found, changes, entries)
@@ -200,7 +200,7 @@ def _take(network: Network, topology: Topology) -> None:
         for job in network.jobs:
             job.migrator.relaid(topology)
     if declared:
-        network.log(
+        network.log.info(
             f"what `replan --set` and --topology declared before does not hold any more: job {', '.join(declared)}"
         )
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import copy_context
 
-from controlplane.common.log_lines import warning
+from controlplane.common.log_lines import Log
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.job import JobError
 from controlplane.planner.plan import Plan, PlanError
@@ -61,7 +61,7 @@ class Replanning:
         state: NetworkState,
         admissions: AdmissionControl,
         answers: Counter[str],
-        log: Callable[[str], None],
+        log: Log,
     ) -> None:
         self.state, self._admissions, self._answers, self._log = state, admissions, answers, log
         self.changing = InTurn()
@@ -112,7 +112,7 @@ class Replanning:
                 for name, job in jobs.items():
                     rates[name] = rates.get(name, (before[name], 0.0))[0], job.plan.rate_mbps
                 if done:
-                    self._log(f"{len(done)} of {len(self.state.jobs)} jobs migrate: {entries(done.values())}")
+                    self._log.info(f"{len(done)} of {len(self.state.jobs)} jobs migrate: {entries(done.values())}")
                 late |= failures
                 if failures and plans is None:
                     continue
@@ -158,7 +158,7 @@ class Replanning:
                 failures = {"all": f"{type(error).__name__}: {error}"}
             turns, lines = turns.over(failures)
             for line in lines:
-                self._log(warning(line))
+                self._log.warning(line)
 
     def _plan_all(self, late: Collection[str] = ()) -> dict[str, str]:
         """Replan all jobs. Return, by name, why jobs could not be. Those in `late`, which could not be before, come
@@ -169,7 +169,7 @@ class Replanning:
                 rates = self.rebalance()
                 changed = [f"{name} {now:.4g}" for name, (was, now) in rates.items() if abs(now - was) > 1e-3 * was]
                 if changed:
-                    self._log(f"all jobs replanned, together; Mbit/s: {', '.join(changed)}")
+                    self._log.info(f"all jobs replanned, together; Mbit/s: {', '.join(changed)}")
                 if 0 < self._admissions.steps <= 2 * len(self.state.jobs):
                     self._wanted.set()  # for the next steps
                 return {}
@@ -189,7 +189,7 @@ class Replanning:
             if job.name in done and (migrated is None or migrated.changed):
                 moved_on = True
                 self._answers["plans changed"] += 1
-                self._log(f"job {job.name}: version {job.plan.version} at {job.plan.rate_mbps:.4g} Mbit/s")
+                self._log.info(f"job {job.name}: version {job.plan.version} at {job.plan.rate_mbps:.4g} Mbit/s")
             failures |= failed if self.state.jobs.runs(job) else {}
         if goes_on(moved_on, map(rate, self.state.jobs.staying())):
             self._wanted.set()
@@ -217,7 +217,7 @@ class Replanning:
             self.rebalance({job.name: homes[job.name] for job in jobs if not _same(job, homes[job.name])})
         except (MigrationError, TargetError, ValueError):
             return False
-        self._log("all jobs have again what they were given")
+        self._log.info("all jobs have again what they were given")
         return True
 
     def _work(self, job: RunningJob, plan: Plan | None = None) -> Work:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from controlplane.common.agentconfig import AgentConfig
-from controlplane.common.log_lines import warning
+from controlplane.common.log_lines import SILENT, Log
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.service.core import actions, membership
 from controlplane.service.core import events as ev
@@ -72,7 +72,7 @@ class Roster:
         configs: Mapping[str, AgentConfig],
         epochs: EpochStore,
         rules: Rules,
-        log: Callable[[str], None] = lambda line: None,
+        log: Log = SILENT,
         *,
         labels: SecretLabels | None = None,
         on_lost: Callable[[str, str], None] = lambda node, reason: None,
@@ -236,7 +236,7 @@ class Roster:
             now = time.monotonic()
             refused = member.refused(request)
             if refused:
-                self._log(warning(f"{member.node} refused {refused}: something between them changes or forges packets"))
+                self._log.warning(f"{member.node} refused {refused}: something between them changes or forges packets")
             member.take(request, now)
             if request.trees:
                 roots = {tree.tree: node for node, config in self.configs.items() for tree in config.root_trees}

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 
 from controlplane.common.access import Access
+from controlplane.common.log_lines import Log
 from controlplane.common.rpc.tls import Tls
 from controlplane.service.controller import Bound, Controller
 from controlplane.service.failures import Watch
@@ -20,7 +21,7 @@ LEAVING_SECONDS = 0.5
 class Serving:
     """A controller at work, from `start` to `close`, which ends the network, too; the entries stay on the switches."""
 
-    def __init__(self, network: Network, log: Callable[[str], None], access: Access | None = None) -> None:
+    def __init__(self, network: Network, log: Log, access: Access | None = None) -> None:
         self.network = network
         self._controller = Controller(network, log=log, access=access)
         self._watch = Watch(network, log)

@@ -11,7 +11,6 @@ from typing import Any
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.layout import positions
 from controlplane.planner.rules import NOTHING, Taken
-from controlplane.service.event_log import EventLog
 from controlplane.service.measure import Measurements, Reading
 from controlplane.service.network import Network
 from controlplane.service.running import RunningJob, job_state
@@ -21,12 +20,11 @@ EVENTS = 200
 
 
 class Snapshots:
-    """Makes snapshots of a network. Thread-safe. `log` has the events that they contain."""
+    """Makes snapshots of a network. Thread-safe."""
 
-    def __init__(self, network: Network, measurements: Measurements, log: EventLog) -> None:
+    def __init__(self, network: Network, measurements: Measurements) -> None:
         self.network = network
         self.measurements = measurements
-        self.log = log
         self._drawn, self._places = network.topology, positions(network.topology)
         self._loads: dict[str, tuple[Plan, Loads]] = {}
 
@@ -70,7 +68,7 @@ class Snapshots:
                 for u, v in topology.links
             ],
             "jobs": [self._job(job, reading, loads[job.name], used) for job in jobs],
-            "events": [{"time": event.time, "text": event.text} for event in self.log.last(EVENTS)],
+            "events": [{"time": event.time, "text": event.text} for event in network.journal.lines(EVENTS)],
         }
 
     def _planned(self, job: RunningJob) -> Loads:

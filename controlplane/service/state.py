@@ -14,7 +14,7 @@ from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.inputs import parse_json
-from controlplane.common.log_lines import failure
+from controlplane.common.log_lines import Log
 from controlplane.common.whole_file import replace_file, state_home
 from controlplane.planner.entries import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.job import Job
@@ -157,7 +157,7 @@ class Kept:
         self,
         folder: StateFolder,
         what: Callable[[], Keeps],
-        log: Callable[[str], None],
+        log: Log,
     ) -> None:
         self._folder, self._what, self._log = folder, what, log
         self._lock = threading.Lock()
@@ -177,14 +177,13 @@ class Kept:
                 self._again_soon()
             now = self._problem
         if now != before:
-            self._log(
-                failure(
-                    f"{now}; tried again every {RETRY_SECONDS:g} s: a controller that starts before that "
-                    "begins with what was kept last"
+            if now:
+                self._log.error(
+                    f"{now}; tried again every {RETRY_SECONDS:g} s: a controller that starts before that begins with "
+                    "what was kept last"
                 )
-                if now
-                else f"jobs are kept in {self._folder.path} again"
-            )
+            else:
+                self._log.info(f"jobs are kept in {self._folder.path} again")
 
     def problem(self) -> str:
         """Return why the present state is not stored; "" where it is."""

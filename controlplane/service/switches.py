@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from controlplane.common.log_lines import warning
+from controlplane.common.log_lines import SILENT, Log
 from controlplane.planner.bridging import is_flood
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.rules import Taken
@@ -32,7 +32,7 @@ class Switches:
         targets: Sequence[SwitchTarget],
         base: Mapping[str, RuleSet],
         jobs: Mapping[int, Mapping[str, RuleSet]] | None = None,
-        log: Callable[[str], None] = lambda line: None,
+        log: Log = SILENT,
     ) -> None:
         self._base = {target.name: _own(base.get(target.name, empty(target.name))) for target in targets}
         self._jobs = {job: {v: part(rules) for v, rules in parts.items()} for job, parts in (jobs or {}).items()}
@@ -177,7 +177,7 @@ class Switches:
             except fabric.FabricError as error:
                 if not self.keepers:
                     raise
-                self._log(warning(f"entries of job {job} are deleted as switches come back: {error}"))
+                self._log.warning(f"entries of job {job} are deleted as switches come back: {error}")
                 changes = 0
             self.keep(job, None)
             return changes

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from controlplane.common.log_lines import warning
+from controlplane.common.log_lines import Log
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.whole_file import Fresh
 from controlplane.planner.entries import RuleSet
@@ -77,11 +77,11 @@ class QuotasFile:
     logged, and the previous quotas stay valid, since running jobs are replanned by them, too. Raises ValueError where
     the file cannot be read at the start."""
 
-    def __init__(self, path: Path, log: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, log: Log) -> None:
         problem = f"the file of quotas {path} cannot be used"
 
         def refused(error: Exception) -> None:
-            log(warning(f"{problem}: {error}; what it said before holds on"))
+            log.warning(f"{problem}: {error}; what it said before holds on")
 
         try:
             self._quotas = Fresh([path], lambda: parse_quotas(path.read_text()), refused)

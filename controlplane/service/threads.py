@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
 
-from controlplane.common.log_lines import failure
+from controlplane.common.log_lines import Log
 
 AFTER_ERROR_SECONDS = 1.0
 
@@ -16,7 +15,7 @@ class Periodic(ABC):
     """Calls `look` every `seconds` from a thread, from `start` to `close`. No error of `look` ends it: `log` gets the
     error, with what the thread does (`what`: "watching ports")."""
 
-    def __init__(self, what: str, seconds: float, log: Callable[[str], None]) -> None:
+    def __init__(self, what: str, seconds: float, log: Log) -> None:
         self._what, self._seconds, self.log = what, seconds, log
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=what, daemon=True)
@@ -48,7 +47,7 @@ class Periodic(ABC):
             try:
                 self.look()
             except Exception as error:
-                self.log(failure(f"{self._what}: {type(error).__name__}: {error}"))
+                self.log.error(f"{self._what}: {type(error).__name__}: {error}")
                 self._closed.wait(AFTER_ERROR_SECONDS)
 
 

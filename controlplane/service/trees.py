@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from controlplane.common.agentconfig import AgentConfig
-from controlplane.common.log_lines import warning
+from controlplane.common.log_lines import SILENT, Log
 from controlplane.service.core.standing import Do, Stand, decide
 from controlplane.service.members import lacking
 from controlplane.service.network import Network
@@ -33,7 +33,7 @@ class TreeWatch:
     with `replan --set`.
     """
 
-    def __init__(self, network: Network, log: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, network: Network, log: Log = SILENT) -> None:
         self.network, self.log = network, log
         self._looked = 0.0
         self._slow: dict[str, dict[int, int]] = {}  # by job and tree: looks in a row that found it slow
@@ -69,11 +69,9 @@ class TreeWatch:
         self._said[job.name] = version
         words = ", ".join(f"tree {tree} carries {rates[tree]:.4g} of {planned[tree]:.4g} Mbit/s" for tree in found[:4])
         more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-        self.log(
-            warning(
-                f"job {job.name}: {words}{more}, though every worker sends. The plan stays: where other traffic uses a "
-                "link, say how much of it (replan --set V1-V2.used_bandwidth_mbps=5); else the hosts are the limit"
-            )
+        self.log.warning(
+            f"job {job.name}: {words}{more}, though every worker sends. The plan stays: where other traffic uses a "
+            "link, say how much of it (replan --set V1-V2.used_bandwidth_mbps=5); else the hosts are the limit"
         )
 
     def _look_for_results(self, job: RunningJob) -> None:
@@ -95,12 +93,12 @@ class TreeWatch:
             f"one{missing}"
         )
         if do == Do.READ_SWITCHES:
-            self.log(warning(f"job {job.name}: {reason}: its switches are read again"))
+            self.log.warning(f"job {job.name}: {reason}: its switches are read again")
             self._read_again(job, tree)
         elif do == Do.BEGIN_ANEW:
             job.roster.plan.restart(job.roster.configs, f"{reason}: the job begins anew")
         else:
-            self.log(warning(f"job {job.name}: {reason}, in another epoch, too: it is taken off the network"))
+            self.log.warning(f"job {job.name}: {reason}, in another epoch, too: it is taken off the network")
             threading.Thread(target=self._refuse, args=(job, reason), name=f"refuse-{job.name}", daemon=True).start()
 
     def _read_again(self, job: RunningJob, number: int) -> None:

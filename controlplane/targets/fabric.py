@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
-from controlplane.common.log_lines import warning
+from controlplane.common.log_lines import SILENT, Log
 from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import InstallError, SwitchTarget, TargetError, empty
-from controlplane.targets.switch_entries import Progress, SwitchEntries
+from controlplane.targets.switch_entries import SwitchEntries
 
 Switch = TypeVar("Switch")
 Result = TypeVar("Result")
@@ -25,16 +25,14 @@ class FabricError(TargetError):
     """The fabric could not be installed; the message says which switch failed and whether the others were restored."""
 
 
-def connect(targets: Sequence[SwitchTarget], timeout: float, progress: Progress = lambda line: None) -> None:
+def connect(targets: Sequence[SwitchTarget], timeout: float, log: Log = SILENT) -> None:
     """Connect to all switches in parallel. Raise FabricError, which has all failures together."""
     done = _on_all(targets, lambda target: target.connect(timeout))
     _raise_failures(done, "not connected")
-    progress(f"connected to {len(targets)} switches")
+    log.info(f"connected to {len(targets)} switches")
 
 
-def install(
-    targets: Sequence[SwitchTarget], rulesets: Mapping[str, RuleSet], progress: Progress = lambda line: None
-) -> dict[str, int]:
+def install(targets: Sequence[SwitchTarget], rulesets: Mapping[str, RuleSet], log: Log = SILENT) -> dict[str, int]:
     """Bring every switch to its rule set, by difference; a switch without one loses all entries. Return the number of
     changes by switch.
 
@@ -51,10 +49,10 @@ def install(
             f"the plan needs switches that are not in the switches file: {', '.join(sorted(unknown))}; "
             'add them as "NAME": {"address": "HOST:PORT", "device_id": N}'
         )
-    return bring({SwitchEntries(target): rulesets.get(target.name, empty(target.name)) for target in targets}, progress)
+    return bring({SwitchEntries(target): rulesets.get(target.name, empty(target.name)) for target in targets}, log)
 
 
-def bring(wanted: Mapping[SwitchEntries, RuleSet], progress: Progress = lambda line: None) -> dict[str, int]:
+def bring(wanted: Mapping[SwitchEntries, RuleSet], log: Log = SILENT) -> dict[str, int]:
     """Bring every switch to its rule set, like `install`, without assuming what the switches hold. Raise the errors of
     `install`."""
     if not wanted:
@@ -63,7 +61,7 @@ def bring(wanted: Mapping[SwitchEntries, RuleSet], progress: Progress = lambda l
     _raise_failures(loaded, "cannot be read, or does not take the program")
     fresh = sum(bool(result) for result in loaded.values())
     if fresh:
-        progress(f"program loaded on {fresh} switches, already there on {len(wanted) - fresh}")
+        log.info(f"program loaded on {fresh} switches, already there on {len(wanted) - fresh}")
     before = {one: one.holds for one in wanted}
     interrupted = threading.Event()
 
@@ -75,14 +73,14 @@ def bring(wanted: Mapping[SwitchEntries, RuleSet], progress: Progress = lambda l
         applied = _on_all(wanted, write)
     except KeyboardInterrupt:
         interrupted.set()
-        progress("interrupted: putting back what the switches held (Ctrl-C again leaves them as they are)")
+        log.info("interrupted: putting back what the switches held (Ctrl-C again leaves them as they are)")
         for one in wanted:
             with one.lock:
                 pass
         raise KeyboardInterrupt(_restored(before)) from None
     failures = {one: result for one, result in applied.items() if isinstance(result, TargetError)}
     if failures:
-        progress(warning(f"{', '.join(sorted(one.name for one in failures))} failed: restoring {len(wanted)} switches"))
+        log.warning(f"{', '.join(sorted(one.name for one in failures))} failed: restoring {len(wanted)} switches")
         raise FabricError(_summary(failures) + "\n" + _restored(before))
     return {one.name: _count(result) for one, result in applied.items()}
 
@@ -118,7 +116,7 @@ def bring_those_that_answer(wanted: Mapping[SwitchEntries, RuleSet]) -> dict[str
     raise FabricError("\n".join(map(str, failures.values())) + f"\n{end}")
 
 
-def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: None) -> dict[str, int]:
+def remove(targets: Sequence[SwitchTarget], log: Log = SILENT) -> dict[str, int]:
     """Remove every entry from the switches that run our program, and leave the others alone. Return the number of
     changes by switch.
 
@@ -127,7 +125,7 @@ def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: No
 
     def clear(one: SwitchEntries) -> int:
         if not one.target.runs_program():
-            progress(
+            log.info(
                 f"switch {one.name} does not run this program: nothing is taken off it (where it runs another build "
                 "of it, --artifacts says which)"
             )

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
-from controlplane.common.log_lines import warning
+from controlplane.common.log_lines import SILENT, Log
 from controlplane.planner.entries import RuleSet
 from controlplane.targets.base import SwitchTarget, TargetError, difference
-
-Progress = Callable[[str], None]
 
 
 class SwitchEntries:
     """A connected target with the entries that it holds. `holds` is its rule set, or None where that is unknown.
     Whoever writes to the target holds `lock` for as long as that takes."""
 
-    def __init__(self, target: SwitchTarget, log: Progress = lambda line: None) -> None:
+    def __init__(self, target: SwitchTarget, log: Log = SILENT) -> None:
         self.target = target
         self.holds: RuleSet | None = None
         self.lock = threading.RLock()
@@ -50,7 +47,7 @@ class SwitchEntries:
                 if not self.target.alive:
                     raise
                 words = f"switch {self.name} is read again: it refused a change of {len(known.labels)} labels"
-                self._log(warning(words))
+                self._log.warning(words)
             else:
                 self.holds = rules
                 return len(changes)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from controlplane.common.inputs import read_json, unknown_name
+from controlplane.common.log_lines import Log
 from controlplane.common.rpc.channels import check_server
 from controlplane.common.rpc.tls import Tls
 from controlplane.planner.topology import Topology
@@ -76,7 +77,7 @@ def connect_targets(
     switches: Sequence[SwitchAddress],
     kind: Kind,
     timeout: float,
-    progress: Callable[[str], None],
+    log: Log,
     topology: Topology | None = None,
     *,
     polite: bool = False,
@@ -101,7 +102,7 @@ def connect_targets(
     for target in targets:
         target.polite = polite
     try:
-        fabric.connect(targets, timeout, progress)
+        fabric.connect(targets, timeout, log)
     except BaseException:
         for target in targets:
             target.close()

@@ -24,7 +24,7 @@ from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, parse_next_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology
-from controlplane.service.event_log import EventLog
+from controlplane.service.journal import Journal, logger_of
 from evaluation import commands
 from topologies import Emulation, EmulationError
 from topologies.agents import MODULES, JobAgents
@@ -88,8 +88,8 @@ def measure(topology: Topology, job: Job, size: int, *, switch: str, seed: int, 
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(topology, "softswitch", seed=seed))
         zygote = stack.enter_context(Zygote(emulation, MODULES))
-        log = EventLog()
-        service = stack.enter_context(stack.enter_context(Fabric(emulation, log)).control())
+        journal = Journal()
+        service = stack.enter_context(stack.enter_context(Fabric(emulation, logger_of(journal), journal)).control())
         admission, _, _ = service.network.launch(job, "inart", seed)
         zygote.wait_ready()
         agents = stack.enter_context(JobAgents(zygote, service.address, job, seed=seed))
@@ -104,7 +104,7 @@ def measure(topology: Topology, job: Job, size: int, *, switch: str, seed: int, 
         emulation.fail(chosen)
         second = agents.collect(timeout)
         agents.leave()
-        events = [event for event in log.last() if event.time >= failed]
+        events = [event for event in journal.lines() if event.time >= failed]
         noticed = next((event.time - failed for event in events if event.text.startswith("lost:")), 0.0)
         led = next((event for event in events if "rerouted around" in event.text), None)
         what = led.text if led else ""

@@ -51,7 +51,7 @@ UNANSWERED_SECONDS = ANSWER_SECONDS + 1.0
 a busy machine, or one that plans as a deputy, may not come to that for longer.
 """
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("inart")
 
 
 @dataclass(frozen=True)

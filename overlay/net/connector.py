@@ -23,7 +23,7 @@ headers with all options of TCP take 120 of these at most. Packets of this size 
 
 Address = tuple[str, int]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("inart")
 
 
 class Connector:

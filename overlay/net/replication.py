@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from controlplane.common.log_lines import calling
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.plan.limits import Limits
 from controlplane.planner.plan.model import Multicast
@@ -62,7 +63,7 @@ class Replication:
             base = {name: RuleSet(name, (), (), entries) for name, entries in routes(self.topology).items()}
             jobs = found(targets)
             jobs.pop(self.job_id, None)  # entries that an earlier coordinator left
-            self.running = Switches(targets, base, jobs, self._log)
+            self.running = Switches(targets, base, jobs, calling(self._log))
             self.running.fill()
             self.running.watch()
         return self.running
@@ -150,7 +151,7 @@ def p4runtime(
     kind = kind_to_connect("bmv2")
 
     def connect() -> list[SwitchTarget]:
-        return connect_targets(switches, kind, CONNECT_SECONDS, log)
+        return connect_targets(switches, kind, CONNECT_SECONDS, calling(log))
 
     return Replication(topology, kind.limits, connect, log=log)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from controlplane.common.log_lines import calling
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.tls import Tls
 from controlplane.planner.generators import leaf_spine
@@ -53,18 +54,19 @@ class MemoryNetwork:
         self.controllers: list[Controller] = []
         self.targets = {name: MemoryTarget(name) for name in topology.switches}
         self.log: list[str] = []
+        self.logger = calling(self.log.append)
         kind = P4RuntimeKind(find("v1model", values))
         self.network = Network(
-            topology, kind, list(self.targets.values()), epochs=EpochStore(folder), log=self.log.append,
+            topology, kind, list(self.targets.values()), epochs=EpochStore(folder), log=self.logger,
             settings=Settings(journal=journal, beside=beside),
         )  # fmt: skip
         self.network.switches.fill()
         self.network.switches.watch()
-        self.watch = Watch(self.network, self.log.append)
+        self.watch = Watch(self.network, self.logger)
 
     def serve(self, tls: Tls | None = None, **how: Any) -> str:
         """Start a controller on this machine, until the network is closed; returns its address."""
-        self.controllers.append(Controller(self.network, log=self.log.append, **how))
+        self.controllers.append(Controller(self.network, log=self.logger, **how))
         return f"127.0.0.1:{self.controllers[-1].start('127.0.0.1:0', tls)}"
 
     def close(self) -> None:

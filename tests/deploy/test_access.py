@@ -23,6 +23,7 @@ from controlplane.cli.certificates import main as certificates
 from controlplane.cli.serve import make_parser
 from controlplane.common.access import MAY, ROLES, Caller, TokenError, load_tokens, parse_uri
 from controlplane.common.authority import CLIENT, Authority, CertificatesError, now
+from controlplane.common.log_lines import SILENT, calling
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import open_channel
 from controlplane.common.rpc.client import ControllerError, Identity, Membership, fetch_status
@@ -119,9 +120,9 @@ class Rig:
         arguments = make_parser().parse_args(["--topology", "testbed", "--listen", "127.0.0.1:0", *options])
         listening = open_listening(arguments, "127.0.0.1:0")
         self.log: list[str] = []
-        network = serve(configs(), where, self.log.append)
+        network = serve(configs(), where, calling(self.log.append))
         self.roster = network.jobs.get().roster
-        self.controller = Controller(network, log=self.log.append, access=listening.access)
+        self.controller = Controller(network, log=calling(self.log.append), access=listening.access)
         self.address = f"127.0.0.1:{self.controller.start(listening.bound)}"
         self.listener = Listener()
         identity = Identity("ps1", (), "parameter_server", ENCODING, agent="ps1's agent")
@@ -261,7 +262,7 @@ def test_node_is_found_by_its_certificate_and_not_by_an_address(rig, folder, unt
 def test_clients_verify_the_controllers_certificate(folder, tmp_path, until):
     """Nobody gives a token or an order to a server that runs with another role's certificate."""
     ours = folder / "ours"
-    network = serve(configs(), tmp_path, lambda line: None)
+    network = serve(configs(), tmp_path, SILENT)
     for impostor in (ours / "nodes/w2", ours / "operators/alice", ours / "switches/V1", folder / "theirs/controller"):
         tls = Tls(impostor / "certificate.pem", impostor / "key.pem", ours / "controller/authority.pem")
         controller = Controller(network)

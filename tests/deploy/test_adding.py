@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.common.log_lines import calling
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, NoAnswer, ask
 from controlplane.planner.generators import leaf_spine
@@ -43,20 +44,21 @@ class One:
         self.log: list[str] = []
         with ExitStack() as stack:
             self.leadership = Leadership(store, name, self.log.append, after=60.0)
-            assert self.leadership.wait(Event(), self.log.append)
+            log = calling(self.log.append)
+            assert self.leadership.wait(Event(), log)
             stack.callback(self.leadership.end)
             state = stack.enter_context(SharedState(folder / name, self.leadership))
             epochs = SharedEpochs(folder / name, self.leadership)
             kind = P4RuntimeKind(find("v1model", 4))
             self.network = Network(
-                NETWORK, kind, targets, epochs=epochs, labels=epochs.labels(), found=found(targets), log=self.log.append
+                NETWORK, kind, targets, epochs=epochs, labels=epochs.labels(), found=found(targets), log=log
             )
             stack.callback(self.network.close)
             network = self.network
             network.start(state.load())
-            kept = Kept(state, network.keeps, self.log.append)
+            kept = Kept(state, network.keeps, log)
             network.changed, network.unkept = kept.save, kept.problem
-            self.controller = Controller(self.network, log=self.log.append)
+            self.controller = Controller(self.network, log=log)
             bound = serving.listen(f"127.0.0.1:{port}")
             self.server, _ = bound
             self.controller.start(bound)

@@ -16,6 +16,7 @@ import pytest
 from controlplane.cli import controller as command
 from controlplane.cli.controller import format_status, main
 from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.log_lines import calling
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, Identity, Membership, fetch_status
 from controlplane.common.rpc.tls import Tls
@@ -91,8 +92,8 @@ class Job:
         self.port = 0
 
     def start(self, port: int = 0, tls: Tls | None = None) -> None:
-        self.network = serve(self.configs, self.folder, self.log.append, Settings(grace=0.2))
-        self.controller = Controller(self.network, log=self.log.append)
+        self.network = serve(self.configs, self.folder, calling(self.log.append), Settings(grace=0.2))
+        self.controller = Controller(self.network, log=calling(self.log.append))
         self.port = self.controller.start(f"127.0.0.1:{port}", tls)
 
     @property

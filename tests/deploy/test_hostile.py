@@ -26,7 +26,7 @@ from controlplane.planner.plan import Plan, PlanError
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.service.controller import Controller
-from controlplane.service.event_log import EventLog
+from controlplane.service.journal import logger_of
 from controlplane.service.measure import Measurements
 from controlplane.service.snapshot import Snapshots
 from controlplane.service.state import StateError, StateFolder
@@ -60,11 +60,10 @@ def served(tmp_path_factory) -> Iterator[tuple[Rig, str, Snapshots]]:
     """Return a fat-tree of fake switches with one job, and its controller's address."""
     rig = Rig(tmp_path_factory.mktemp("hostile"), P4RuntimeKind(find("v1model", 4)))
     rig.add(ONE)
-    log = EventLog()
     rig.network.switches.watch()
-    controller = Controller(rig.network, log=log)
+    controller = Controller(rig.network, log=logger_of(rig.network.journal))
     port = controller.start("127.0.0.1:0")
-    yield rig, f"127.0.0.1:{port}", Snapshots(rig.network, Measurements(rig.network), log)
+    yield rig, f"127.0.0.1:{port}", Snapshots(rig.network, Measurements(rig.network))
     controller.stop()
     rig.network.close()
 

@@ -24,6 +24,7 @@ from controlplane.cli.controller import main as operate
 from controlplane.cli.deploy import main as deploy
 from controlplane.cli.serve import main as serve
 from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.log_lines import calling
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import fetch_status
 from controlplane.planner.entries import RuleSet
@@ -80,7 +81,7 @@ class Rig:
     def open(self) -> Network:
         epochs = EpochStore(self.folder)
         there = found(self.targets)
-        log = self.log.append
+        log = calling(self.log.append)
         return Network(TREE, self.kind, self.targets, epochs=epochs, labels=self.labels, found=there, log=log)
 
     def add(self, job: Job, strategy: str = "inart"):
@@ -282,7 +283,7 @@ def test_a_job_that_cannot_be_kept_is_not_added_and_the_others_run_on(rig, until
 
     monkeypatch.setattr("controlplane.common.whole_file.os.fsync", sync)
     with StateFolder(rig.folder / "state") as state:
-        kept = Kept(state, rig.network.keeps, rig.log.append)
+        kept = Kept(state, rig.network.keeps, calling(rig.log.append))
         rig.network.changed, rig.network.unkept = kept.save, kept.problem
         one = rig.add(ONE)
         snapshots = rig.snapshot()
@@ -418,7 +419,7 @@ def test_jobs_avoid_a_failed_switch_and_use_it_again_when_it_is_back(rig, until,
     switch = used[0]
     configs = two.roster.configs
     rig.network.switches.watch()
-    watch = failures.Watch(rig.network, rig.log.append)
+    watch = failures.Watch(rig.network, calling(rig.log.append))
     watch.start()
     try:
         rig.switches[switch].die()

@@ -15,6 +15,7 @@ import pytest
 from controlplane.cli.controller import main as operate
 from controlplane.cli.log import parse_time
 from controlplane.common.access import Access, Caller
+from controlplane.common.log_lines import SILENT, calling
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, ask
 from controlplane.common.rpc.tls import Tls
@@ -24,7 +25,7 @@ from controlplane.service import journal_files
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.journal import HIDDEN, STATE, Entry, orders_of, replay, replay_network
 from controlplane.service.core.state import NodeState, Phase
-from controlplane.service.journal import Journal
+from controlplane.service.journal import Journal, logger_of
 from controlplane.service.journal_files import JournalFiles
 from tests.deploy.agents import Agents
 from tests.deploy.memory_network import RACKS, MemoryNetwork
@@ -40,7 +41,7 @@ class Rig(MemoryNetwork):
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.said = folder, list[str]()
-        self.journal = Journal(folder / "journal", self.said.append)
+        self.journal = Journal(folder / "journal", calling(self.said.append))
         super().__init__(folder, journal=self.journal)
         tokens = {ALICE: Caller("operator", "alice"), GRAFANA: Caller("viewer", "grafana")}
         self.address = self.serve(access=Access(tokens))
@@ -229,7 +230,7 @@ def test_each_segment_begins_with_the_states_of_all_jobs_and_the_network_and_rep
     assert replay_network(segments[-1]) == rig.network.state.parts
     assert rig.order("job", "remove", "B") == 0
     for member in [*rig.join(first).values()] * 10:
-        rig.journal.line(f"{member} is there")
+        rig.journal.add("line", f"{member} is there")
     last = stored(rig.folder / "journal", rig.journal)[-1]
     assert {one["job"] for one in last if one["kind"] == STATE} == {"A", ""}, "B has ended"
 
@@ -252,6 +253,19 @@ def test_events_reach_the_file_though_nobody_waits_for_the_disk(rig, monkeypatch
     assert replay(entries, "A") == running.roster.state and replay_network(entries) == rig.network.state.parts
 
 
+def test_a_process_that_ends_at_once_has_its_last_line_in_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(journals, "FLUSH_SECONDS", SECONDS)
+    journal = Journal(tmp_path)
+    log = logger_of(journal)
+    log.error("it ends")
+    log.handlers[0].flush()
+    assert [json.loads(line)["text"] for file in tmp_path.iterdir() for line in file.open()] == ["it ends"]
+    journal.close()
+    log.error("it has ended")
+    log.handlers[0].flush()
+    assert journal.lines()[-1].text == "it has ended", "in memory, without waiting for a thread that has ended"
+
+
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -261,7 +275,7 @@ def test_a_controller_that_starts_again_goes_on_with_the_journal(rig, tmp_path):
     before = rig.journal.read().entries
     again = Journal(tmp_path / "journal")
     assert again.read().entries == before
-    again.line("job A: back")
+    logger_of(again).info("job A: back")
     (entry,) = again.read(before[-1].number).entries
     assert (entry.number, entry.job, entry.by) == (before[-1].number + 1, "A", "the controller")
     assert again.flush(SECONDS)
@@ -298,7 +312,7 @@ def test_a_segment_ends_when_its_file_is_large(tmp_path, monkeypatch):
     monkeypatch.setattr(journals, "SEGMENT_BYTES", 1000)
     journal = Journal(tmp_path)
     for _ in range(30):
-        journal.line("x" * 100)
+        journal.add("line", "x" * 100)
         assert journal.flush(SECONDS)
     sizes = [file.stat().st_size for file in sorted(tmp_path.iterdir())]
     assert len(sizes) > 3 and all(1000 <= size < 1300 for size in sizes[:-1])
@@ -307,15 +321,15 @@ def test_a_segment_ends_when_its_file_is_large(tmp_path, monkeypatch):
 
 def test_a_line_that_was_cut_off_by_a_power_failure_is_reported_and_skipped(tmp_path):
     journal = Journal(tmp_path)
-    journal.line("first")
+    journal.add("line", "first")
     journal.close()
     (file,) = tmp_path.iterdir()
     with file.open("a") as more:
         more.write('{"number": 2, "time": 1.0, "by"')
     said: list[str] = []
-    journal = Journal(tmp_path, said.append)
-    journal.line("after")
-    journal.line("and more")
+    journal = Journal(tmp_path, calling(said.append))
+    journal.add("line", "after")
+    journal.add("line", "and more")
     journal.close()
     assert len(said) == 1 and "line 2 is damaged" in said[0] and str(file) in said[0]
     assert [(one.number, one.text) for one in Journal(tmp_path).read().entries] == [
@@ -343,14 +357,14 @@ def test_a_damaged_line_is_reported_and_everything_else_is_read(tmp_path, damage
     """The controller starts, numbers go on as they were, and `inart log` answers."""
     journal = Journal(tmp_path)
     for text in ("one", "two", "three"):
-        journal.line(text)
+        journal.add("line", text)
     journal.close()
     (file,) = tmp_path.iterdir()
     lines = file.read_bytes().split(b"\n")
     file.write_bytes(b"\n".join([lines[0], damage, *lines[2:]]))
     said: list[str] = []
-    journal = Journal(tmp_path, said.append)
-    journal.line("four")
+    journal = Journal(tmp_path, calling(said.append))
+    journal.add("line", "four")
     assert [one.text for one in journal.read().entries] == ["one", "three", "four"]
     assert journal.read().entries[-1].number == 4
     assert len(said) == bool(damage) and all("line 2 is damaged" in line for line in said)
@@ -359,12 +373,12 @@ def test_a_damaged_line_is_reported_and_everything_else_is_read(tmp_path, damage
 
 def test_a_file_that_cannot_be_read_is_reported_and_skipped(tmp_path):
     journal = Journal(tmp_path)
-    journal.line("one")
+    journal.add("line", "one")
     journal.close()
     (tmp_path / "000000000002.jsonl").mkdir()
     (tmp_path / "job-3.jsonl").write_text("of an earlier version")
     said: list[str] = []
-    journal = Journal(tmp_path, said.append)
+    journal = Journal(tmp_path, calling(said.append))
     assert len(said) == 1 and "cannot be read" in said[0]
     assert [one.text for one in journal.read().entries] == ["one"]
     journal.close()
@@ -374,13 +388,13 @@ def test_a_full_disk_is_said_once_and_everything_is_written_when_there_is_room(t
     monkeypatch.setattr(journals, "RETRY_SECONDS", 0.01)
     said: list[str] = []
     (tmp_path / "journal").write_text("a file where the folder should be")
-    made = MemoryNetwork(tmp_path, journal=Journal(tmp_path / "journal", said.append))
+    made = MemoryNetwork(tmp_path, journal=Journal(tmp_path / "journal", calling(said.append)))
     journal = made.network.journal
-    journal.line("one")
+    journal.add("line", "one")
     assert not journal.flush(SECONDS)
     running = made.add(A)
     made.join(running)
-    journal.line("two")
+    journal.add("line", "two")
     assert running.roster.running
     assert len(said) == 1 and "cannot be written" in said[0] and "in memory" in said[0]
     found = journal.read().entries
@@ -398,7 +412,7 @@ def test_a_full_disk_is_said_once_and_everything_is_written_when_there_is_room(t
 
 def test_a_line_that_did_not_fit_on_the_disk_is_written_once_there_is_room(tmp_path, monkeypatch):
     """Half of the line was written before the disk was full: that half is removed."""
-    files = JournalFiles(tmp_path, lambda line: None)
+    files = JournalFiles(tmp_path, SILENT)
     entries = [Entry(number, 1.0, "alice", "", "line", f"text {number}") for number in (1, 2)]
     size = files.append(1, entries[:1])
     opened = open

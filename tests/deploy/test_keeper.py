@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from controlplane.common.log_lines import calling
 from controlplane.service import keeper as keeper_module
 from controlplane.service.keeper import Keeper
 from controlplane.targets import fabric
@@ -28,7 +29,7 @@ def kept(program, monkeypatch, until):
     fabric.connect([target], 5.0)
     fabric.install([target], {"s1": small("s1")})
     log: list[str] = []
-    keeper = Keeper(SwitchEntries(target), small("s1"), log.append)
+    keeper = Keeper(SwitchEntries(target), small("s1"), calling(log.append))
     until(lambda: keeper.as_it_shall_be, "the keeper has looked at the switch once")
     state = {"switch": switch}
     yield keeper, state, log

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import io
 import json
+import logging
 import os
 import re
 import sys
@@ -14,23 +15,33 @@ from pathlib import Path
 import pytest
 
 from controlplane.common import command_line
-from controlplane.common.log_lines import Level, Line, failure, is_journal, of_job, printed, to_stderr, warning
-from controlplane.service.event_log import EventLog
-from controlplane.service.journal import Journal
+from controlplane.common.log_lines import Lines, is_journal, of_job, to_stderr
+from controlplane.service.journal import Journal, logger_of
 from inart.command import VERBS
 from inart.command import main as inart
 
 
+def form(formatter: logging.Formatter, text: str, level: int = logging.INFO, job: str = "") -> str:
+    """Return a line as it is printed."""
+    record = logging.LogRecord("inart", level, "", 0, text, None, None)
+    record.job = job
+    return formatter.format(record)
+
+
 def test_a_line_on_a_terminal_has_the_time_the_level_and_the_job():
-    line = printed(Line("W1 has left", job="mine"), 0.0, journal=False)
+    line = form(Lines(), "W1 has left", job="mine")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[ *\d+\.\d\d\] info    job mine: W1 has left", line)
-    assert printed(warning("job mine: slow"), 0.0, journal=False).endswith("] warning job mine: slow")
+    assert form(Lines(), "job mine: slow", logging.WARNING, "mine").endswith("] warning job mine: slow")
+    assert re.fullmatch(r"[-\d]+ [:\d]+ agent: W1 has left", form(Lines(program="agent"), "W1 has left"))
 
 
 def test_journald_gets_priorities_and_no_second_clock():
-    assert printed(failure("the disk is full"), 0.0, journal=True) == "<3>the disk is full"
-    assert printed(warning("lost: s1"), 0.0, journal=True) == "<4>lost: s1"
-    assert printed("a plain line", 0.0, journal=True) == "<6>a plain line"
+    lines = Lines(journal=True)
+    assert form(lines, "the disk is full", logging.ERROR) == "<3>the disk is full"
+    assert form(lines, "lost: s1", logging.WARNING) == "<4>lost: s1"
+    assert form(lines, "a plain line") == "<6>a plain line"
+    assert form(lines, "100 % of %s", job="mine") == "<6>job mine: 100 % of %s"
+    assert form(Lines(journal=True, program="agent"), "lost", logging.WARNING) == "<4>agent: lost"
 
 
 def test_journald_is_known_by_the_stream_that_systemd_names(tmp_path):
@@ -42,26 +53,33 @@ def test_journald_is_known_by_the_stream_that_systemd_names(tmp_path):
         assert not is_journal(io.StringIO(), there)
 
 
-def test_the_level_and_the_job_of_a_line_reach_whoever_keeps_it():
-    """A job's log names the job also where the line does not; the journal has its level."""
-    printed_lines: list[str] = []
-    log, journal = EventLog(printed_lines.append), Journal()
-    log.record_in(journal.line)
-    of_job(log, "mine")(warning("agent of W1 is gone"))
-    log("2 changes")
-    assert [event.text for event in log.last()] == ["job mine: agent of W1 is gone", "2 changes"]
+def test_the_level_and_the_job_of_a_line_reach_the_journal():
+    """A line of a job's log names the job, even if its text does not."""
+    journal = Journal()
+    log = logger_of(journal)
+    of_job(log, "mine").warning("agent of W1 is gone")
+    log.info("2 changes")
+    log.error("job other: 100 % of %s")
     found = [(one.level, one.job, one.text) for one in journal.read().entries]
-    assert found == [("warning", "mine", "agent of W1 is gone"), ("info", "", "2 changes")]
-    assert printed_lines[0].level is Level.WARNING
+    assert found == [
+        ("warning", "mine", "job mine: agent of W1 is gone"),
+        ("info", "", "2 changes"),
+        ("error", "other", "job other: 100 % of %s"),
+    ]
+    assert [one.text for one in journal.lines(2)] == [text for _, _, text in found[1:]]
+    assert journal.line_count == 3
 
 
 def test_a_log_as_json_is_an_object_a_line(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    to_stderr(as_json=True)(warning("job mine: slow"))
-    (line,) = sys.stderr.getvalue().splitlines()
-    found = json.loads(line)
-    assert found.pop("time") > 1.7e9
-    assert found == {"level": "warning", "job": "mine", "text": "job mine: slow"}
+    log = to_stderr(as_json=True)
+    monkeypatch.setattr(log, "handlers", log.handlers)
+    of_job(log, "mine").warning("job mine: slow")
+    logging.getLogger("inart.tls").warning("half a %s", "certificate")
+    line, other = (json.loads(line) for line in sys.stderr.getvalue().splitlines())
+    assert line.pop("time") > 1.7e9
+    assert line == {"level": "warning", "job": "mine", "text": "job mine: slow"}
+    assert (other["level"], other["text"]) == ("warning", "half a certificate"), "libraries log here, too"
 
 
 PRINT_NOTHING = {

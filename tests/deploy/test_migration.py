@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from controlplane.cli.controller import format_replan
 from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.log_lines import calling
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.generators import testbed
 from controlplane.planner.job import place_job
@@ -60,9 +61,10 @@ class Rig:
         self.deployment = build(self.plan, self.topology, SMALL, job_id=1, epoch=0)
         fabric.install(self.targets, self.deployment.rulesets)
         self.log: list[str] = []
-        self.roster = Roster(self.deployment.agents, epochs, Rules(ENCODING), self.log.append, labels=self.labels)
+        log = calling(self.log.append)
+        self.roster = Roster(self.deployment.agents, epochs, Rules(ENCODING), log, labels=self.labels)
         installed = {1: self.deployment.rulesets}
-        self.kept = Switches(self.targets, self.deployment.rulesets, installed, self.log.append)
+        self.kept = Switches(self.targets, self.deployment.rulesets, installed, log)
         self.kept.watch()
         self.keepers = self.kept.keepers
         self.agents = Agents(self.roster)
@@ -73,7 +75,7 @@ class Rig:
             Frame(self.plan.job, SMALL, check=self._check),
             switches=self.kept,
             roster=self.roster,
-            log=self.log.append,
+            log=log,
         )
 
     def _check(self, plan: Plan, topology: Topology) -> None:

@@ -23,7 +23,6 @@ pytest.importorskip("bokeh", reason="the page's packages are not installed: pip 
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.planner.job import Job
-from controlplane.service.event_log import EventLog
 from controlplane.service.measure import Measurements
 from controlplane.service.snapshot import Snapshots
 from controlplane.service.web.metrics import Metrics
@@ -46,7 +45,7 @@ def network_metrics(tmp_path_factory) -> bytes:
     network = MemoryNetwork(folder, values=256).network
     servers = RACKS.servers
     network.launch(Job("one", servers[:3], servers[3:4], model_bytes=1_000_000), "inart")
-    snapshots = Snapshots(network, Measurements(network), EventLog())
+    snapshots = Snapshots(network, Measurements(network))
     _, body = Metrics(snapshots).render("text/plain")
     network.close()
     return body

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from controlplane.cli.controller import format_status
 from controlplane.cli.serve import main as serve
+from controlplane.common.log_lines import calling
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.evaluate import unit_loads
 from controlplane.planner.generators import leaf_spine
@@ -143,7 +144,7 @@ def load(job: RunningJob, link: tuple[str, str]) -> float:
 def looks(made: MemoryNetwork) -> Callable[[float], None]:
     """Return what measures so many Mbit/s on the link for a while."""
     clock = Clock()
-    others = OtherTraffic(made.network, 0.25, made.log.append, clock)
+    others = OtherTraffic(made.network, 0.25, calling(made.log.append), clock)
 
     def go_on(mbps: float) -> None:
         for _ in range(int(LONG / LOOK)):

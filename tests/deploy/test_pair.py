@@ -20,9 +20,11 @@ import pytest
 
 from controlplane.cli.controller import main as operate
 from controlplane.cli.serve import main as serve
+from controlplane.common.log_lines import calling
 from controlplane.common.rpc.channels import check_address
 from controlplane.common.rpc.client import ControllerError, Identity, Membership, fetch_status
 from controlplane.service import epochs
+from controlplane.service.journal import Journal
 from controlplane.service.pair.etcd import EtcdStore
 from controlplane.service.pair.leadership import BEAT, LEADER, Leadership, NotLeading
 from controlplane.service.pair.shared_state import EPOCH, SharedEpochs, SharedState
@@ -141,7 +143,7 @@ class One:
         self.thread.start()
 
     def _run(self) -> None:
-        if self.leadership.wait(self.stop, self.said.append):
+        if self.leadership.wait(self.stop, calling(self.said.append)):
             self.led.set()
 
     def _lost(self, why: str) -> None:
@@ -424,6 +426,10 @@ def test_a_leader_that_is_killed_or_hangs_is_replaced_and_the_job_does_not_notic
     b.signal(signal.SIGCONT)
     assert b.process.wait(SECONDS) == 3, "it does not lead any more, and ends"
     assert b.said("does not lead any more")
+    journal = Journal(pair.folder / "b" / "journal")
+    lines = {entry.text for entry in journal.read().entries}
+    assert {"waiting: a leads", "b leads"} <= lines, "also those from before it had the folder"
+    journal.close()
     assert pair.agents[0].epochs[-1] == epochs_before[0][0]
     assert not any(agent.stops for agent in pair.agents) and pair.held() == held
     assert pair.joined()

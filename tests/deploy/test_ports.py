@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from controlplane.common.log_lines import calling
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job
 from controlplane.service.core import ports
@@ -53,7 +54,7 @@ def link_of(job):
 def test_port_that_goes_down_takes_its_link_out_and_back_in_when_it_is_steady(network, targets, job, log, monkeypatch):
     monkeypatch.setattr(ports, "STEADY_SECONDS", 0.0)
     u, v = link_of(job)
-    watch = PortWatch(network, log.append)
+    watch = PortWatch(network, calling(log.append))
     watch.look()
     assert not network.state.off
     targets[u].ports[NETWORK.port(u, v)] = False
@@ -71,7 +72,7 @@ def test_port_that_goes_down_takes_its_link_out_and_back_in_when_it_is_steady(ne
 
 def test_link_is_off_twice_as_long_each_time_that_its_port_was_down(network, targets, job, log):
     u, v = link_of(job)
-    watch = PortWatch(network, log.append)
+    watch = PortWatch(network, calling(log.append))
     watch.look()
     for _ in range(3):
         targets[v].ports[NETWORK.port(v, u)] = False
@@ -92,7 +93,7 @@ def test_a_switch_that_reports_no_port_up_is_not_believed(network, targets, job,
     monkeypatch.setattr(ports, "AT_FIRST_SECONDS", 0.0)
     for target in targets.values():
         target.ports = dict.fromkeys(target.ports, False)
-    watch = PortWatch(network, log.append)
+    watch = PortWatch(network, calling(log.append))
     watch.look()
     watch.look()
     assert not network.state.off
@@ -101,7 +102,7 @@ def test_a_switch_that_reports_no_port_up_is_not_believed(network, targets, job,
 def test_port_that_does_not_come_up_counts_after_some_time(network, targets, job, log, monkeypatch):
     u, v = link_of(job)
     targets[u].ports[NETWORK.port(u, v)] = False
-    watch = PortWatch(network, log.append)
+    watch = PortWatch(network, calling(log.append))
     watch.look()
     assert not network.state.off, "it may be coming up"
     monkeypatch.setattr(ports, "AT_FIRST_SECONDS", 0.0)
@@ -115,7 +116,7 @@ def test_port_that_does_not_come_up_counts_after_some_time(network, targets, job
 def test_a_lost_only_path_of_a_server_is_reported(network, targets, job, log):
     server = JOB.workers[0]
     access = NETWORK.access_switch(server)
-    watch = PortWatch(network, log.append)
+    watch = PortWatch(network, calling(log.append))
     watch.look()
     targets[access].ports[NETWORK.port(access, server)] = False
     watch.look()
@@ -128,14 +129,14 @@ def test_a_lost_only_path_of_a_server_is_reported(network, targets, job, log):
 def test_switches_without_a_state_of_ports_are_asked_once(network, targets, log):
     for target in targets.values():
         target.ports = None
-    watch = PortWatch(network, log.append)
+    watch = PortWatch(network, calling(log.append))
     watch.start()
     assert watch.ended(30)
 
 
 def test_switch_that_does_not_answer_is_no_port_that_is_down(network, targets, job, log):
     u, _ = link_of(job)
-    watch = PortWatch(network, log.append)
+    watch = PortWatch(network, calling(log.append))
     watch.look()
     targets[u].die()
     watch.look()

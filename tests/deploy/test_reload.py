@@ -12,6 +12,7 @@ import pytest
 
 from controlplane.cli.controller import main as operate
 from controlplane.cli.reload import Files
+from controlplane.common.log_lines import calling
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
@@ -212,7 +213,7 @@ def test_the_verb_reloads_what_the_files_say_and_the_dry_runs_name_entries(rig, 
     arguments = type("Arguments", (), {"topology": str(file), "timeout": 5.0, "take_over": False, "keeps": False})
     files = Files(
         arguments, rig.network, connect=lambda names, topology: [], switches=lambda: [], close=lambda target: None,
-        log=rig.log.append,
+        log=calling(rig.log.append),
     )  # fmt: skip
     rig.network.read_again = files.read_again
     address = rig.serve()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.log_lines import calling
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.service.core.state import Refused
 from controlplane.service.epochs import LAST_EPOCH, EpochStore
@@ -370,7 +371,7 @@ def test_worker_that_is_lost_stops_the_others_also_while_a_server_is_being_repla
 
 def test_refusals_of_the_check_word_name_their_sender(tmp_path):
     said = []
-    roster = Roster(configs(), EpochStore(tmp_path), Rules(ENCODING), said.append)
+    roster = Roster(configs(), EpochStore(tmp_path), Rules(ENCODING), calling(said.append))
     members = [roster.join(request(node)) for node in ("w1", "w2", "ps1")]
     epoch = configuration(members[0]).epoch
 

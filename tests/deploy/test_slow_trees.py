@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from controlplane.common.log_lines import calling
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.service import trees
 from controlplane.service.epochs import EpochStore
@@ -31,7 +32,7 @@ class Job:
         self.counted = {node: [0.0, 0.0] for node in WORKERS}  # seconds busy, bytes
         self.said: list[str] = []
         network = SimpleNamespace(jobs=SimpleNamespace(staying=lambda: [self]))
-        self.watch = TreeWatch(network, self.said.append)  # type: ignore[arg-type]
+        self.watch = TreeWatch(network, calling(self.said.append))  # type: ignore[arg-type]
         ((self.tree, self.planned),) = planned_tree_rates(self.roster.configs).items()
 
     def second(self, **parts: float) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.common.log_lines import calling
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.job import Job
 from controlplane.service.core import standing
@@ -77,7 +78,7 @@ class Standing:
         self.ahead = 0.0
         began = time.monotonic
         monkeypatch.setattr("time.monotonic", lambda: began() + self.ahead)
-        self.looks = TreeWatch(rig.network, rig.log.append)
+        self.looks = TreeWatch(rig.network, calling(rig.log.append))
         self.tree = len(self.job.plan.trees) - 1
 
     def second(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from controlplane.common.log_lines import SILENT
 from controlplane.planner.entries import Forward, LabelEntry, Route, RuleSet
 from controlplane.service.keeper import Keeper
 from controlplane.targets import fabric
@@ -147,7 +148,7 @@ def test_the_election_id_is_above_those_that_the_switch_has_seen():
 def test_killed_switch_is_filled_again(switch, target, until: Callable):
     rules = RuleSet("s1", (LabelEntry(1, 1, Forward(2)),), (), ())
     fabric.install([target], {"s1": rules})
-    keeper = Keeper(SwitchEntries(target), rules, lambda line: None)
+    keeper = Keeper(SwitchEntries(target), rules, SILENT)
     try:
         switch.kill()
         switch.start()
@@ -181,7 +182,7 @@ def test_softswitch_over_tls(tmp_path, program):
         plain = P4RuntimeTarget(SwitchAddress("s1", switch.address, 7), program)
         with pytest.raises(TargetError):
             plain.connect(0.5)
-        (target,) = connect_targets([entry], P4RuntimeKind(find("v1model")), 20.0, lambda line: None)
+        (target,) = connect_targets([entry], P4RuntimeKind(find("v1model")), 20.0, SILENT)
         fabric.install([target], {"s1": small("s1")})
         assert difference(target.read(), small("s1")) == []
         target.close()

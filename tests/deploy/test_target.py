@@ -9,6 +9,7 @@ import threading
 import pytest
 from hypothesis import given, settings
 
+from controlplane.common.log_lines import calling
 from controlplane.planner.entries import Forward, Item, LabelEntry, MulticastGroup, Route, RuleSet
 from controlplane.targets import fabric
 from controlplane.targets.base import (
@@ -277,7 +278,7 @@ def test_other_program_is_refused(tmp_path, program):
 
 def test_removing_leaves_other_programs_alone(targets, switches):
     lines: list[str] = []
-    assert list(fabric.remove(connected(targets), lines.append).values()) == [0, 0, 0]
+    assert list(fabric.remove(connected(targets), calling(lines.append)).values()) == [0, 0, 0]
     assert any("s2 does not run this program" in line for line in lines)
 
 

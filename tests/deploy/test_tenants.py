@@ -9,6 +9,7 @@ import pytest
 
 from controlplane.cli.controller import format_tenants
 from controlplane.common.access import Access, Caller
+from controlplane.common.log_lines import calling
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ControllerError, ask, fetch_status
 from controlplane.common.rpc.tls import Tls
@@ -70,9 +71,9 @@ def test_a_file_of_quotas_that_is_none_says_why(text: str, words: str) -> None:
 def test_the_file_is_read_again_and_what_held_holds_on_when_that_fails(tmp_path: Path) -> None:
     file, log = tmp_path / "quotas.json", list[str]()
     with pytest.raises(ValueError, match=r"quotas\.json cannot be used: .*No such file"):
-        QuotasFile(file, log.append)
+        QuotasFile(file, calling(log.append))
     file.write_text('{"t": {"jobs": 1}}')
-    quotas = QuotasFile(file, log.append)
+    quotas = QuotasFile(file, calling(log.append))
     assert quotas("t").jobs == 1
     file.write_text('{"t": {"jobs": 22}}')
     assert quotas("t").jobs == 22

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from controlplane.common.log_lines import calling
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import testbed
 from controlplane.planner.job import place_job
@@ -78,7 +79,7 @@ class Rig:
         self.emulation.start()
         try:
             self.zygote = Zygote(self.emulation, MODULES)
-            self.fabric = Fabric(self.emulation, self.log.append)
+            self.fabric = Fabric(self.emulation, calling(self.log.append))
             self.service: Service = self.fabric.serve(self.plan, answers_failures=self.answers_failures)
         except BaseException:
             self.emulation.stop()

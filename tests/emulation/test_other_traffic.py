@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from controlplane.common.log_lines import calling
 from controlplane.planner.evaluate import unit_loads
 from controlplane.planner.generators import leaf_spine
 from controlplane.planner.job import Job
@@ -33,7 +34,7 @@ def test_a_job_makes_way_for_what_switches_count_and_comes_back(kind: str, monke
     with (
         Emulation(topology, kind) as emulation,
         Zygote(emulation, (*MODULES, HERE)) as zygote,
-        Fabric(emulation, print) as fabric,
+        Fabric(emulation, calling(print)) as fabric,
         fabric.control(beside=0.25) as service,
     ):
         zygote.wait_ready()

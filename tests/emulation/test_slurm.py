@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from controlplane.common.log_lines import calling
 from controlplane.planner.generators import parse_topology
 from topologies import Emulation
 from topologies.deployment import Fabric, Service
@@ -58,7 +59,7 @@ def cluster() -> Iterator[Cluster]:
     topology = parse_topology("leafspine:leaves=2,spines=2,servers=2,bandwidth=20")
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(topology, "softswitch"))
-        service = stack.enter_context(stack.enter_context(Fabric(emulation, print)).control())
+        service = stack.enter_context(stack.enter_context(Fabric(emulation, calling(print))).control())
         yield Cluster(service, stack.enter_context(Slurm(emulation, service.address)), emulation)
 
 

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.log_lines import calling
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ask
 from controlplane.planner.generators import leaf_spine
@@ -44,7 +45,7 @@ class Shared:
         self.begun = 0  # sums
         self.emulation = stack.enter_context(Emulation(self.topology, "softswitch", seed=SEED))
         zygote = stack.enter_context(Zygote(self.emulation, (*MODULES, "tests.emulation.functions")))
-        fabric = stack.enter_context(Fabric(self.emulation, self.log.append))
+        fabric = stack.enter_context(Fabric(self.emulation, calling(self.log.append)))
         self.labels = fabric.labels
         service: Service = stack.enter_context(fabric.control())
         server, *workers = self.topology.servers[:3]

@@ -26,7 +26,7 @@ from controlplane.common.access import Access, load_tokens
 from controlplane.common.rpc.channels import open_channel
 from controlplane.common.rpc.stubs import SERVICE
 from controlplane.common.rpc.tls import credentials
-from controlplane.service.event_log import EventLog
+from controlplane.service.journal import logger_of
 from controlplane.service.measure import Measurements
 from controlplane.service.snapshot import Snapshots
 from controlplane.service.web.server import Site, Web
@@ -47,11 +47,10 @@ def rig() -> Iterator[Rig]:
 
 @pytest.fixture(scope="module")
 def snapshots(rig: Rig) -> Iterator[Snapshots]:
-    log = EventLog()
-    log("job <b>one</b> lost & found")
+    logger_of(rig.service.network.journal).info("job <b>one</b> lost & found")
     measurements = Measurements(rig.service.network)
     measurements.start()
-    yield Snapshots(rig.service.network, measurements, log)
+    yield Snapshots(rig.service.network, measurements)
     measurements.close()
 
 

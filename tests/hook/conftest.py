@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.common.log_lines import calling
 from controlplane.service.controller import Controller
 from controlplane.service.network import Settings
 from evaluation.hosts.network import StarNetwork
@@ -34,8 +35,9 @@ class Network:
         self.processes: list[subprocess.Popen] = []
         switch.renew(job.rules, 256)
         self.began = time.monotonic()
-        network = serve(self.configs, folder, self.note, Settings(grace=0.5, patience=0.5))
-        self.controller = Controller(network, log=self.note)
+        log = calling(self.note)
+        network = serve(self.configs, folder, log, Settings(grace=0.5, patience=0.5))
+        self.controller = Controller(network, log=log)
         self.address = f"unix:{folder}/controller.sock"
         self.controller.start(self.address)
 

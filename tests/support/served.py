@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.log_lines import Log
 from controlplane.planner.job import Job
 from controlplane.planner.rules import Deployment
 from controlplane.planner.strategies import get_strategy
@@ -21,9 +22,7 @@ MBPS = 100.0
 WORKER, SERVER = "worker", "parameter_server"
 
 
-def serve(
-    configs: Mapping[str, AgentConfig], folder: Path, log: Callable[[str], None], settings: Settings = USUALLY
-) -> Network:
+def serve(configs: Mapping[str, AgentConfig], folder: Path, log: Log, settings: Settings = USUALLY) -> Network:
     """Serve one job whose agents get these configurations, of which the plan and the switch know nothing."""
     topology = _star(configs)
     roles = {role: tuple(node for node, one in configs.items() if one.role == role) for role in (WORKER, SERVER)}

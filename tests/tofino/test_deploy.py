@@ -11,6 +11,7 @@ import pytest
 
 from controlplane.cli import doctor
 from controlplane.cli.deploy import main
+from controlplane.common.log_lines import calling
 from controlplane.service import keeper as keeper_module
 from controlplane.service.keeper import Keeper
 from controlplane.targets import fabric
@@ -178,7 +179,7 @@ def kept(make_target, switches, topology, monkeypatch):
     fabric.connect([target], 5.0)
     fabric.install([target], {"V1": rules})
     log: list[str] = []
-    keeper = Keeper(SwitchEntries(target), rules, log.append)
+    keeper = Keeper(SwitchEntries(target), rules, calling(log.append))
     yield keeper, log
     keeper.close()
 

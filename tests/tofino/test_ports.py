@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from controlplane.common.log_lines import calling
 from controlplane.planner.job import Job
 from controlplane.planner.topology import Topology
 from controlplane.service.core import ports
@@ -79,7 +80,7 @@ def log():
 @pytest.fixture
 def network(topology, targets, client, log, tmp_path):
     kind = TofinoKind(find("tna"), client)
-    with Network(topology, kind, targets, epochs=EpochStore(tmp_path), log=log.append) as made:
+    with Network(topology, kind, targets, epochs=EpochStore(tmp_path), log=calling(log.append)) as made:
         made.switches.fill()
         made.switches.watch()
         yield made
@@ -99,7 +100,7 @@ def test_jobs_are_rerouted_around_a_pulled_cable_which_is_used_again_later(netwo
     job = network.launch(Job("one", ("W1", "W2"), ("S1",), 1_000_000), "inart")[1]
     for connector, switch in CABLES:
         switches[switch].plug(connector, 0, up=True)
-    watch = Watch(network, log.append)
+    watch = Watch(network, calling(log.append))
     watch.start()
     try:
         ends = [(switch, topology.port(switch, "V1")) for switch in ("V2", "V3")]

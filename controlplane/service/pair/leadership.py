@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from controlplane.common.log_lines import Log
 from controlplane.service.pair.store import Store, StoreError, Value
 
 AFTER_SECONDS = 1.5
@@ -61,7 +62,7 @@ class Leadership:
         except StoreError:
             return False
 
-    def wait(self, stop: threading.Event, log: Callable[[str], None]) -> bool:
+    def wait(self, stop: threading.Event, log: Log) -> bool:
         """Wait until this controller leads. Return False where `stop` was set before. `log` gets who leads, and what is
         wrong."""
         seen: tuple[Value, Value] | None = None
@@ -83,7 +84,7 @@ class Leadership:
                 seen, words = None, f"waiting: {error}"
             if words != said:
                 said = words
-                log(said)
+                log.info(said)
             stop.wait(self._pause)
         return False
 

@@ -29,7 +29,7 @@ class Collector:
         yield from _of_links(now["links"], self._snapshots.measurements.read())
         yield from _of_switches([node for node in now["nodes"] if node["kind"] == "switch"])
         yield from _of_agents(now["jobs"])
-        yield _counter("events", "Events of the log.", (), [((), self._snapshots.log.count)])
+        yield _counter("events", "Events of the log.", (), [((), self._snapshots.network.journal.line_count)])
         yield _gauge("kept_off", "1 for what no plan uses.", ("name", "why"), [
             ((name, why), 1) for name, why in now["without"].items()
         ])  # fmt: skip
