@@ -20,9 +20,8 @@ from overlay.core.site_network import SiteNetwork
 from overlay.sites import SiteGroup, init
 from overlay.sites.command import CHUNK_VALUES, SiteSettings, make_coordinator
 from overlay.sites.group import FLOAT_BITS
-from overlay.sites.packing import BLOCK, bits_a_value
+from overlay.sites.packing import bits_a_value
 
-SCALE_BITS = 32 / BLOCK
 SEED = 7
 
 
@@ -31,23 +30,19 @@ class Way:
     """A way in which values travel.
 
     Attributes:
-        bits, keep: as for `SiteGroup.average`.
+        bits: as for `SiteGroup.average`.
         fragments: number of rounds in which the model travels once.
         each_step: the model travels in every step, not every `every` steps.
     """
 
     name: str
     bits: int = FLOAT_BITS
-    keep: float = 1.0
     fragments: int = 1
     each_step: bool = False
 
     def computed(self, sites: int, parameters: int, every: int) -> float:
         """Return the bytes that leave a site in a step, without headers."""
-        if self.bits == FLOAT_BITS:
-            bits = float(FLOAT_BITS)
-        else:
-            bits = SCALE_BITS + self.keep * (bits_a_value(self.bits, sites) - SCALE_BITS)
+        bits = float(FLOAT_BITS) if self.bits == FLOAT_BITS else bits_a_value(self.bits, sites)
         return 2 * (sites - 1) / sites * parameters * bits / 8 / (1 if self.each_step else every)
 
 
@@ -56,7 +51,6 @@ WAYS = (
     Way("DiLoCo, float32"),
     Way("DiLoCo, 8 bits", 8),
     Way("DiLoCo, 4 bits", 4),
-    Way("DiLoCo, 4 bits, keep=0.1", 4, 0.1),
     Way("Streaming DiLoCo, 4 bits", 4, fragments=4),
 )
 PUBLISHED = (
@@ -92,7 +86,7 @@ def measured(groups: Sequence[SiteGroup], way: Way, parameters: int, first: int)
         rng = np.random.default_rng(SEED + index)
         for number in range(way.fragments):
             values = rng.standard_normal(parameters // way.fragments).astype(np.float32)
-            groups[index].average(values, round=first + number, bits=way.bits, keep=way.keep)
+            groups[index].average(values, round=first + number, bits=way.bits)
 
     before = sum(group.bytes_sent() for group in groups)
     with ThreadPoolExecutor(len(groups)) as pool:

@@ -28,11 +28,8 @@ from overlay.net.tls import Security
 from overlay.sites.packing import (
     BITS,
     Floats,
-    largest_blocks,
     pack,
-    put_blocks,
     scales_of,
-    take_blocks,
     unpack,
     word_values,
 )
@@ -230,9 +227,7 @@ class SiteGroup:
 
     # --- averages ---
 
-    def average(
-        self, values: Floats, *, round: int, weight: float = 1.0, bits: int = FLOAT_BITS, keep: float = 1.0
-    ) -> Averaged:
+    def average(self, values: Floats, *, round: int, weight: float = 1.0, bits: int = FLOAT_BITS) -> Averaged:
         """Replace `values` by their weighted mean over all sites that take part in this round, with the same bits at
         each.
 
@@ -243,8 +238,6 @@ class SiteGroup:
             round: number of the round, one more each time.
             weight: weight of this site's values (samples), above 0 at some site at least.
             bits: 32 (float32), or 16, 8 or 4 for integers, which sites add (packing.py).
-            keep: below 1, with few bits, only this part of the blocks travels, those with the largest values at any
-                site. The mean of the other blocks is 0, and all of their values are left over.
 
         Raises:
             Behind: the others have done this round already; `agree` gives their state.
@@ -252,8 +245,6 @@ class SiteGroup:
         """
         if bits != FLOAT_BITS and bits not in BITS:
             raise ValueError(f"bits are {FLOAT_BITS} or one of {', '.join(map(str, BITS))}, not {bits}")
-        if not 0 < keep <= 1 or (keep < 1 and bits == FLOAT_BITS):
-            raise ValueError(f"keep is above 0 and at most 1, and below 1 only with few bits; got {keep}, {bits} bits")
         if not 0 <= weight < float("inf"):
             raise ValueError(f"a weight is a number from 0 on, got {weight}")
         began = time.monotonic()
@@ -264,7 +255,7 @@ class SiteGroup:
                     done, left = self._average_floats(values, about, began + self.timeout)
                 else:
                     words = replace(about, op="words")
-                    done, left = self._average_fields(values, words, bits, keep, began + self.timeout)
+                    done, left = self._average_fields(values, words, bits, began + self.timeout)
                 self.agent.site.did(about.round, done.participants)
                 return Averaged(done.participants, done.weights, left, time.monotonic() - began)
             except PeerLost as error:
@@ -280,26 +271,18 @@ class SiteGroup:
         np.multiply(weighted, np.float32(1 / self._total(done)), out=values)
         return done, None
 
-    def _average_fields(
-        self, values: Floats, about: About, bits: int, keep: float, end: float
-    ) -> tuple[Done, Floats | None]:
+    def _average_fields(self, values: Floats, about: About, bits: int, end: float) -> tuple[Done, Floats | None]:
         scales = scales_of(values)
         done = self._synchronise(scales, replace(about, op="maximum"), end)
         sites, fraction = len(done.participants), about.weight / self._total(done)
         if sites == 1:
             return self._alone(values, about, end)
-        blocks = largest_blocks(scales, keep)
-        taken, scales = take_blocks(values, blocks), scales[blocks]
-        words, left_of_taken = pack(taken, scales, fraction, bits, sites)
+        words, left = pack(values, scales, fraction, bits, sites)
         second = self._synchronise(words, about, end)
         if (second.participants, second.weights) != (done.participants, done.weights):
             raise OverlayError(f"{self.site}: round {about.round} has scales of {done.participants} and sums of "
                                f"{second.participants}")  # fmt: skip
-        left = values.copy()
-        put_blocks(left, blocks, left_of_taken)
-        unpack(words, scales, bits, sites, taken)
-        values[:] = 0
-        put_blocks(values, blocks, taken)
+        unpack(words, scales, bits, sites, values)
         return second, left
 
     def _alone(self, values: Floats, about: About, end: float) -> tuple[Done, Floats | None]:

@@ -152,7 +152,6 @@ class StreamingDiLoCo:
         mixing: the part of a site's own values that it keeps then (alpha; 0 for none).
         rate, momentum: learning rate and momentum of the outer optimiser.
         bits: bits in which a value travels: 32, or 16, 8, 4 with error feedback.
-        keep: below 1, only this part of the blocks travels (`SiteGroup.average`).
         checkpoint: the result of `state_dict`, from an earlier run.
 
     Attributes:
@@ -172,7 +171,6 @@ class StreamingDiLoCo:
         rate: float = 0.4,
         momentum: float = 0.9,
         bits: int = 4,
-        keep: float = 1.0,
         checkpoint: dict[str, Any] | None = None,
     ) -> None:
         if fragments < 1 or every < fragments:
@@ -181,7 +179,7 @@ class StreamingDiLoCo:
             raise ValueError(f"delay is from 0 to below every={every}, mixing from 0 to below 1, got {delay}, {mixing}")
         self._model, self._group = model, group
         self.every, self.delay, self.mixing = every, delay, mixing
-        self.rate, self.momentum, self.bits, self.keep = rate, momentum, bits, keep
+        self.rate, self.momentum, self.bits = rate, momentum, bits
         self._world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
         _check_processes(group, self._world)
         self.fragments = [Fragment(*part) for part in divided(model, fragments)]
@@ -277,7 +275,7 @@ class StreamingDiLoCo:
         thread.
         """
         assert self._group is not None, "only the site's first process has a worker"
-        found = self._group.average(gradient, round=round_, weight=weight, bits=self.bits, keep=self.keep)
+        found = self._group.average(gradient, round=round_, weight=weight, bits=self.bits)
         if found.left is not None:
             fragment.left = found.left
         fragment.move(gradient, self.rate, self.momentum)
@@ -368,7 +366,7 @@ class StreamingDiLoCo:
         """Return the state that all sites share, as bytes: a line of JSON, then outer values and momentum of each
         fragment.
         """
-        head = {"version": STATE_VERSION, "bits": self.bits, "keep": self.keep, "rate": self.rate,
+        head = {"version": STATE_VERSION, "bits": self.bits, "rate": self.rate,
                 "momentum": self.momentum,
                 "values": [[part.parameters, part.values] for part in self.fragments]}  # fmt: skip
         words = json.dumps(head).encode()
@@ -425,12 +423,11 @@ class DiLoCo(StreamingDiLoCo):
         rate: float = 0.7,
         momentum: float = 0.9,
         bits: int = 8,
-        keep: float = 1.0,
         checkpoint: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(
             model, group, every=every, fragments=1, delay=0, mixing=0.0, rate=rate, momentum=momentum, bits=bits,
-            keep=keep, checkpoint=checkpoint,
+            checkpoint=checkpoint,
         )  # fmt: skip
 
 

@@ -65,30 +65,6 @@ def _library() -> Any:
     return library
 
 
-def largest_blocks(scales: Floats, keep: float) -> NDArray[np.intp]:
-    """Return the part `keep` of the blocks that have the largest scales, at least one, in their order: the same at all
-    sites, since they have agreed on the scales. Blocks that are not finite come first, so that every site sees them.
-    """
-    count = max(1, math.ceil(keep * scales.size))
-    order = np.argsort(-np.nan_to_num(scales, nan=np.inf), kind="stable")
-    return np.sort(order[:count])
-
-
-def take_blocks(values: Floats, blocks: NDArray[np.intp]) -> Floats:
-    """Return these blocks of the values, one after the other; the last block of all is filled up with zeros."""
-    whole = np.zeros((math.ceil(values.size / BLOCK), BLOCK), np.float32)
-    whole.reshape(-1)[: values.size] = values
-    return whole[blocks].reshape(-1)
-
-
-def put_blocks(values: Floats, blocks: NDArray[np.intp], taken: Floats) -> None:
-    """Write blocks that `take_blocks` has returned into the values again, where they were."""
-    whole = np.zeros((math.ceil(values.size / BLOCK), BLOCK), np.float32)
-    whole.reshape(-1)[: values.size] = values
-    whole[blocks] = taken.reshape(-1, BLOCK)
-    values[:] = whole.reshape(-1)[: values.size]
-
-
 def scales_of(values: Floats) -> Floats:
     """Return the largest magnitude of each block; NaN for a block that has one."""
     scales = np.empty(math.ceil(values.size / BLOCK), np.float32)

@@ -320,29 +320,6 @@ def test_few_bits_are_few_bytes():
         assert sent[bits] / sent[32] == pytest.approx(bits_a_value(bits, 3) / 32, rel=0.05)
 
 
-def test_only_the_largest_blocks_travel_and_nothing_is_lost():
-    """All sites choose the same blocks, by the scales that they have agreed on."""
-    with coordinating(3, probe_seconds=0) as (coordinator, _):
-        groups = begun(coordinator, "abc")
-        rng = np.random.default_rng(1)
-        given = {name: (rng.standard_normal(20_000) * rng.uniform(0.1, 2.0)).astype(np.float32) for name in groups}
-        for values in given.values():
-            values[5120:5632] *= 50  # the eleventh block
-        exact = np.mean(list(given.values()), axis=0, dtype=np.float64)
-        sent = sum(group.bytes_sent() for group in groups.values())
-        with ThreadPoolExecutor(3) as pool:
-            values = {name: each.copy() for name, each in given.items()}
-            futures = [pool.submit(groups[name].average, values[name], round=0, bits=8, keep=0.25) for name in groups]
-            found = [future.result(60) for future in futures]
-        sent = sum(group.bytes_sent() for group in groups.values()) - sent
-    mean = values["a"]
-    assert all(np.array_equal(mean, other) for other in values.values())
-    travelled = [block for block in range(40) if mean[512 * block : 512 * (block + 1)].any()]
-    assert len(travelled) == 10 and 10 in travelled
-    np.testing.assert_allclose(mean + np.mean([each.left for each in found], axis=0), exact, atol=1e-4)
-    assert sent < 0.4 * 4 * 4 * 20_000 * bits_a_value(8, 3) / 32, "a quarter, and the scales"
-
-
 def test_measured_rates_make_the_plan():
     with coordinating(3, probe_seconds=0.1) as (coordinator, lines):
         groups = begun(coordinator, "abc")
