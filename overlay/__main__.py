@@ -28,7 +28,7 @@ from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, JobError, parse_bytes, parse_job
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.plan.model import Plan, PlanError
-from controlplane.planner.plan.task import CHUNK_VALUES, WINDOW_CHUNKS, Sending
+from controlplane.planner.plan.task import CHUNK_VALUES, Sending
 from controlplane.planner.strategies import STRATEGIES, Infeasible
 from controlplane.planner.strategies.wan.policy import FollowNetwork, Policy
 from controlplane.planner.topology import Topology, TopologyError
@@ -150,7 +150,7 @@ def policy_of(arguments: argparse.Namespace, topology: Topology, job: Job) -> Po
 
     replicated = arguments.switches is not None
     sending = Sending(
-        arguments.chunk, arguments.window, COPIED_HEADROOM if replicated else 0.0, detours=arguments.detours,
+        arguments.chunk, headroom=COPIED_HEADROOM if replicated else 0.0, detours=arguments.detours,
         replicated=replicated,
     )  # fmt: skip
     return FollowNetwork(plan, topology, sending, link=link)
@@ -231,7 +231,6 @@ def add_coordinator(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
     coordinator.add_argument("--loss", type=float, default=0.0, metavar="P",
                              help="part of the packets that links lose: wan plans on what TCP carries of each, by its "
                              "delay_ms")  # fmt: skip
-    coordinator.add_argument("--window", type=int, default=WINDOW_CHUNKS, help="chunks of a tree ahead of results")
     coordinator.add_argument("--detours", action="store_true", help="chunks may take the plan's auxiliary paths, too")
     coordinator.add_argument(
         "--listen",

@@ -46,13 +46,6 @@ LEAST_RTT = 1e-3
 """Round trip, in seconds, that is assumed where a topology has no delays."""
 
 
-def mathis_mbps(rtt_seconds: float, loss: float, segment: int = segment_bytes()) -> float:
-    """Return the rate of a TCP connection at this round trip and loss, in Mbit/s: MSS / RTT sqrt(3 / 2 p) (Mathis et
-    al., 1997).
-    """
-    return segment * BITS / rtt_seconds * math.sqrt(1.5 / loss)
-
-
 @lru_cache(maxsize=64)
 def window_distribution(loss: float) -> NDArray[np.float64]:
     """Return the distribution of a connection's window when each segment is lost with the probability `loss`: element w

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from controlplane.planner.plan.task import Sending
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from overlay.core.site_network import SiteNetwork
 from overlay.core.site_quorum import DeputyQuorum, History
@@ -49,7 +48,6 @@ def make(
     quorum = DeputyQuorum(history)
     policy = SiteRounds(
         network, sites=len(quorum.sites), broken=network.broken, allows=quorum.allows, did=quorum.did,
-        sending=Sending(paced=known["paced"]),
     )  # fmt: skip
     for site in quorum.sites:
         policy.admit(site)

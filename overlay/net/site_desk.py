@@ -110,7 +110,7 @@ class SiteDesk:
         """Tell these sites what a deputy of this coordinator needs for the same plans (deputy.py)."""
         self._members.tell(
             nodes, type="site", what="network", network=self.network.to_json(), surveyed=sorted(self.surveyed),
-            mtu=self.network.mtu, chunk_values=self.network.chunk_values, paced=self._policy.sending.paced,
+            mtu=self.network.mtu, chunk_values=self.network.chunk_values,
         )  # fmt: skip
 
     def log(self, line: str) -> None:

@@ -32,7 +32,6 @@ from controlplane.common import child, command_line
 from controlplane.common.log_lines import dated
 from controlplane.common.rpc.tls import Tls, add_tls_arguments, is_local, tls_from
 from controlplane.planner.plan.framing import MTU
-from controlplane.planner.plan.task import Sending
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from overlay.core.addresses import address
 from overlay.core.errors import OverlayError
@@ -101,14 +100,12 @@ class SiteSettings:
         probe_seconds: how long each link is measured; 0 for no measurement.
         all_pairs: measure every pair of sites, also one whose round trip is that of a way over a third site
             (`SiteDesk`).
-        paced: sites send at the plan's rates; else as fast as TCP lets them.
     """
 
     sites: int
     patience: float | None = None
     probe_seconds: float = 1.0
     all_pairs: bool = False
-    paced: bool = True
 
 
 def make_coordinator(
@@ -137,7 +134,6 @@ def make_coordinator(
         network, sites=settings.sites, patience=settings.patience, broken=network.broken,
         allows=quorum.allows, did=quorum.did,
         overdue=lambda task: desk.again(f"round {task.round} has taken half of its time"),
-        sending=Sending(paced=settings.paced),
     )  # fmt: skip
     desk = SiteDesk(
         policy, network, probe_seconds=settings.probe_seconds, all_pairs=settings.all_pairs, quorum=quorum, log=log
@@ -165,10 +161,9 @@ def coordinate(arguments: argparse.Namespace) -> int:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    probe_seconds = 0.0 if arguments.no_probe else arguments.probe_seconds
+    settings = SiteSettings(arguments.sites, arguments.patience, arguments.probe_seconds, arguments.all_pairs)
     with make_coordinator(
-        host, port, SiteSettings(arguments.sites, arguments.patience, probe_seconds, arguments.all_pairs), network,
-        security=security, log=dated(sys.stdout),
+        host, port, settings, network, security=security, log=dated(sys.stdout)
     ) as coordinator:  # fmt: skip
         here = _written(coordinator.address)
         print(f"waiting for {arguments.sites} sites at {here}; each of them runs:", flush=True)
@@ -387,10 +382,11 @@ def make_parser() -> argparse.ArgumentParser:
     one.add_argument("--patience", type=float, metavar="S", help="seconds after the first site, after which a round "
                      "begins without the late ones (default: it waits for all that are not lost)")  # fmt: skip
     one.add_argument("--links", type=Path, metavar="FILE", help="rates that are known (JSON): not measured")
-    one.add_argument("--probe-seconds", type=float, default=1.0, metavar="S", help="of one measurement (default 1)")
+    one.add_argument(
+        "--probe-seconds", type=float, default=1.0, metavar="S", help="of one measurement (default 1); 0: none"
+    )
     one.add_argument("--all-pairs", action="store_true", help="measure pairs, too, whose round trip is that of a way "
                      "over a third site")  # fmt: skip
-    one.add_argument("--no-probe", action="store_true", help="measure nothing before the first round")
     one.add_argument("--chunk", type=AT_LEAST_ONE, default=CHUNK_VALUES, metavar="N",
                      help="least values of a chunk; it has more where links are fast (%(default)s)")  # fmt: skip
     one.add_argument("--mtu", type=int, default=MTU, help=f"bytes of the network's packets (default {MTU})")

@@ -117,7 +117,7 @@ def test_sites_train_under_a_chosen_system(options, tmp_path):
 def test_a_strategys_trees_avoid_broken_connections():
     """The plan is made as `--strategy` makes it: it is made again when two agents cannot reach each other."""
     arguments = argparse.Namespace(
-        system=None, switches=None, detours=False, strategy="wan", seed=0, chunk=1000, mtu=1500, loss=0.0, window=8
+        system=None, switches=None, detours=False, strategy="wan", seed=0, chunk=1000, mtu=1500, loss=0.0
     )
     policy = policy_of(arguments, *network())
     assert isinstance(policy, FollowNetwork)

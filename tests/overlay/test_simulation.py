@@ -17,9 +17,10 @@ from evaluation.wan.networks import whole_job
 from overlay.core.framing import FRAME_HEADERS
 from overlay.core.measurement import ClockOffset, ThroughputEstimator
 from overlay.core.message import HEADER_BYTES
-from overlay.core.tcp import Connections, mathis_mbps
+from overlay.core.tcp import Connections
 from overlay.sim.network import TcpSettings
 from overlay.sim.simulation import SEGMENT_BYTES, Simulation, seconds_of
+from tests.overlay.test_tcp import mathis_mbps
 from topologies.wan.networks import emulated
 
 NODES = ("h0", "h1")

@@ -192,7 +192,19 @@ class Rig:
         self.process = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "inart", "site", "coordinator", "--sites", "3", "--no-probe", "--chunk", "256"]
+        command = [
+            sys.executable,
+            "-m",
+            "inart",
+            "site",
+            "coordinator",
+            "--sites",
+            "3",
+            "--probe-seconds",
+            "0",
+            "--chunk",
+            "256",
+        ]
         process = self.stack.enter_context(
             subprocess.Popen([*command, "--listen", f"127.0.0.1:{self.port}"], stdout=subprocess.PIPE)
         )

@@ -105,7 +105,7 @@ def test_an_unknown_name_joins_in_the_middle_of_training(folder, tmp_path, capsy
             return process
 
         secrets = ["--credentials", str(folder / "controller"), "--tokens", str(folder)]
-        coordinator = begin("coordinator", "--sites", "2", "--listen", "127.0.0.1:0", "--no-probe", *secrets)
+        coordinator = begin("coordinator", "--sites", "2", "--listen", "127.0.0.1:0", "--probe-seconds", "0", *secrets)
         assert coordinator.stdout is not None
         where = coordinator.stdout.readline().split()[5].rstrip(";")
 

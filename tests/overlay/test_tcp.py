@@ -19,7 +19,7 @@ from controlplane.planner.evaluate import unit_loads
 from controlplane.planner.simulate import Simulator
 from controlplane.planner.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
-from overlay.core.framing import FRAME_HEADERS
+from overlay.core.framing import FRAME_HEADERS, segment_bytes
 from overlay.core.message import HEADER_BYTES, Header, Kind
 from overlay.core.systems import planned
 from overlay.core.tcp import (
@@ -27,7 +27,6 @@ from overlay.core.tcp import (
     Connections,
     Window,
     connections_for,
-    mathis_mbps,
     utilisation,
     window_distribution,
     with_tcp_rates,
@@ -40,6 +39,11 @@ PLAIN = Connector(None)
 
 FRAME = (1448 + FRAME_HEADERS) * BITS
 losses = st.floats(1e-4, 0.1)
+
+
+def mathis_mbps(rtt_seconds: float, loss: float) -> float:
+    """Return a connection's rate in Mbit/s: MSS / RTT sqrt(3 / 2 p) (Mathis et al., 1997)."""
+    return segment_bytes() * BITS / rtt_seconds * math.sqrt(1.5 / loss)
 
 
 @settings(max_examples=20, deadline=None)
