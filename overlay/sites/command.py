@@ -6,7 +6,7 @@
     inart site token --folder secrets
 
 `run` starts the script, which joins with `inart.sites.init()`. `agent` is a trial of the network without training: it
-averages random values and checks the means. `probe` prints what the sites have measured of each other.
+averages random values and checks the means. `status` prints sites, measured rates and the round under way.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def ask(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Run `inart site status`: print the status of the coordinator. Return the exit status."""
+    """Run `inart site status`: print the coordinator's status. Return the exit status."""
     found = ask(arguments)
     if arguments.json:
         print(json.dumps(found, indent=1))
@@ -260,6 +260,7 @@ def status(arguments: argparse.Namespace) -> int:
     for name, site in sorted(found["sites"].items()):
         part = "takes part" if site["takes_part"] else "has joined"
         print(f"{name:<20} {site['address']:<24} {part:<11} round {site['round']}, state {site['state'] or '-'}")
+    _show_network(found)
     if not found["begun"]:
         print(f"waits for {found['waits_for_sites']} more sites before the first round")
     elif found["waits_for"]:
@@ -279,12 +280,8 @@ def status(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def probe(arguments: argparse.Namespace) -> int:
-    """Run `inart site probe`: print what the sites have measured of each other. Return the exit status."""
-    found = ask(arguments)
-    if arguments.json:
-        print(json.dumps({k: found[k] for k in ("links", "sends_at_most_mbps", "receives_at_most_mbps")}, indent=1))
-        return 0
+def _show_network(found: dict[str, Any]) -> None:
+    """Print the rates that the sites have measured of each other."""
     for link in found["links"]:
         print(
             f"{link['from']:<20} -> {link['to']:<20} {link['mbps']:10.2f} Mbit/s {link['round_trip_ms']:8.1f} ms "
@@ -293,9 +290,6 @@ def probe(arguments: argparse.Namespace) -> int:
     for words, limits in (("sends", found["sends_at_most_mbps"]), ("receives", found["receives_at_most_mbps"])):
         for site, mbps in sorted(limits.items()):
             print(f"{site:<20} {words} at most {mbps:.2f} Mbit/s in all")
-    if not found["links"]:
-        print("nothing is measured yet" + (": it is being done" if found["measuring"] else ""))
-    return 0
 
 
 def trial(arguments: argparse.Namespace) -> int:
@@ -409,12 +403,10 @@ def make_parser() -> argparse.ArgumentParser:
     three.add_argument("--timeout", type=float, default=600.0, help="s that anything may take")
     three.set_defaults(act=trial)
     _token_parser(verbs)
-    for name, act, words in (("status", status, "who is there, and what is waited for"),
-                             ("probe", probe, "what the sites have measured of each other")):  # fmt: skip
-        last = verbs.add_parser(name, help=words)
-        _who(last, site=False)
-        command_line.add_output(last)
-        last.set_defaults(act=act)
+    last = verbs.add_parser("status", help="sites, measured rates, and what the round waits for")
+    _who(last, site=False)
+    command_line.add_output(last)
+    last.set_defaults(act=status)
     return parser
 
 

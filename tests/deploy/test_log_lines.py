@@ -89,7 +89,7 @@ PRINT_NOTHING = {
     "slurm": "what Slurm reads", "mpi": "the output of the command that it runs", "nccl": "the path of a file",
 }  # fmt: skip
 COMMANDS = [(verb,) for verb in VERBS if verb not in (*PRINT_NOTHING, "job", "topology")]
-COMMANDS += [("job", order) for order in ("add", "list", "show", "remove")] + [("site", "status"), ("site", "probe")]
+COMMANDS += [("job", order) for order in ("add", "list", "show", "remove")] + [("site", "status")]
 COMMANDS.append(("topology", "reload"))
 
 

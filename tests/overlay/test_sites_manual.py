@@ -67,14 +67,18 @@ def test_one_coordinator_is_given_whether_by_option_or_environment(where, monkey
         init(site="a")
 
 
-def test_status_says_how_far_a_round_is_and_who_is_waited_for(monkeypatch, capsys):
+def test_status_says_what_was_measured_how_far_a_round_is_and_who_is_waited_for(monkeypatch, capsys):
     found = {
-        "sites": {}, "begun": True, "round": 7, "waits_for": ["c"], "measuring": False, "acts": True, "last": {},
+        "sites": {}, "links": [{"from": "a", "to": "b", "mbps": 80.0, "round_trip_ms": 12.5, "loss": 0.01}],
+        "sends_at_most_mbps": {"a": 100.0}, "receives_at_most_mbps": {},
+        "begun": True, "round": 7, "waits_for": ["c"], "measuring": False, "acts": True, "last": {},
         "under_way": [{"round": 7, "op": "words", "sites": 3, "without_result": ["a", "b"]}],
     }  # fmt: skip
     monkeypatch.setattr(command, "ask", lambda arguments: found)
     assert main(["site", "status", "--coordinator", "127.0.0.1:1"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "a -> b 80.00 Mbit/s 12.5 ms 1.00% lost",
+        "a sends at most 100.00 Mbit/s in all",
         "round 7 waits for c",
         "round 7 is under way: 3 sites add, 2 of them wait for the result (a, b)",
     ]
@@ -185,8 +189,8 @@ def test_two_hosts_with_the_manual_alone(tmp_path):
             assert site.returncode == 0
             assert [line.split(":")[0] for line in lines] == [f"step {19 + 20 * k}" for k in range(5)]
             assert all("with paris, tokyo" in line for line in lines)
-        probe = begin("h1", "probe", "--coordinator", where, "--json", *own)
-        links = json.loads(probe.communicate(timeout=100)[0])["links"]
+        measured = begin("h1", "status", "--coordinator", where, "--json", *own)
+        links = json.loads(measured.communicate(timeout=100)[0])["links"]
         status = begin("h1", "status", "--coordinator", where, *own)
         assert "waits for 2 more sites" in status.communicate(timeout=100)[0]  # Both have left.
     rates = {(link["from"], link["to"]): link["mbps"] for link in links}
