@@ -14,6 +14,7 @@ import threading
 from collections.abc import Sequence
 
 from controlplane.common import command_line
+from controlplane.common.config_file import AgentTable, add_config_argument
 from controlplane.common.inputs import parse_bytes
 from controlplane.common.log_lines import dated
 from controlplane.common.rpc.tls import tls_from
@@ -21,8 +22,6 @@ from worker_agent.agent import add_agent_arguments, connect, controller_address
 from worker_agent.errors import AgentError
 from worker_agent.fields import FIELDS
 from worker_agent.io_options import IoOptions
-
-OCTAL = "permissions in octal, from 000 to 777 (660: owner and group)"
 
 
 def parse_size(text: str) -> int:
@@ -57,9 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     own = "inart agent" if parser.prog == "inart" else None
     serve = commands.add_parser("serve", prog=own, help="run the agent for unprivileged trainers on this machine")
     serve.add_argument("--socket", default="/run/inart/agent.sock", metavar="PATH", help="default: %(default)s")
-    octal = command_line.whole(0, 0o777, OCTAL, 8)
-    serve.add_argument("--mode", type=octal, default=0o660, metavar="N", help="permissions of the socket (octal, 660)")
-    serve.add_argument("--group", metavar="NAME", help="group of the socket")
+    add_config_argument(serve)
     serve.add_argument("--metrics", metavar="HOST:PORT", help="serve counters for Prometheus here, under /metrics")
     for command in (allreduce, serve):
         add_agent_arguments(command)
@@ -99,6 +96,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
     from worker_agent.service import AgentSettings, Permissions, Service
 
     controller = controller_address(arguments.controller)
+    settings: AgentTable = arguments.config.agent
     library()  # The engine may have to be compiled, which a signal ends.
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -114,7 +112,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
             job=arguments.job,
         ),
         take_over=arguments.take_over,
-        permissions=Permissions(mode=arguments.mode, group=arguments.group),
+        permissions=Permissions(mode=int(settings.mode, 8), group=settings.group),
         log=dated(sys.stderr, "worker_agent"),
     ) as service:
         print(f"agent serves on {arguments.socket}", flush=True)

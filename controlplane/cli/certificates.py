@@ -348,7 +348,7 @@ def run(arguments: argparse.Namespace) -> Iterable[str]:
     yield f"{len(made)} made in {arguments.folder}, for {arguments.days} days; what was there stays"
     own = arguments.folder / "controller"
     both = all((own / name).is_file() for name in (TOKENS_FILE, FOLDER_FILES["authority"]))
-    yield f"controller:  --credentials {own}" + " --tokens-listen HOST:PORT (for those with tokens)" * both
+    yield f"controller:  --credentials {own}" + ", and tokens_listen in --config (for those with tokens)" * both
     if by_address:
         yield f"its switches: --switches {write_switches(arguments.folder, arguments.switches)}"
         yield f"a switch:    the files of {arguments.folder / 'switches'}/NAME (docs/deploy.md)"

@@ -179,8 +179,6 @@ def make_parser(command: str = "") -> argparse.ArgumentParser:
     """Return the parser of a command; without a name, that of the one that installs."""
     parser = command_line.make("controlplane.deploy", HELP[command], order=command)
     parser.set_defaults(dry_run=False)
-    if command == "cabling":
-        parser.set_defaults(cpu_port=64)
     if command == "remove":
         parser.add_argument(
             "which", nargs="?", default="", metavar="JOB",
@@ -196,6 +194,11 @@ def make_parser(command: str = "") -> argparse.ArgumentParser:
     if not command:
         how.add_argument("--dry-run", action="store_true", help="print every table entry, change nothing")
     command_line.add_output(how, "print what it does, and the log, as JSON")
+    if command == "cabling":
+        how.add_argument(
+            "--cpu-port", type=command_line.whole(0, 511, "a port that the switch has, 0 to 511"), default=64,
+            metavar="N", help="port of the switches' CPUs, where packets enter (%(default)s)",
+        )  # fmt: skip
     if command == "remove":
         how.add_argument(
             "--clear-registers", action="store_true",
@@ -213,9 +216,6 @@ def check_arguments(arguments: argparse.Namespace, command: str) -> None:
     """Check that no options exclude each other or lack another one that they need; raise DeployError otherwise."""
     if target_of(arguments) is None and not arguments.dry_run:
         raise DeployError(f"say which kind of switches: {KINDS}{'' if command else ', or --dry-run to only print'}")
-    ports = arguments.bridge or command == "cabling"
-    if arguments.cpu_port is not None and not (ports and 0 <= arguments.cpu_port < 1 << 9):
-        raise DeployError("--cpu-port needs --bridge or cabling, and a port that the switch has: 0 to 511")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from controlplane.common.config_file import SwitchesTable, add_config_argument
 from controlplane.common.log_lines import Log
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.job import Job, parse_job
@@ -73,14 +74,15 @@ def kind_of(arguments: argparse.Namespace) -> Kind:
     Raise DeployError where there is no such program, or SdeMissing where the kind needs an SDE that is not installed.
     """
     of = target_of(arguments) or target("bmv2")
+    settings: SwitchesTable = arguments.config.switches
     try:
-        program = artifact(of, arguments.artifacts)
+        program = artifact(of, settings.artifacts)
     except ArtifactError as error:
         raise DeployError(str(error)) from None
     kind = of(program) if arguments.dry_run else of.to_connect(program)
-    kind.bridge = arguments.bridge
-    if arguments.cpu_port is not None:
-        kind.cpu_port = arguments.cpu_port + of.first_cpu_port
+    kind.bridge = settings.bridge
+    if settings.cpu_port is not None:
+        kind.cpu_port = settings.cpu_port + of.first_cpu_port
     return kind
 
 
@@ -143,22 +145,9 @@ def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     where.add_argument("--switches", type=Path, metavar="FILE", help='JSON: {"s1": {"address": "h:p", "device_id": 1}}')
     where.add_argument(
-        "--artifacts",
-        metavar="NAME",
-        help="compiled program (default: that of the target)",
-    )
-    where.add_argument(
         "--timeout", type=float, default=15.0, metavar="S", help="seconds to connect to the switches (%(default)g)"
     )
-    where.add_argument(
-        "--bridge", action="store_true", help="forward ARP, IPv6, VLAN frames and multicast (default: drop them)"
-    )
-    where.add_argument(
-        "--cpu-port",
-        type=int,
-        metavar="N",
-        help="with --bridge: port for frames to the switch itself (LLDP); with cabling: port where packets enter (64)",
-    )
+    add_config_argument(where)
 
 
 def add_job_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:

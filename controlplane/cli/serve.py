@@ -36,9 +36,10 @@ from controlplane.cli.options import (
     target_of,
     wanted_switches,
 )
-from controlplane.cli.pair import add_store_arguments, lead
+from controlplane.cli.pair import lead
 from controlplane.cli.reload import Files
 from controlplane.common import command_line
+from controlplane.common.config_file import ControllerTable
 from controlplane.common.log_lines import to_stderr
 from controlplane.common.rpc.client import ControllerError
 from controlplane.planner.adding_hosts import with_adding_switches
@@ -71,13 +72,14 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: logging.Logger
 
     It starts with the stored jobs, if jobs are kept, and the job that the arguments name.
     """
+    own: ControllerTable = arguments.config.controller
     kind = kind_of(arguments)
     switches = wanted_switches(arguments, topology)
     early = MemoryHandler(EARLY_LINES, logging.CRITICAL + 1)  # until this process has the folder of the journal
     log.addHandler(early)
     with ExitStack() as stack:
         leadership = None
-        if arguments.store is not None:
+        if own.store is not None:
             leadership = lead(arguments, log)
             stack.callback(leadership.end)
             # The file may have changed while it waited.
@@ -85,7 +87,7 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: logging.Logger
             switches = wanted_switches(arguments, topology)
         folder = state_folder(arguments, switches)
         epochs = SharedEpochs(folder, leadership) if leadership else EpochStore(folder)
-        quotas = QuotasFile(arguments.quotas, log) if arguments.quotas is not None else unlimited
+        quotas = QuotasFile(own.quotas, log) if own.quotas is not None else unlimited
         state, kept = None, Keeps()
         if arguments.keeps:
             state = stack.enter_context(SharedState(folder, leadership) if leadership else StateFolder(folder))
@@ -110,8 +112,8 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: logging.Logger
             topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log, settings=settings
         )
         stack.callback(network.close)
-        own = [*(one.job_id for one in kept.jobs), *kept.begun, arguments.job_id]
-        _say_strangers(set(there).difference(own), log)
+        ours = [*(one.job_id for one in kept.jobs), *kept.begun, arguments.job_id]
+        _say_strangers(set(there).difference(ours), log)
         if state is not None:
             network.start(kept)
             keeper = Kept(state, network.keeps, log)
@@ -143,7 +145,8 @@ def _journal(state: StateFolder | None, log: logging.Logger, early: MemoryHandle
 
 def _settings(arguments: argparse.Namespace) -> Settings:
     """Return the settings by which jobs are planned, from the options."""
-    beside = None if arguments.beside is None else arguments.beside / 100
+    percent = arguments.config.controller.beside
+    beside = None if percent is None else percent / 100
     return Settings(steady=arguments.steady / 100, most=arguments.most_changes, beside=beside)
 
 
@@ -224,12 +227,10 @@ def run(arguments: argparse.Namespace) -> None:
     check_address("--listen", arguments.serve)
     if not 0 <= arguments.steady < 100 or arguments.most_changes < 1:
         raise DeployError("--steady is a part in percent, from 0 to below 100; --most-changes is at least 1")
-    if arguments.beside is not None and not 0 < arguments.beside <= 100:
-        raise DeployError("--beside is a part of each link in percent, above 0 and at most 100")
     if target_of(arguments) is None:
         raise DeployError(f"say which kind of switches: {KINDS}")
-    if not arguments.keeps and (arguments.state is not None or arguments.store is not None):
-        raise DeployError("--no-state goes with neither --state nor --store: they keep the jobs")
+    if not arguments.keeps and (arguments.state is not None or arguments.config.controller.store is not None):
+        raise DeployError("--no-state goes with neither --state nor a store: they keep the jobs")
     # A second trial removes what the first one has left of its job on the switches.
     arguments.job_id = None if arguments.keeps else 1
     serve(arguments, with_adding_switches(parse_topology(arguments.topology)), log)
@@ -263,16 +264,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--most-changes", type=int, default=MOST, metavar="N",
         help="most jobs that migrate in one step when a job is added or removed (%(default)s); steps follow each other",
     )  # fmt: skip
-    parser.add_argument(
-        "--beside", type=float, metavar="PERCENT",
-        help="measure other traffic on the links, and plan jobs for the rest, but for at least this part of "
-        "each link, e.g. 25 (default: only what the topology declares counts)",
-    )  # fmt: skip
-    parser.add_argument("--quotas", type=Path, metavar="FILE", help="tenants' quotas, JSON (default: none)")
     parser.add_argument("--take-over", action="store_true", help="take the switches from another running controller")
     add_job_arguments(parser.add_argument_group("a job that exists from the start"))
     add_switch_arguments(parser)
-    add_store_arguments(parser)
     add_listen_arguments(parser)
     command_line.add_output(parser, "print the address, and the log, as JSON")
     parser.set_defaults(dry_run=False)

@@ -66,11 +66,6 @@ def add_listen_arguments(parser: argparse.ArgumentParser) -> None:
         "those with tokens; a folder `authority` with its key renews certificates (default: $INART_CREDENTIALS)",
     )
     group.add_argument(
-        "--tokens-listen",
-        metavar="HOST:PORT",
-        help="a second address, for those with tokens, where those with certificates have the first one",
-    )
-    group.add_argument(
         "--insecure", action="store_true", help="let everybody who reaches it do everything, also over a network"
     )
     parser.add_argument(
@@ -94,9 +89,9 @@ def check_listening(arguments: argparse.Namespace, address: str) -> Door:
     """Return what the arguments ask for, without binding a port. Raise ControllerError or ValueError where everybody
     would be let in, or files cannot be used."""
     check_listen(address, "the controller's address")
-    second = arguments.tokens_listen
+    second: str | None = arguments.config.controller.tokens_listen
     if second is not None:
-        check_listen(second, "--tokens-listen")
+        check_listen(second, "tokens_listen")
     folder = credentials_folder(arguments.credentials)
     listed = folder / TOKENS_FILE if folder is not None and (folder / TOKENS_FILE).is_file() else None
     tokens = load_tokens(listed) if listed is not None else {}
@@ -107,13 +102,13 @@ def check_listening(arguments: argparse.Namespace, address: str) -> Door:
     certificates = server is not None and server.authority is not None
     if second is not None and not (tokens and certificates):
         raise ValueError(
-            f"--tokens-listen is a second address, where the credentials let in those with certificates ("
+            f"tokens_listen is a second address, where the credentials let in those with certificates ("
             f"{FOLDER_FILES['authority']}) and those with tokens ({TOKENS_FILE}): {folder} has no such two files"
         )
     if listed is not None and certificates and second is None:
         raise ValueError(
             f"{listed}: certificates and tokens do not go on one address, and {FOLDER_FILES['authority']} beside it "
-            "asks for certificates: give tokens a second address (--tokens-listen HOST:PORT), or remove one of the two"
+            "asks for certificates: give tokens a second address (tokens_listen in --config), or remove one of the two"
         )
     if not arguments.insecure:
         for one in filter(None, (address, second)):

@@ -127,7 +127,7 @@ def remove(targets: Sequence[SwitchTarget], log: Log = SILENT) -> dict[str, int]
         if not one.target.runs_program():
             log.info(
                 f"switch {one.name} does not run this program: nothing is taken off it (where it runs another build "
-                "of it, --artifacts says which)"
+                "of it, `artifacts` of --config says which)"
             )
             return 0
         return one.write(empty(one.name))

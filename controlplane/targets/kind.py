@@ -35,7 +35,7 @@ class Kind(ABC):
     default_artifact = ""
     """The default compiled program; "" for the one with as many values per packet as protocol.json says."""
     first_cpu_port = 0
-    """The number added to `--cpu-port` to get the port's number in rules."""
+    """The number added to a CPU port to get the port's number in rules."""
     keeps_registers = False
     """Whether `--clear-registers` can clear what a removed job has left in its slots."""
     front_panel = False

@@ -37,7 +37,7 @@ def artifact(of: type[Kind], name: str | None) -> Artifact:
     try:
         loaded = open_artifact(name)
     except ArtifactError as error:
-        raise ArtifactError(f"--artifacts: {error} (there are: {there}; or give a folder)") from None
+        raise ArtifactError(f"artifacts: {error} (there are: {there}; or give a folder)") from None
     if loaded.manifest.target != of.architecture:
         raise ArtifactError(
             f"target {of.name} needs a program for {of.architecture} ({there}); {name} is for {loaded.manifest.target}"

@@ -6,8 +6,8 @@
 
 Each case is run with a plan for the whole link; with one for an equal share of it, as an operator declares what is left
 (`inart replan --set LINK.used_bandwidth_mbps=N`); with that and a queue of its own in the switches, by the DSCP of its
-packets (INART_DSCP=32), which is held to that share; and with a controller that measures what is left (`inart serve
---beside 25`). Needs root. Exit status: 0 when all went well, 1 when it could not run, 3 when a sum was wrong.
+packets (INART_DSCP=32), which is held to that share; and with a controller that measures what is left (`beside = 25` in
+its --config). Needs root. Exit status: 0 when all went well, 1 when it could not run, 3 when a sum was wrong.
 """
 
 from __future__ import annotations

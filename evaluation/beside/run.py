@@ -42,7 +42,7 @@ CASES = {
 PLANS = ("all", "a share", "own queue", "measured")
 """Plans with which a case is run: for the whole link ("all"); for the equal share that TCP leaves, as an operator
 declares it; for the same share, with a queue of their own for the job's packets in the switches, whose rate is that
-share; and for what the controller measures as left (`serve --beside 25`), which replans when that changes.
+share; and for what the controller measures as left (`beside = 25`), which replans when that changes.
 """
 BESIDE = 0.25
 """Least part of each link for which the controller plans, whatever it measures."""

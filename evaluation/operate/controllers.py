@@ -147,10 +147,9 @@ class Controllers:
     def _start(self, name: str) -> None:
         command = [
             sys.executable, "-m", "controlplane.serve", "--topology", str(self._topology), "--bmv2",
-            "--switches", str(self._switches), "--artifacts", self._artifacts, "--insecure",
-            "--listen", f"{self._emulation.controller_host}:{self._ports[name]}", "--name", name,
+            "--switches", str(self._switches), "--insecure", "--config", str(self._config(name)),
+            "--listen", f"{self._emulation.controller_host}:{self._ports[name]}",
             "--state", str(self._folder / name),
-            "--store", f"etcd://{self._etcd.address}/day", "--takeover-after", TAKE_OVER_SECONDS,
         ]  # fmt: skip
         environment = self._emulation.environment | {"PYTHONUNBUFFERED": "1"}
         with (self._folder / f"{name}.log").open("a") as log:
@@ -158,6 +157,15 @@ class Controllers:
                 command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
+
+    def _config(self, name: str) -> Path:
+        """Write the settings of a controller to a file; return its path."""
+        file = self._folder / f"{name}.toml"
+        file.write_text(
+            f'[switches]\nartifacts = "{self._artifacts}"\n[controller]\nname = "{name}"\n'
+            f'store = "etcd://{self._etcd.address}/day"\ntakeover_after = {TAKE_OVER_SECONDS}\n'
+        )
+        return file
 
     def _said(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text(errors="replace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import ipaddress
 import re
@@ -38,6 +39,7 @@ from p4src.protocol import ENCODING
 from tests.deploy.job import configs
 from tests.deploy.switch import DEVICE_ID, Switch
 from tests.deploy.test_controller import Listener
+from tests.support.config import config
 from tests.support.served import serve
 
 WANTED = Wanted(
@@ -306,22 +308,28 @@ def test_switches_know_their_controller_and_it_knows_them(folder, tmp_path, prog
 # -- what may be listened on ---------------------------------------------------------------------------------------
 
 
+def parsed(folder: Path, options: list[str], where: Path) -> argparse.Namespace:
+    """Return the arguments of these options, of which "second" stands for a second address, for tokens."""
+    names = {"c": folder / "ours/controller", "f": folder}
+    words = [option.format(**names) for option in options if option != "second"]
+    second = config(where, controller={"tokens_listen": "0.0.0.0:0"}) if "second" in options else []
+    return make_parser().parse_args(["--topology", "t", "--listen", "x", *words, *second])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ([], "leaves this machine: give --credentials DIR"),
         (["--credentials", "{f}/pair"], "leaves this machine: the credentials need authority.pem"),
         (["--credentials", "{f}/listed"], "leaves this machine: give --credentials DIR"),
-        (["--credentials", "{c}", "--tokens-listen", "0.0.0.0:0"], "--tokens-listen is a second address"),
+        (["--credentials", "{c}", "second"], "tokens_listen is a second address"),
         (["--credentials", "{f}/both"], "certificates and tokens do not go on one address"),
         (["--credentials", "{f}"], "has none of authority.pem"),
         (["--credentials", "{f}/no authority"], "is no authority with its key"),
     ],
 )  # fmt: skip
-def test_open_controller_takes_a_word(folder, options, message):
-    names = {"c": folder / "ours/controller", "f": folder}
-    words = [option.format(**names) for option in options]
-    arguments = make_parser().parse_args(["--topology", "t", "--listen", "x", *words])
+def test_open_controller_takes_a_word(folder, options, message, tmp_path):
+    arguments = parsed(folder, options, tmp_path)
     with pytest.raises((ControllerError, ValueError), match=re.escape(message)):
         open_listening(arguments, "0.0.0.0:0")
 
@@ -332,13 +340,11 @@ def test_open_controller_takes_a_word(folder, options, message):
         ["--insecure"],
         ["--credentials", "{c}"],
         ["--credentials", "{f}/tokens/controller"],
-        ["--credentials", "{f}/both", "--tokens-listen", "0.0.0.0:0"],
+        ["--credentials", "{f}/both", "second"],
     ],
 )
-def test_closed_controller_listens(folder, options):
-    names = {"c": folder / "ours/controller", "f": folder}
-    words = [option.format(**names) for option in options]
-    arguments = make_parser().parse_args(["--topology", "t", "--listen", "x", *words])
+def test_closed_controller_listens(folder, options, tmp_path):
+    arguments = parsed(folder, options, tmp_path)
     listening = open_listening(arguments, "0.0.0.0:0")
     assert listening.access.restricted == (options != ["--insecure"])
     listening.bound[0].stop(None)

@@ -27,6 +27,7 @@ from softswitch.tests.support import switches as switches_
 from softswitch.tests.support.switches import Cables, missing_with_cables, run
 from tests.deploy.rules import small
 from tests.model import switch as model
+from tests.support.config import config
 
 NETWORKS = ["testbed", "fattree:k=4", "topologies/data/testbed_tofino.json"]
 ARP, IPV6, VLAN, LLDP = 0x0806, 0x86DD, 0x8100, 0x88CC
@@ -148,22 +149,20 @@ def test_jobs_come_and_go_beside_it(targets):
 
 
 @pytest.mark.parametrize("kind", [[], ["--tofino"], ["--tofino", "2"]])
-def test_a_dry_run_shows_it(kind, capsys):
+def test_a_dry_run_shows_it(kind, tmp_path, capsys):
     number = {"--tofino": "", "2": "2"}.get(kind[-1] if kind else "", "")
     file = f"topologies/data/testbed_tofino{number}.json"
-    assert main([*kind, "--topology", file, "--dry-run", "--bridge", "--cpu-port", "320"]) == 0
+    assert (
+        main([*kind, "--topology", file, "--dry-run", *config(tmp_path, switches={"bridge": True, "cpu_port": 320})])
+        == 0
+    )
     text = capsys.readouterr().out
     assert "bridge_table" in text and "01:80:c2:00:00:00" in text.replace("0x180c2000000", "01:80:c2:00:00:00")
-    assert main([*kind, "--topology", file, "--dry-run", "--bridge", "--json"]) == 0
+    assert main([*kind, "--topology", file, "--dry-run", *config(tmp_path, switches={"bridge": True}), "--json"]) == 0
     bridge = json.loads(capsys.readouterr().out)["switches"]["V1"]["bridge"]
     assert len(bridge) == 1 + 8 + 6
     assert main([*kind, "--topology", file, "--dry-run"]) == 0
     assert "bridge_table" not in capsys.readouterr().out
-
-
-def test_a_cpu_port_without_bridging_is_refused(capsys):
-    assert main(["--topology", "testbed", "--dry-run", "--cpu-port", "3"]) == 2
-    assert "--cpu-port needs --bridge" in capsys.readouterr().err
 
 
 @pytest.mark.namespaces

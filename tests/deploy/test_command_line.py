@@ -50,8 +50,7 @@ def test_a_modules_help_calls_it_as_it_was_typed(module: str, order: str, capsys
 @pytest.mark.parametrize(
     ("module", "words", "said"),
     [
-        ("worker_agent", "serve --mode 9999", "--mode: got '9999'; wanted: permissions in octal"),
-        ("worker_agent", "serve --mode 1777", "wanted: permissions in octal"),
+        ("worker_agent", "serve --config nosuch.toml", "--config: cannot read nosuch.toml: No such file"),
         ("worker_agent", "allreduce --bytes 3Q", "a size is a number with K, M, G"),
         ("evaluation.hosts", "--workers 4;8", "numbers with commas between them are wanted"),
         ("evaluation.sharded", "--bytes x", "a size is a number with K, M, G"),

@@ -18,6 +18,7 @@ from controlplane.targets.registry import open_artifact
 from controlplane.targets.switches_file import SwitchesFileError, load_switches
 from p4src.artifacts import ArtifactError
 from tests.deploy.fake_switch import FakeSwitch
+from tests.support.config import config
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = ["--topology", "testbed", "--job", "workers=4,ps=2", "--strategy", "atp"]
@@ -65,12 +66,14 @@ def test_a_dry_run_describes_the_traffic_of_each_label(capsys):
     [
         (["--switches", "nosuch.json"], "cannot read switches file nosuch.json"),
         ([], "--switches FILE is missing"),
-        (["--artifacts", "nosuch"], "not a compiled program (there are: v1model-256, v1model-4,"),
-        (["--artifacts", "v1model-9"], "python -m p4src.build --values 9 does it (there are: v1model-256, v1model-4,"),
-        (["--artifacts", "tna-64"], "needs a program for v1model (v1model-256, v1model-4, v1model-64)"),
+        (["nosuch"], "not a compiled program (there are: v1model-256, v1model-4,"),
+        (["v1model-9"], "python -m p4src.build --values 9 does it (there are: v1model-256, v1model-4,"),
+        (["tna-64"], "needs a program for v1model (v1model-256, v1model-4, v1model-64)"),
     ],
 )
 def test_errors_are_reported_before_planning(testbed, words, said, monkeypatch, capsys):
+    if len(words) == 1:
+        words = config(testbed[1].parent, switches={"artifacts": words[0]})
     monkeypatch.setattr("controlplane.cli.deploy.make_plan", lambda *_: pytest.fail("planned"))
     assert main([*PLAN, "--bmv2", *(str(testbed[1]) if word == "FILE" else word for word in words)]) != 0
     assert said in capsys.readouterr().err
@@ -84,7 +87,7 @@ def test_errors_are_reported_before_planning(testbed, words, said, monkeypatch, 
         (["--listen", "::1:9600"], "an IPv6 address goes in brackets"),
         (["--listen", "localhost:99999"], "needs HOST:PORT or unix:PATH, got 'localhost:99999'"),
         (["--listen", "9600"], "needs HOST:PORT or unix:PATH, got '9600'"),
-        (["--listen", "127.0.0.1:0", "--state", "state"], "--no-state goes with neither --state nor --store"),
+        (["--listen", "127.0.0.1:0", "--state", "state"], "--no-state goes with neither --state nor a store"),
     ],
 )
 def test_serve_reports_errors_before_it_plans(testbed, words, said, monkeypatch, capsys):
@@ -136,11 +139,13 @@ def test_a_command_takes_no_options_of_others(capsys):
 
 def test_remove_deletes_another_builds_entries_only_when_that_build_is_named(testbed, capsys):
     switches, file = testbed
-    other = ["--artifacts", "v1model-64"]
+    other = config(file.parent, switches={"artifacts": "v1model-64"})
     assert main([*PLAN, "--bmv2", "--switches", str(file), *other]) == 0
     installed = {name: switch.snapshot() for name, switch in switches.items()}
     assert main(["remove", "--bmv2", "--switches", str(file)]) == 0
-    assert "switch V1 does not run this program" in (said := capsys.readouterr().err) and "--artifacts" in said
+    assert (
+        "switch V1 does not run this program" in (said := capsys.readouterr().err) and "`artifacts` of --config" in said
+    )
     assert {name: switch.snapshot() for name, switch in switches.items()} == installed
     assert main(["remove", "--bmv2", "--switches", str(file), *other]) == 0
     assert not any(switch.entities for switch in switches.values())
@@ -190,7 +195,6 @@ def test_without_an_sde_tofino_reports_at_once_what_is_missing(capsys, monkeypat
         ([*PLAN, "--dry-run", "--job-id", "65536"], "must be in 0..65535"),
         ([*PLAN[:-1], "magic", "--dry-run"], "unknown strategy 'magic'; known: "),
         (["--topology", "nowhere.json", "--job", "ps=1", "--dry-run"], "nowhere.json"),
-        ([*PLAN, "--dry-run", "--artifacts", "v1model-7"], "not compiled for 7 values"),
     ],
 )
 def test_mistakes_are_explained(arguments, message, capsys):

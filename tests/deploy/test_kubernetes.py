@@ -205,16 +205,21 @@ def test_the_files_fit_kubernetes_schemas(name):
             validate.validate(one, version, strict=True)
 
 
-def test_the_commands_in_the_files_are_ours():
-    """Every container's arguments are a verb of `inart` with options that it has."""
+def test_the_commands_in_the_files_are_ours(tmp_path):
+    """Every container's arguments are a verb of `inart` with options that it has, and its settings are ours."""
     seen = set()
+    (settings,) = (one["data"] for one in documents("controller.yaml") if one["kind"] == "ConfigMap")
+    for name, text in settings.items():
+        (tmp_path / name).write_text(text)
     for name in ("controller.yaml", "agent.yaml", "operator.yaml"):
         for one in documents(name):
             if one["kind"] in ("Deployment", "DaemonSet"):
                 (container,) = one["spec"]["template"]["spec"]["containers"]
                 verb, *options = container["args"]
                 parser = import_module(VERBS[verb].module).make_parser()
-                parser.parse_args([*VERBS[verb].first, *options])
+                options = [option.replace("=/config/", f"={tmp_path}/") for option in options]
+                read = parser.parse_args([*VERBS[verb].first, *options])
+                assert verb != "serve" or read.config.controller.store == "etcd://etcd.inart:2379/network"
                 seen.add(verb)
     assert seen == {"serve", "agent", "kubernetes"}
 

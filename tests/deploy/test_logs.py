@@ -18,6 +18,7 @@ from controlplane.cli.certificates import Wanted, make
 from controlplane.cli.controller import main as operate
 from controlplane.planner.job import Job
 from tests.deploy.fake_switch import FakeSwitch
+from tests.support.config import config
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60.0
@@ -40,8 +41,8 @@ def test_the_log_has_times_and_no_text_of_strangers(tmp_path, tls):
     file.write_text(json.dumps({n: {"address": s.address, "device_id": s.device_id} for n, s in switches.items()}))
     command = [
         sys.executable, "-m", "controlplane.serve", "--topology", TOPOLOGY, "--bmv2", "--switches", str(file),
-        "--artifacts", "v1model-4", "--state", str(tmp_path / "state"),
-        "--listen", "127.0.0.1:0",
+        "--state", str(tmp_path / "state"), "--listen", "127.0.0.1:0",
+        *config(tmp_path, switches={"artifacts": "v1model-4"}),
     ]  # fmt: skip
     if tls:
         make(tmp_path / "ours", Wanted(operators=("alice",)))

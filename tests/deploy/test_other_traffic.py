@@ -12,7 +12,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from controlplane.cli.controller import format_status
-from controlplane.cli.serve import main as serve
 from controlplane.common.log_lines import calling
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.evaluate import unit_loads
@@ -238,10 +237,3 @@ def test_where_ports_count_everything_what_jobs_send_is_taken_off(
     assert read(0, ours) < ours, "how much less depends on when both are read, one after the other"
     before = read(0, ours)
     assert read(1_000_000, ours) - before == pytest.approx(1_000_000, abs=1)
-
-
-@pytest.mark.parametrize("percent", ["0", "-1", "101"])
-def test_a_part_that_is_none_is_refused(percent: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--topology", "testbed", "--bmv2", "--listen", "127.0.0.1:0", "--beside", percent]
-    assert serve(words) == 2
-    assert "--beside is a part of each link" in capsys.readouterr().err

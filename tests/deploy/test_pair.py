@@ -32,6 +32,7 @@ from controlplane.service.pair.store import Store, StoreError, Value
 from controlplane.service.state import Keeps, StateError, resume
 from p4src.protocol import ENCODING
 from tests.deploy.fake_switch import FakeSwitch
+from tests.support.config import config
 from tests.support.memory_store import MemoryStore
 from topologies.etcd import INSTALL, Etcd, installed
 from topologies.ports import free_ports
@@ -106,8 +107,21 @@ def test_a_store_that_is_no_etcd_is_refused_with_an_example(tmp_path, capsys, gi
     switches = tmp_path / "switches.json"
     there = {name: {"address": f"127.0.0.1:{port}", "device_id": 1} for port, name in enumerate(("e1", "e2", "s1"), 1)}
     switches.write_text(json.dumps(there))
-    assert serve(["--topology", TOPOLOGY, "--bmv2", "--switches", str(switches), *listen, "--store", given]) == 2
-    assert f"--store {given}: wanted: etcd://HOST:PORT" in capsys.readouterr().err
+    assert (
+        serve(
+            [
+                "--topology",
+                TOPOLOGY,
+                "--bmv2",
+                "--switches",
+                str(switches),
+                *listen,
+                *config(tmp_path, controller={"store": given}),
+            ]
+        )
+        == 2
+    )
+    assert f"store {given}: wanted: etcd://HOST:PORT" in capsys.readouterr().err
     assert not (tmp_path / "state").exists()
 
 
@@ -313,10 +327,11 @@ class Process:
         self.log = folder / f"{name}.log"
         command = [
             sys.executable, "-m", "controlplane.serve", "--topology", TOPOLOGY, "--bmv2", "--switches", str(switches),
-            "--artifacts", artifacts, "--state", str(folder / name),
-            "--listen", f"127.0.0.1:{port}", "--store", store, "--name", name,
-            "--takeover-after", "4",
+            "--state", str(folder / name), "--listen", f"127.0.0.1:{port}",
         ]  # fmt: skip
+        own = {"store": store, "name": name, "takeover_after": 4}
+        (folder / f"config of {name}").mkdir(exist_ok=True)
+        command += config(folder / f"config of {name}", switches={"artifacts": artifacts}, controller=own)
         with self.log.open("a") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=dict(os.environ))
 

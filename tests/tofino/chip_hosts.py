@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from controlplane.planner.topology import Topology
 from p4src.tofino_install import GENERATIONS
+from tests.support.config import config
 from tests.support.waiting import wait_until
 from tests.tofino.chip import missing
 from tests.tofino.standin import add_program, program_of
@@ -146,12 +147,14 @@ class Around:
         chip = [] if self.options.ours else ["--chip"]
         ports = self.folder / SWITCH / "ports.json"
         kind = ["--tofino", self.options.tofino]
-        if self.options.artifacts:
-            kind += ["--artifacts", self.options.artifacts]
-        self.start(SWITCH, "-m", "tests.tofino.standin", ports, *kind, *chip, "--loss", self.options.loss, "--seed", 1)
+        named = ["--artifacts", self.options.artifacts] if self.options.artifacts else []
+        ours = ports, *kind, *named, *chip, "--loss", self.options.loss, "--seed", 1
+        self.start(SWITCH, "-m", "tests.tofino.standin", *ours)
         self.until(SWITCH, "BRI on port")
         files = [f"--{name}={self.folder / name}.json" for name in ("switches", "topology")]
         served = ["--no-state", "--job", "name=job", "--listen", self.controller]
+        if self.options.artifacts:
+            served += config(self.folder, switches={"artifacts": self.options.artifacts})
         self.start("serve", "-m", "controlplane.cli.serve", *kind, *files, *served, inside=False)
         self.until("serve", "controller serves on")
         self.start(ROOT, "-m", "ps_server", "--controller", self.controller)

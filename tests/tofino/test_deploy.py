@@ -19,6 +19,7 @@ from controlplane.targets.base import difference
 from controlplane.targets.bri import kind as bri_kind
 from controlplane.targets.bri import sde, session
 from controlplane.targets.switch_entries import SwitchEntries
+from tests.support.config import config
 from tests.tofino.conftest import BFRT, TESTBED
 from tests.tofino.plans import deployment
 from tests.tofino.switch import TofinoSwitch
@@ -75,8 +76,8 @@ def test_loopback_ports_must_carry_the_sums(speed, message, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_programs_and_kinds_must_fit(capsys):
-    assert main([*PLAN, "--dry-run", "--artifacts", "v1model-256"]) == 2
+def test_programs_and_kinds_must_fit(capsys, tmp_path):
+    assert main([*PLAN, "--dry-run", *config(tmp_path, switches={"artifacts": "v1model-256"})]) == 2
     said = capsys.readouterr().err
     assert "target tofino needs a program for tna (tna-64); v1model-256 is for v1model" in said
     assert main([*PLAN, "--bmv2"]) == 2
@@ -113,7 +114,7 @@ def test_a_removed_jobs_registers_can_be_cleared_and_others_stay(command, switch
     few = shutil.copytree(BFRT.parent, tmp_path / "few", ignore=shutil.ignore_patterns("switch"))
     manifest = json.loads((few / "manifest.json").read_text())
     (few / "manifest.json").write_text(json.dumps({**manifest, "slots": 256}))
-    one = ["--tofino", "--artifacts", str(few), "--topology", TESTBED, *command]
+    one = ["--tofino", *config(tmp_path, switches={"artifacts": str(few)}), "--topology", TESTBED, *command]
     for job, workers in (("1", "workers=2,ps=1"), ("2", "workers=3,ps=1,seed=1")):
         assert main([*one, "--job", workers, "--job-id", job]) == 0
     switch = switches["V1"]

@@ -21,6 +21,7 @@ from controlplane.targets.bri.program import Program
 from controlplane.targets.bri.schema import local
 from p4src.artifacts import find
 from tests.model.folded import VALUES
+from tests.support.config import config
 from tests.tofino.conftest import TESTBED
 from tests.tofino.dataplane import FoldedSwitch
 from tests.tofino.plans import deployment, installed, with_front_panel
@@ -51,9 +52,11 @@ def test_the_folded_program_of_tofino_1_is_refused(tmp_path, capsys):
     (register,) = [table for table in schema["tables"] if local(table["name"]) == "slot_sequence"]
     schema["tables"].append({**register, "name": "pipe.InartIngress.slots.second_half.half_owner", "id": 1})
     (old / "bf-rt.json").write_text(json.dumps(schema))
-    assert main(["--tofino", "--artifacts", str(old), "--topology", TESTBED, "--strategy", "inart", "--dry-run"]) == 1
+    assert (
+        main(["--tofino", *config(tmp_path, switches={"artifacts": str(old)}), "--topology", TESTBED, "--dry-run"]) == 1
+    )
     said = capsys.readouterr().err
-    assert "adds 128 values on Tofino 1, which is no longer supported" in said and "--artifacts tna-64" in said
+    assert "adds 128 values on Tofino 1, which is no longer supported" in said and 'artifacts = "tna-64"' in said
 
 
 def test_a_dry_run_needs_no_loopback_port(capsys, monkeypatch, tmp_path):
@@ -61,7 +64,7 @@ def test_a_dry_run_needs_no_loopback_port(capsys, monkeypatch, tmp_path):
     refused.
     """
     monkeypatch.delenv("SDE_INSTALL", raising=False)
-    folded = ["--artifacts", f"t2na-{VALUES}", "--dry-run", "--json"]
+    folded = [*config(tmp_path, switches={"artifacts": f"t2na-{VALUES}"}), "--dry-run", "--json"]
     assert main([*PLAN, *folded]) == 1
     assert "Mbit/s of loopback ports, available are 200000" in capsys.readouterr().err
     slower = json.loads(Path(TESTBED_2).read_text())

@@ -23,6 +23,7 @@ from controlplane.targets.bri.program import Program
 from controlplane.targets.bri.schema import local
 from controlplane.targets.bri.target import BriTarget
 from p4src.artifacts import find
+from tests.support.config import config
 from tests.tofino.conftest import TESTBED
 from tests.tofino.plans import deployment, installed, with_front_panel
 from tests.tofino.switch import TofinoSwitch
@@ -79,7 +80,7 @@ def test_a_dry_run_needs_no_loopback_port(capsys, monkeypatch):
         (["--tofino"], "400G", "Tofino 1 has 10G, 25G, 40G, 50G, 100G"),
         (["--tofino", "2"], "1G", "Tofino 2 has 10G, 25G"),
         (
-            ["--tofino", "2", "--artifacts", "tna-64"],
+            ["--tofino", "2", "tna-64"],
             "400G",
             "target tofino2 needs a program for t2na (t2na-128, t2na-64); tna-64 is for tna",
         ),
@@ -94,6 +95,8 @@ def test_chip_ports_and_program_must_fit(options, speed, message, tmp_path, caps
         node["loopback_ports"] = [{"front_panel": "31/0", "speed": "100G"}]
     file = tmp_path / "topology.json"
     file.write_text(json.dumps(data))
+    if options[-1] == "tna-64":
+        options = [*options[:-1], *config(tmp_path, switches={"artifacts": "tna-64"})]
     assert main([*options, "--topology", str(file), "--dry-run"]) != 0
     assert message in capsys.readouterr().err
 

@@ -16,7 +16,7 @@ ANSWER_SECONDS = 30.0
 take over.
 """
 ANSWER_VARIABLE = "INART_ANSWER_SECONDS"
-"""Environment variable with that time, where controllers take over later than usual (`--takeover-after`, a busy
+"""Environment variable with that time, where controllers take over later than usual (`takeover_after`, a busy
 machine)."""
 PAUSE_SECONDS = 1.0
 Value = TypeVar("Value")

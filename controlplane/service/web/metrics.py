@@ -72,7 +72,7 @@ def _of_links(links: Sequence[Object], reading: Reading) -> Iterator[Any]:
         ("bandwidth_mbps", "A link's bandwidth, Mbit/s."),
         ("planned_mbps", "Planned load of a link, Mbit/s."),
         ("measured_mbps", "Aggregation traffic on a link, Mbit/s."),
-        ("other_mbps", "Other traffic on a link, Mbit/s, where serve --beside measures it."),
+        ("other_mbps", "Other traffic on a link, Mbit/s, where serve measures it (beside)."),
     ):
         yield _gauge(f"link_{name}", text, ("from", "to"), [(labels, link[name]) for labels, link in ends])
     yield _counter("link_bytes", "Aggregation traffic on a link.", ("from", "to"), [

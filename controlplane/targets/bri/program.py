@@ -88,7 +88,7 @@ class Program:
         if REMOVED in map(local, own.tables):
             raise SchemaError(
                 f"{path}: this program adds 128 values on Tofino 1, which is no longer supported; use a program of 64 "
-                "values (--artifacts tna-64)"
+                'values (artifacts = "tna-64" in --config)'
             )
         return cls(name, own, own.with_tables(fixed_tables()))
 
