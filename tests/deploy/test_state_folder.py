@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from controlplane.cli.reload import Files
+from controlplane.common.log_lines import calling
 from controlplane.planner.job import Job
 from controlplane.service import epochs as epochs_module
 from controlplane.service.epochs import EPOCH, SECRET, EpochStore
-from controlplane.service.journal import Journal
+from controlplane.service.journal import Journal, logger_of
 from controlplane.service.state import Keeps, StateError, StateFolder, default_folder, resume
 from controlplane.targets.base import SwitchAddress
 from tests.deploy.agents import Agents
@@ -36,7 +37,7 @@ def folder(rig: MemoryNetwork, tmp_path: Path) -> Path:
         resume(state, epochs)
         epochs.next()
         journal = Journal(made / "journal")
-        journal.line("job A: something")
+        logger_of(journal).info("job A: something")
         journal.close()
         state.save(replace(rig.network.keeps(), disabled=["s1"], epoch=epochs.last, secret=epochs.fingerprint()))
     return made
@@ -70,7 +71,7 @@ def test_a_reload_keeps_the_folder_under_the_name_of_the_new_switches(rig, tmp_p
     said: list[str] = []
     files = Files(
         Namespace(state=None), rig.network, connect=lambda *_, **__: [], switches=lambda: named[0], close=print,
-        log=said.append,
+        log=calling(said.append),
     )  # fmt: skip
     files.keep_folder(named[1])
     assert EpochStore(second).fingerprint() == EpochStore(first).fingerprint() and not said
