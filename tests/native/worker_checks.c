@@ -40,7 +40,7 @@ int checked_sendmmsg(int descriptor, struct mmsghdr *messages, unsigned count, i
  * second close would hit whatever another thread has opened meanwhile. */
 static void thread_that_cannot_start(void) {
     for (int works = 0; works < 3; works++) {
-        struct inart_io_config io = {.interface = "lo", .threads = 3, .core = {-1, -1, -1}};
+        struct inart_io_config io = {.interface = "lo", .threads = 3};
         struct inart_worker_config config = {.workers = 1, .values = 64};
         char error[256] = "";
         may_create = works;
@@ -64,7 +64,7 @@ static void time_that_goes_backwards(void) {
 /* A tree that had nothing to send for long sends no more at once, when an operation comes, than one that was busy. */
 static void unused_time_is_lost(void) {
     char error[256] = "";
-    struct inart_io_config io = {.interface = "lo", .threads = 1, .core = {-1}};
+    struct inart_io_config io = {.interface = "lo", .threads = 1};
     struct inart_tree_config tree = {.slots = 64, .port = INART_UDP_PORT_BASE, .rate_mbps = 1, .root = "ps"};
     struct inart_worker_config config = {.workers = 2, .values = 64, .trees = 1, .tree = &tree, .timeout_seconds = 60};
     struct inart_part_range range = {0, 6400};
