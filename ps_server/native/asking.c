@@ -32,7 +32,7 @@ enum question { ANEW, AGAIN, ALONE };
 static enum question question_of(const struct root_thread *x, const struct root_cell *c) {
     unsigned at = c->asks % ROUND;
     bool few = c->missing < x->workers && c->missing <= FEW_MISSING && c->asks;
-    return c->alone || few || at >= ROUND / 2 ? ALONE : at < OFTEN ? ANEW : AGAIN;
+    return cell_verifies(c->state) || few || at >= ROUND / 2 ? ALONE : at < OFTEN ? ANEW : AGAIN;
 }
 
 void root_cell_begin(struct root_thread *x, struct root_tree *t, uint64_t sequence) {
@@ -117,11 +117,6 @@ static void question_answered(struct root_tree *t, uint32_t attempt, uint64_t no
     if (t->question_rtt > QUESTION_MOST) t->question_rtt = QUESTION_MOST;
 }
 
-static bool is_complete(struct root_tree *t, uint64_t sequence) {
-    const struct root_cell *c = root_cell_of(t, sequence);
-    return c->owner == sequence + 1 ? !c->missing : c->owner > sequence + 1;
-}
-
 /* Asks for all chunks that the root lacks, from `first` to before `end`, in one new attempt; without `often`, chunks
  * that have often been asked for are left out. */
 static void ask_for_all(struct root_thread *x, struct root_tree *t, uint64_t first, uint64_t end, bool often,
@@ -133,12 +128,12 @@ static void ask_for_all(struct root_thread *x, struct root_tree *t, uint64_t fir
         for (uint64_t i = 0; i < count; i++) {
             uint64_t sequence = first + i;
             struct root_cell *c = root_cell_of(t, sequence);
-            if (is_complete(t, sequence) || (c->owner == sequence + 1 && c->asks >= OFTEN && !often)) {
+            if (root_is_complete(t, sequence) || (c->owner == sequence + 1 && c->asks >= OFTEN && !often)) {
                 complete[i / 64] |= 1ull << i % 64;
                 continue;
             }
             if (c->owner != sequence + 1) root_cell_begin(x, t, sequence);
-            c->renew = is_cut(x, t, root_workers_of(x, t, sequence));
+            root_cell_change(c, is_cut(x, t, root_workers_of(x, t, sequence)) ? CELL_ASKED_ANEW : CELL_ASKED);
             c->attempt = attempt;
             c->asked_at = now;
             if (c->asks < OFTEN) /* whether this one comes nobody knows: it may not have been sent yet */
@@ -161,7 +156,7 @@ static void ask_for_one(struct root_thread *x, struct root_tree *t, uint64_t seq
             x, t,
             there)) /* those who are there would be asked for nothing, and nobody could add up the others' to theirs */
         question = ANEW;
-    c->renew = false;
+    root_cell_change(c, CELL_ASKED);
     uint32_t unadded = question == ANEW ? 0 : question == ALONE && x->workers > MOST_ALONE ? MOST_ALONE : x->workers;
     if (now - t->unadded_since >= RETRY_FIRST) {
         t->unadded_since = now;
@@ -169,11 +164,11 @@ static void ask_for_one(struct root_thread *x, struct root_tree *t, uint64_t seq
     }
     if (t->unadded && t->unadded + unadded > MOST_UNADDED) return; /* what comes by itself is what the link carries */
     t->unadded += unadded;
-    if (question == ANEW && is_cut(x, t, there)) c->renew = true;
+    if (question == ANEW && is_cut(x, t, there)) root_cell_change(c, CELL_ASKED_ANEW);
     uint32_t left = question == ALONE ? MOST_ALONE : x->workers;
     for (uint32_t i = 0; i < x->words && left; i++) {
         uint64_t all = i + 1 < x->words || x->workers % 64 == 0 ? UINT64_MAX : (1ull << x->workers % 64) - 1;
-        for (uint64_t bits = all & ~(c->renew ? 0 : there[i]); bits && left; bits &= bits - 1, left--)
+        for (uint64_t bits = all & ~(cell_begins_anew(c->state) ? 0 : there[i]); bits && left; bits &= bits - 1, left--)
             asked[i] |= bits & -bits;
     }
     if (question == ANEW) c->attempt = next_attempt(t, now);
@@ -201,9 +196,9 @@ uint64_t root_arrival_time(const struct root_tree *t) {
  * EVERYBODY, but not twice in a short time. */
 static void result_again(struct root_tree *t, uint64_t sequence, uint16_t asker, uint64_t now) {
     struct root_cell *c = root_cell_of(t, sequence);
-    if (c->owner != sequence + 1 || c->missing) return;
+    if (c->owner != sequence + 1 || !cell_is_complete(c->state)) return;
     if (c->asked_at && now - c->asked_at < root_arrival_time(t)) {
-        if (c->alone) return; /* all have it, or it is on its way */
+        if (c->state == CELL_REPEATED) return; /* all have it, or it is on its way */
         asker = EVERYBODY;
     }
     c->asker = c->asker && c->asker != asker ? EVERYBODY : asker;
@@ -264,13 +259,13 @@ uint64_t root_ask(struct root_thread *x, struct root_tree *t, uint64_t now) {
             if (round && lost > FEW_CHUNKS) ask_for_all(x, t, first, last + 1, false, now);
             for (uint64_t sequence = t->oldest; sequence < end; sequence++) {
                 struct root_cell *c = root_cell_of(t, sequence);
-                if (is_complete(t, sequence)) continue;
+                if (root_is_complete(t, sequence)) continue;
                 uint64_t since = c->owner == sequence + 1 ? c->asked_at : 0;
                 if (since && since < t->asked_came) since = t->asked_came;
                 if (since && now - since < retry_time(t, c->asks / ROUND, RETRY_MOST)) continue;
-                if (since && c->asked_at < t->asked_came && c->asks >= OFTEN && !c->alone)
+                if (since && c->asked_at < t->asked_came && c->asks >= OFTEN && !cell_verifies(c->state))
                     c->asks = 0; /* questions are answered again: it is asked for with all the others */
-                bool often = c->owner == sequence + 1 && (c->asks >= OFTEN || c->alone);
+                bool often = c->owner == sequence + 1 && (c->asks >= OFTEN || cell_verifies(c->state));
                 if (round && (often || lost <= FEW_CHUNKS))
                     ask_for_one(x, t, sequence, now);
                 else if (!round && !often) {
@@ -298,7 +293,7 @@ void root_take_hint(struct root_thread *x, struct root_tree *t, const struct roo
     if ((!flow->partial || workers >= flow->workers) && !(h->flags & INART_FLAG_LATE)) return;
     if (h->flags & INART_FLAG_RESEND) { /* says who is there: it was added up, and would be again */
         struct root_cell *c = root_cell_of(t, h->sequence);
-        if (c->alone || h->sequence < t->evident || now - t->probed_at < RETRY_MOST) return;
+        if (cell_verifies(c->state) || h->sequence < t->evident || now - t->probed_at < RETRY_MOST) return;
         t->probed_at = now;
         t->probed = h->sequence + 1ull;
         if (c->asked_at) /* and something is amiss */

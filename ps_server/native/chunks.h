@@ -8,6 +8,16 @@ static inline struct root_cell *root_cell_of(struct root_tree *t, uint64_t seque
     return &t->ring[sequence & t->mask];
 }
 
+static inline void root_cell_change(struct root_cell *c, enum cell_event event) {
+    c->state = (uint8_t)cell_after((enum cell_state)c->state, event);
+}
+
+/* Returns whether chunk `sequence` is complete, or was so long ago that a later one has its cell. */
+static inline bool root_is_complete(struct root_tree *t, uint64_t sequence) {
+    const struct root_cell *c = root_cell_of(t, sequence);
+    return c->owner == sequence + 1 ? cell_is_complete(c->state) : c->owner > sequence + 1;
+}
+
 static inline uint32_t *root_values_of(struct root_thread *x, struct root_tree *t, uint64_t sequence) {
     return t->values + (sequence & t->mask) * x->values;
 }

@@ -76,13 +76,13 @@ static void finish(struct root_thread *x, struct root_tree *t, struct root_cell 
     uint8_t kind = c->flags;
     root_take_complete(t, h, kind, inart_attempt(h->epoch, x->epoch), now);
     c->asked_at = 0;
-    c->alone = false;
+    root_cell_change(c, CELL_FULL);
     c->asker = 0;
     t->stats.completed++;
     t->stats.last_result_ns = now;
     uint64_t oldest = t->oldest;
     if (sequence == oldest) {
-        while (root_cell_of(t, t->oldest)->owner == t->oldest + 1 && !root_cell_of(t, t->oldest)->missing) t->oldest++;
+        while (root_is_complete(t, t->oldest)) t->oldest++;
         t->oldest_since = now;
     }
     /* A sum that only its owner needs, and a chunk that all but its owner need, go to these workers alone. But when
@@ -136,18 +136,18 @@ static uint64_t begin_anew(struct root_thread *x, const struct arrival *a, uint6
     struct root_tree *t = a->tree;
     struct root_cell *c = a->cell;
     uint64_t sequence = a->h.sequence;
-    if (c->renew && c->missing && inart_attempt(a->h.epoch, x->epoch) == c->attempt) {
+    if (cell_begins_anew(c->state) && inart_attempt(a->h.epoch, x->epoch) == c->attempt) {
         root_cell_forget(x, t, sequence);
+        root_cell_change(c, CELL_BEGUN);
         both = 0;
-        c->renew = false;
     }
     bool empty = c->missing == x->workers;
-    if (!empty && c->missing && c->flags == a->kind && both && new && a->size > x->workers - c->missing) {
+    if (!empty && c->flags == a->kind && both && new && a->size > x->workers - c->missing) {
         root_cell_forget(x, t, sequence);
         both = 0;
         empty = true;
     }
-    if (!empty && c->flags != a->kind && !c->alone && c->missing &&
+    if (!empty && c->flags != a->kind && !cell_verifies(c->state) &&
         verify_words(x, t, a->kind, sequence, a->set, a->wire)) {
         root_forget_chunk(x, t, sequence, a->kind);
         both = 0;
@@ -155,20 +155,21 @@ static uint64_t begin_anew(struct root_thread *x, const struct arrival *a, uint6
     return both;
 }
 
-/* Handles a packet that cannot be added: it is of another kind than its chunk, or has a contribution that the chunk
- * has. Where the chunk is complete and a worker asks for its result, the result is sent. */
-static void take_repeat(struct root_thread *x, const struct arrival *a, bool other, uint64_t now) {
+/* Handles a packet for a complete chunk, to which nothing is added any more. If a worker of the chunk asks for the
+ * result, it is sent. */
+static void take_of_complete(struct root_thread *x, const struct arrival *a, const uint64_t *there, uint64_t now) {
     struct root_tree *t = a->tree;
     const struct root_cell *c = a->cell;
-    if (other)
+    bool foreign = c->flags != a->kind;
+    for (uint32_t i = 0; i < x->words; i++) foreign |= (a->set[i] & ~there[i]) != 0;
+    if (foreign) {
         t->stats.refused++;
-    else {
-        t->stats.duplicates++;
-        bool hasty = a->h.flags & INART_FLAG_LATE && now - c->sent_at < root_arrival_time(t);
-        if (!c->missing && a->h.flags & (INART_FLAG_RESEND | INART_FLAG_LATE) && !hasty)
-            root_take_request(x, t, a->h.sequence, a->set, now);
+        return;
     }
-    if (c->missing) root_take_hint(x, t, a->flow, &a->h, a->size, now);
+    t->stats.duplicates++;
+    bool hasty = a->h.flags & INART_FLAG_LATE && now - c->sent_at < root_arrival_time(t);
+    if (a->h.flags & (INART_FLAG_RESEND | INART_FLAG_LATE) && !hasty)
+        root_take_request(x, t, a->h.sequence, a->set, now);
 }
 
 /* Adds the packet to its chunk, whose workers so far are `there`, and finishes the chunk when it is complete and right.
@@ -181,8 +182,8 @@ static void take_contribution(struct root_thread *x, const struct arrival *a, ui
     uint32_t *sum = root_values_of(x, t, sequence);
     for (uint32_t i = 0; i < x->words; i++) there[i] |= a->set[i];
     c->missing = a->kind & INART_FLAG_SINGLE ? 0 : c->missing - a->size;
-    bool right = c->alone;      /* then it was looked at before */
-    if (empty && !c->missing) { /* only a RESEND will read it */
+    bool right = cell_verifies(c->state); /* then it was looked at before */
+    if (empty && !c->missing) {           /* only a RESEND will read it */
         if (right)
             inart_stream(sum, a->wire, x->values * sizeof *sum);
         else
@@ -217,21 +218,28 @@ void root_receive(struct engine_thread *engine, uint8_t *packet, size_t length, 
     t->stats.packets++;
     t->stats.bytes += INART_OFFSET_HEADER + length;
     uint64_t sequence = a.h.sequence;
-    if (!contributors(a.flow, a.h.bitmap, x->words, a.set) || sequence >= t->oldest + t->slots) {
+    a.kind = a.h.flags & CHECK_KINDS;
+    /* A chunk is of one kind at most. The words of a maximum prove themselves, but not that they are of that kind. */
+    if (a.kind & (a.kind - 1) || !contributors(a.flow, a.h.bitmap, x->words, a.set) ||
+        sequence >= t->oldest + t->slots) {
         t->stats.refused++;
         return;
     }
     struct root_cell *c = a.cell = root_cell_of(t, sequence);
-    a.kind = a.h.flags & CHECK_KINDS;
     a.wire = (const uint32_t *)inart_values(packet);
     if (c->owner > sequence + 1) { /* everybody has had its answer */
         t->stats.duplicates++;
         return;
     }
-    bool fresh = c->owner != sequence + 1;
+    bool fresh = c->owner != sequence + 1, complete = !fresh && cell_is_complete(c->state);
     if (a.h.flags & INART_FLAG_ASK) { /* has nothing to add */
         t->stats.duplicates++;
-        if (!fresh && !c->missing) root_take_requests(x, t, sequence, a.set, a.wire, now);
+        if (complete) root_take_requests(x, t, sequence, a.set, a.wire, now);
+        return;
+    }
+    uint64_t *there = root_workers_of(x, t, sequence), both = 0, new = 0;
+    if (complete) {
+        take_of_complete(x, &a, there, now);
         return;
     }
     a.size = root_set_size(a.set, x->words);
@@ -239,7 +247,6 @@ void root_receive(struct engine_thread *engine, uint8_t *packet, size_t length, 
         t->stats.refused++;
         return;
     }
-    uint64_t *there = root_workers_of(x, t, sequence), both = 0, new = 0;
     if (fresh) root_cell_begin(x, t, sequence);
     c->congested |= x->engine.congested;
     for (uint32_t i = 0; i < x->words; i++) {
@@ -250,8 +257,10 @@ void root_receive(struct engine_thread *engine, uint8_t *packet, size_t length, 
     both = begin_anew(x, &a, both, new);
     bool empty = c->missing == x->workers;
     if (empty) c->flags = a.kind;
-    if (both || c->flags != a.kind)
-        take_repeat(x, &a, new || c->flags != a.kind, now);
-    else if (!(c->alone || now < t->wary_until) || verify_packet(x, t, sequence, a.kind, a.set, a.wire, a.h.label, now))
+    if (both || c->flags != a.kind) { /* it has a contribution that the chunk has, or is of another kind */
+        ++*(new || c->flags != a.kind ? &t->stats.refused : &t->stats.duplicates);
+        root_take_hint(x, t, a.flow, &a.h, a.size, now);
+    } else if (!(cell_verifies(c->state) || now < t->wary_until) ||
+               verify_packet(x, t, sequence, a.kind, a.set, a.wire, a.h.label, now))
         take_contribution(x, &a, there, empty, now);
 }

@@ -57,15 +57,15 @@ bool root_send_result(struct root_thread *x, struct root_tree *t, uint64_t seque
 uint64_t root_repeat_results(struct root_thread *x, struct root_tree *t, uint64_t now) {
     for (; t->repeat < t->repeat_end; t->repeat++) {
         struct root_cell *c = root_cell_of(t, t->repeat);
-        if (c->owner != t->repeat + 1 || c->missing || !c->asker) continue;
+        if (c->owner != t->repeat + 1 || !cell_is_complete(c->state) || !c->asker) continue;
         uint64_t due = root_token_due(t, now), link = uplink_due(x->engine.uplink, x->engine.io->frame_bytes, now);
         due = link > due ? link : due;
         if (due > now || !io_room(x->engine.io, t->lane)) return due > now ? due : now + REPEAT_PAUSE;
         uint32_t label = c->asker == EVERYBODY ? t->return_label : t->answer_labels[c->asker - 1];
         t->stats.answers += root_send_result(x, t, t->repeat, root_values_of(x, t, t->repeat), label, now);
-        c->alone = c->asker == EVERYBODY;
+        root_cell_change(c, c->asker == EVERYBODY ? CELL_SENT_TO_ALL : CELL_SENT_TO_ONE);
         c->asked_at = now;
-        if (c->alone) c->sent_at = now;
+        if (c->asker == EVERYBODY) c->sent_at = now;
         c->asker = 0;
     }
     return UINT64_MAX;

@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "cell.h"
 #include "check.h"
 #include "direction.h"
 #include "engine.h"
@@ -20,10 +21,8 @@ struct root_cell {
     uint64_t owner;        /* sequence + 1; 0: fresh */
     uint32_t missing;      /* workers */
     uint8_t flags;         /* those of CHECK_KINDS that its packets have */
+    uint8_t state;         /* enum cell_state */
     uint8_t attempt, asks; /* that it was asked for in, and how often */
-    bool renew;            /* what is there is forgotten when the first packet of the attempt comes */
-    bool alone; /* it was wrong once: each packet is verified before it is added; of a complete chunk: it was sent to
-                   all once more */
     uint16_t asker; /* of a complete chunk, whom its result is to be sent once more: a worker's index + 1, or EVERYBODY;
                        0: nobody */
     bool congested; /* a switch has marked one of its packets: workers are told with its result */

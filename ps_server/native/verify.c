@@ -44,8 +44,9 @@ static void suspect(struct root_thread *x, struct root_tree *t, uint32_t label, 
 }
 
 void root_forget_chunk(struct root_thread *x, struct root_tree *t, uint64_t sequence, uint8_t kind) {
-    *root_cell_of(t, sequence) =
-        (struct root_cell){.owner = sequence + 1, .missing = x->workers, .flags = kind, .alone = true};
+    struct root_cell *c = root_cell_of(t, sequence);
+    uint8_t state = (uint8_t)cell_after(c->state, CELL_WRONG);
+    *c = (struct root_cell){.owner = sequence + 1, .missing = x->workers, .flags = kind, .state = state};
     memset(root_workers_of(x, t, sequence), 0, x->words * sizeof(uint64_t));
 }
 
@@ -65,7 +66,7 @@ bool verify_packet(struct root_thread *x, struct root_tree *t, uint64_t sequence
     t->wary_until = now + WARY;
     suspect(x, t, label, set);
     const struct root_cell *c = root_cell_of(t, sequence);
-    if (!c->alone && root_set_size(set, x->words) == c->missing) {
+    if (!cell_verifies(c->state) && root_set_size(set, x->words) == c->missing) {
         root_forget_chunk(x, t, sequence, kind);
         root_ask_alone(t, sequence);
     }

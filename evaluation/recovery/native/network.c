@@ -5,14 +5,14 @@
  * A link takes packets one after the other; what finds more than `limit` ns worth of them before it is dropped, and
  * what finds more than `mark` ns worth is marked (ECN). Faults:
  * all links lose a share of their packets; hosts stand still; hosts are late by up to so much each time they are called
- * (a busy machine).
+ * (a busy machine). Tests do worse to packets by a function of their own (network_disturb).
  */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "carried.h"
+#include "network.h"
 
 #define NEVER UINT64_MAX
 #define NOBODY UINT32_MAX
@@ -21,12 +21,12 @@
 #define PORTS 16        /* of a job */
 #define INBOX 16384     /* packets that wait in a host for its engine at most */
 #define HEADER_BYTES 42 /* before the payload on the wire */
+#define VERSION 3
 #define RESEND 1
 #define RESULT 2
 #define MAXIMUM 4
 
 enum verdict { ABSORBED, COMPLETED, FLUSHED, STALE, DUPLICATE, FORWARDED, REPLICATED, UNKNOWN, VERDICTS };
-enum action { NOTHING, FORWARD, REPLICATE, AGGREGATE };
 
 struct link {
     uint32_t to, to_port; /* node, and its port */
@@ -77,6 +77,7 @@ struct node {
     bool listens[PORTS];
     struct queue inbox[PORTS];
     uint64_t wake_at, woken, spacing, stopped_until, rounds, overrun;
+    void **of; /* what the host's back end gets: the network, and the host's number */
 };
 
 struct event {
@@ -95,6 +96,8 @@ struct network {
     uint64_t lateness;      /* ns at most */
     struct carried **taken; /* by the host whose round it is */
     uint32_t taken_count, taken_room;
+    network_disturbance *disturb;
+    void *disturbed;
 };
 
 static uint64_t random_next(struct network *n) {
@@ -144,16 +147,20 @@ static void release(struct carried *c) {
     if (!--c->holders) free(c);
 }
 
-/* The packet, marked; where others hold it, too, a copy. */
+/* The packet, for this holder alone; where others hold it, too, a copy. */
+static struct carried *own(struct carried *c) {
+    if (c->holders == 1) return c;
+    struct carried *copy = grown(NULL, 1, sizeof *c + c->bytes);
+    memcpy(copy, c, sizeof *c + c->bytes);
+    copy->holders = 1;
+    c->holders--;
+    return copy;
+}
+
+/* The packet, marked. */
 static struct carried *mark(struct link *l, struct carried *c) {
     l->marked++;
-    if (c->holders > 1) {
-        struct carried *copy = grown(NULL, 1, sizeof *c + c->bytes);
-        memcpy(copy, c, sizeof *c + c->bytes);
-        copy->holders = 1;
-        c->holders--;
-        c = copy;
-    }
+    c = own(c);
     c->congested = 1;
     return c;
 }
@@ -174,7 +181,16 @@ static void transmit(struct network *n, struct node *from, uint32_t port, struct
     if (start - now > l->mark) c = mark(l, c);
     l->packets++;
     l->free_at = start + (uint64_t)(l->ns_a_byte * (HEADER_BYTES + c->bytes));
-    event_add(n, l->free_at + l->delay, l->to, l->to_port, c);
+    uint64_t late = 0;
+    if (n->disturb) {
+        c = own(c);
+        late = n->disturb(n->disturbed, (uint32_t)(from - n->nodes), port, c);
+        if (late == NEVER) {
+            release(c);
+            return;
+        }
+    }
+    event_add(n, l->free_at + l->delay + late, l->to, l->to_port, c);
 }
 
 /* ---- hosts ---- */
@@ -334,8 +350,12 @@ static enum verdict aggregate(const struct network *n, struct node *s, const str
 }
 
 static void arrive_at_switch(struct network *n, struct node *s, uint32_t port, struct carried *c) {
+    if (c->bytes != 24 + 4 * n->words || c->payload[0] != VERSION) { /* malformed */
+        release(c);
+        return;
+    }
     const struct entry *e = entry_of(s, port, get32(c->payload + 4));
-    if (e->action == REPLICATE) {
+    if (e->action == NETWORK_REPLICATE) {
         const struct group *g = &s->groups[e->out];
         s->verdicts[REPLICATED]++;
         c->holders += g->count;
@@ -343,9 +363,9 @@ static void arrive_at_switch(struct network *n, struct node *s, uint32_t port, s
         release(c);
         return;
     }
-    if (e->action != AGGREGATE || c->payload[1] & RESULT) {
-        s->verdicts[e->action == FORWARD ? FORWARDED : UNKNOWN]++;
-        if (e->action == FORWARD)
+    if (e->action != NETWORK_AGGREGATE || c->payload[1] & RESULT) {
+        s->verdicts[e->action == NETWORK_FORWARD ? FORWARDED : UNKNOWN]++;
+        if (e->action == NETWORK_FORWARD)
             transmit(n, s, e->out, c);
         else
             release(c);
@@ -448,10 +468,13 @@ void network_group(struct network *n, uint32_t node, uint32_t number, uint32_t c
 
 /* The next functions of an engine that are called are those of this host's. */
 void network_enter(struct network *n, uint32_t node) {
-    void **of = grown(NULL, 2, sizeof *of); /* an engine keeps it; as many as engines */
-    of[0] = n;
-    of[1] = (void *)(uintptr_t)node;
-    n->world.host = of;
+    struct node *host = &n->nodes[node];
+    if (!host->of) {
+        host->of = grown(NULL, 2, sizeof *host->of);
+        host->of[0] = n;
+        host->of[1] = (void *)(uintptr_t)node;
+    }
+    n->world.host = host->of;
 }
 
 void network_engine(struct network *n, uint32_t node, void *engine, struct virtual_sleep (*step)(void *)) {
@@ -468,10 +491,33 @@ void network_faults(struct network *n, double loss, uint64_t lateness) {
     n->lateness = lateness;
 }
 
+/* From now on `disturb` sees each packet that leaves over a link. */
+void network_disturb(struct network *n, network_disturbance *disturb, void *context) {
+    n->disturb = disturb;
+    n->disturbed = context;
+}
+
+/* A copy of a packet arrives at the other end of a node's link in so many ns, whatever the link carries. */
+void network_inject(struct network *n, uint32_t node, uint32_t port, const struct carried *c, uint64_t in) {
+    const struct link *l = &n->nodes[node].links[port];
+    struct carried *copy = grown(NULL, 1, sizeof *c + c->bytes);
+    memcpy(copy, c, sizeof *c + c->bytes);
+    copy->holders = 1;
+    event_add(n, n->world.now + in, l->to, l->to_port, copy);
+}
+
+/* A switch starts again: it has nothing in its slots. */
+void network_reboot(struct network *n, uint32_t node) {
+    memset(n->nodes[node].slots, 0, n->nodes[node].slot_count * sizeof *n->nodes[node].slots);
+}
+
 /* The host stands still until then. */
 void network_stop(struct network *n, uint32_t node, uint64_t until) { n->nodes[node].stopped_until = until; }
 
 uint64_t network_now(const struct network *n) { return n->world.now; }
+
+/* When something happens next; NEVER: nothing will. */
+uint64_t network_next(const struct network *n) { return n->event_count ? n->events[0].time : NEVER; }
 
 /* Until then; how many events that were. */
 uint64_t network_run(struct network *n, uint64_t until) {
@@ -526,6 +572,7 @@ void network_free(struct network *n) {
         free(node->values);
         free(node->entries);
         free(node->groups);
+        free(node->of);
     }
     free(n->nodes);
     free(n->events);

@@ -35,7 +35,8 @@ static void shrink(struct worker_tree *t, struct congestion *g) {
 
 void congestion_answered(struct worker_tree *t, const struct worker_chunk *c, bool marked, uint64_t now) {
     struct congestion *g = &t->congestion;
-    if (!c->resends && !c->awaited && c->state == CHUNK_SENT && now > c->sent_at) {
+    enum chunk_state waiting = chunk_waiting(c->state);
+    if (!c->resends && (waiting == CHUNK_SENT || waiting == CHUNK_ELSEWHERE) && now > c->sent_at) {
         double took = (double)(now - c->sent_at);
         g->round_trip += g->round_trip > 0 ? (took - g->round_trip) / SMOOTH : took;
     }

@@ -158,7 +158,8 @@ void worker_write_request(const struct worker_thread *x, struct worker_tree *t, 
     memset(wire, 0, n * sizeof *wire);
     for (uint32_t i = 0; i < count; i++) {
         const struct worker_chunk *c = chunk_of(t, sequence + i);
-        if (c->state == CHUNK_SENT && !c->elsewhere) wire[1 + i / 32] |= __builtin_bswap32(1u << i % 32);
+        enum chunk_state waiting = chunk_waiting(c->state);
+        if (waiting == CHUNK_SENT || waiting == CHUNK_AWAITED) wire[1 + i / 32] |= __builtin_bswap32(1u << i % 32);
     }
     wire[0] = __builtin_bswap32((uint32_t)count);
 }

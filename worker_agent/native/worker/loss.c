@@ -35,7 +35,8 @@ static uint64_t timeout_of(const struct worker_tree *t, uint64_t least, int pack
 /* Returns the timeout of a chunk that may not have been lost: a peer may be late. */
 static uint64_t patient_timeout_of(const struct worker_tree *t, const struct worker_chunk *c) {
     /* The root says that a chunk is complete with the results of others, and with everybody's chunks at the latest. */
-    int packets = 8 + (c->elsewhere ? (int)(t->config.slots / 4) : 0);
+    bool elsewhere = chunk_waiting(c->state) == CHUNK_ELSEWHERE;
+    int packets = 8 + (elsewhere ? (int)(t->config.slots / 4) : 0);
     return timeout_of(t, t->stats.last_answer_ns < t->active_since ? RTO_LOWEST_START : RTO_LOWEST, packets);
 }
 
@@ -57,7 +58,7 @@ static uint64_t asking_spread(struct worker_thread *x, const struct worker_tree 
 
 uint64_t worker_base_due(struct worker_thread *x, struct worker_tree *t, uint64_t now) {
     struct worker_chunk *c = chunk_of(t, t->base);
-    if (!t->parts || c->state != CHUNK_SENT || c->again) return UINT64_MAX;
+    if (!chunk_in_progress(c->state) || chunk_goes_again(c->state)) return UINT64_MAX;
     bool lost = t->base < t->complete;
     uint64_t since = c->sent_at > t->base_since ? c->sent_at : t->base_since;
     if (t->timed != t->base + 1 || t->timed_lost != lost) {

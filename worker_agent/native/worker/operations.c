@@ -51,6 +51,7 @@ void worker_part_free(struct worker_part *p) {
 void worker_drop_parts(struct worker_thread *x) {
     for (uint32_t i = 0; i < x->tree_count; i++) {
         struct worker_tree *t = &x->trees[i];
+        if (!t->parts) continue;
         while (t->parts) {
             struct worker_part *p = t->parts;
             t->parts = p->next;
@@ -58,6 +59,9 @@ void worker_drop_parts(struct worker_thread *x) {
             worker_part_free(p);
         }
         t->last = t->cursor[EXPONENT] = t->cursor[DATA] = NULL;
+        for (uint32_t j = 0; j < t->config.slots; j++) t->ring[j] = (struct worker_chunk){.state = CHUNK_UNSENT};
+        t->unanswered = 0;
+        t->repeat = t->repeat_end = t->base;
     }
     if (x->engine.io) io_clear(x->engine.io);
 }

@@ -18,6 +18,10 @@ static inline struct worker_chunk *chunk_of(struct worker_tree *t, uint64_t sequ
     return &t->ring[sequence & t->mask];
 }
 
+static inline void chunk_change(struct worker_chunk *c, enum chunk_event event) {
+    c->state = (uint8_t)chunk_after((enum chunk_state)c->state, event);
+}
+
 static inline uint64_t part_chunks(const struct worker_part *p) { return (uint64_t)p->order.exponents + p->order.data; }
 
 static inline struct worker_part *part_of(struct worker_tree *t, uint64_t sequence) {

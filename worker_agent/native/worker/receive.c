@@ -31,12 +31,11 @@ static void part_finish(struct worker_thread *x, struct worker_tree *t, struct w
     worker_operation_part_ended(x->worker, o, true);
 }
 
-/* Takes note that nothing more is to come of the chunk. */
+/* Takes note that nothing more is to come of the chunk, after this event. */
 static void answered(struct worker_thread *x, struct worker_tree *t, struct worker_part *p, struct worker_chunk *c,
-                     uint64_t now) {
-    if (c->state != CHUNK_UNSENT) t->unanswered--;
-    c->state = CHUNK_ANSWERED;
-    c->again = false;
+                     enum chunk_event event, uint64_t now) {
+    if (chunk_in_progress(c->state)) t->unanswered--;
+    chunk_change(c, event);
     if (t->window < t->config.slots && (t->window < t->window_quick || ++t->answers_since >= t->window)) {
         t->window++;
         t->answers_since = 0;
@@ -62,8 +61,8 @@ static void hear(struct worker_thread *x, struct worker_tree *t, uint64_t comple
     if (complete > t->base + t->config.slots) complete = t->base + t->config.slots;
     for (uint64_t sequence = t->complete > t->base ? t->complete : t->base; sequence < complete; sequence++) {
         struct worker_chunk *c = chunk_of(t, sequence);
-        if (c->state != CHUNK_SENT || !c->elsewhere) continue;
-        answered(x, t, part_of(t, sequence), c, now);
+        if (chunk_waiting(c->state) != CHUNK_ELSEWHERE) continue;
+        answered(x, t, part_of(t, sequence), c, CHUNK_COMPLETE, now);
         advance(t, sequence, now);
     }
     if (complete > t->complete) t->complete = complete;
@@ -92,10 +91,7 @@ static void take_question(struct worker_thread *x, struct worker_tree *t, const 
         struct worker_chunk *c = chunk_of(t, sequence);
         if (c->state == CHUNK_ANSWERED || (count > 1 && __builtin_bswap32(set[i / 32]) >> i % 32 & 1)) continue;
         if (!alone) c->attempt = (uint8_t)inart_attempt(h->epoch, x->worker->config.epoch);
-        if (c->state != CHUNK_SENT || c->awaited) continue;
-        c->alone = alone;
-        worker_mark_again(t, sequence);
-        found = true;
+        found |= worker_send_once_more(t, sequence, alone ? CHUNK_ASKED_ALONE : CHUNK_ASKED);
     }
     if (count > 1) {
         t->asked_from = h->sequence;
@@ -114,9 +110,8 @@ static void take_question(struct worker_thread *x, struct worker_tree *t, const 
 /* Refuses a result that was changed on the way: it counts as lost, and is asked for again. */
 static void refuse_result(struct worker_tree *t, struct worker_chunk *c, uint64_t sequence) {
     t->stats.check_failures++;
-    if (c->state != CHUNK_SENT || c->resends || sequence < t->base) return; /* the oldest has a timer */
-    c->alone = true;
-    worker_mark_again(t, sequence);
+    if (!c->resends && sequence >= t->base) /* else: the oldest has a timer */
+        worker_send_once_more(t, sequence, CHUNK_REFUSED);
 }
 
 /* Returns the tree that a packet is for, and its header; NULL: it is for none of this worker's, which is counted. */
@@ -192,7 +187,7 @@ void worker_receive(struct engine_thread *engine, uint8_t *packet, size_t length
     worker_measure(t, c, now);
     congestion_answered(t, c, h.flags & INART_FLAG_CONGESTED || engine->congested, now);
     t->stats.last_answer_ns = now;
-    answered(x, t, p, c, now);
+    answered(x, t, p, c, CHUNK_RESULT, now);
     advance(t, h.sequence, now);
     hear(x, t, h.bitmap >> 32, now);
 }

@@ -28,10 +28,10 @@ void worker_rerouted(struct worker_tree *t, double rate_mbps, bool contributions
     double each = t->packets_per_second > 0 ? INART_NS / t->packets_per_second : 0, due = (double)t->repeat_at;
     for (uint64_t sequence = t->base; sequence < end; sequence++) {
         struct worker_chunk *c = chunk_of(t, sequence);
-        if (c->state != CHUNK_SENT) continue;
+        if (!chunk_in_progress(c->state)) continue;
         c->sent_at = (uint64_t)due;
         c->resends = c->resends ? c->resends : 1; /* which copy is answered will not be known */
-        if (contributions && !c->awaited) worker_mark_again(t, sequence);
+        if (contributions) worker_send_once_more(t, sequence, CHUNK_ASKED);
         due += each;
     }
 }

@@ -22,7 +22,8 @@ void worker_measure(struct worker_tree *t, const struct worker_chunk *c, uint64_
         }
         return;
     }
-    if (c->awaited || c->state == CHUNK_UNSENT || now < c->sent_at) return;
+    enum chunk_state waiting = chunk_waiting(c->state);
+    if ((waiting != CHUNK_SENT && waiting != CHUNK_ELSEWHERE) || now < c->sent_at) return;
     double rtt = (double)(now - c->sent_at);
     if (t->rtt_lowest == 0 || rtt < t->rtt_lowest) t->rtt_lowest = rtt;
     if (now - t->recent_since > RECENT) {

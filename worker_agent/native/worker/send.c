@@ -45,13 +45,12 @@ void worker_send_chunk(struct worker_thread *x, struct worker_tree *t, struct wo
         worker_write_words(x, t, p, sequence, kind, index, h.flags, wire);
     c->sent_at = now;
     if (how != SEND_FIRST) {
-        c->again = c->alone = false;
+        chunk_change(c, CHUNK_REPEATED);
         if (c->resends < UINT16_MAX) c->resends++;
     } else {
-        c->state = CHUNK_SENT;
+        bool elsewhere = kind == DATA && chunk_is_elsewhere(t, p, index);
+        chunk_change(c, !sends ? CHUNK_COMES_TO : elsewhere ? CHUNK_SENDS_ELSEWHERE : CHUNK_SENDS);
         c->kind = (uint8_t)kind;
-        c->awaited = !sends;
-        c->elsewhere = kind == DATA && chunk_is_elsewhere(t, p, index);
         t->unanswered++;
         p->sent[kind]++;
         t->stats.chunks_sent += sends;
@@ -107,26 +106,29 @@ bool worker_send_next(struct worker_thread *x, struct worker_tree *t, uint64_t n
     return true;
 }
 
-void worker_mark_again(struct worker_tree *t, uint64_t sequence) {
-    chunk_of(t, sequence)->again = true;
+bool worker_send_once_more(struct worker_tree *t, uint64_t sequence, enum chunk_event event) {
+    struct worker_chunk *c = chunk_of(t, sequence);
+    if (!chunk_goes_again(chunk_after(c->state, event))) return false;
+    chunk_change(c, event);
     if (t->repeat >= t->repeat_end) {
         t->repeat = sequence;
         t->repeat_end = sequence + 1;
     }
     t->repeat = sequence < t->repeat ? sequence : t->repeat;
     t->repeat_end = sequence + 1 > t->repeat_end ? sequence + 1 : t->repeat_end;
+    return true;
 }
 
 bool worker_has_again(struct worker_tree *t, uint64_t now) {
     if (now < t->repeat_at) return false;
     if (t->repeat < t->base) t->repeat = t->base;
-    while (t->repeat < t->repeat_end && !chunk_of(t, t->repeat)->again) t->repeat++;
+    while (t->repeat < t->repeat_end && !chunk_goes_again(chunk_of(t, t->repeat)->state)) t->repeat++;
     return t->repeat < t->repeat_end && t->repeat < window_limit(t, part_of(t, t->repeat));
 }
 
 bool worker_send_again(struct worker_thread *x, struct worker_tree *t, uint64_t now) {
     if (!worker_has_again(t, now)) return false;
-    bool alone = chunk_of(t, t->repeat)->alone;
+    bool alone = chunk_goes_alone(chunk_of(t, t->repeat)->state);
     t->stats.resent_recovery++;
     worker_send_chunk(x, t, part_of(t, t->repeat), t->repeat, alone ? SEND_ALONE : SEND_REPEAT, now);
     t->repeat++;

@@ -11,8 +11,9 @@ void worker_send_chunk(struct worker_thread *x, struct worker_tree *t, struct wo
 /* Sends the next new chunk; returns false where none may be sent now. */
 bool worker_send_next(struct worker_thread *x, struct worker_tree *t, uint64_t now);
 
-/* Marks chunk `sequence` to be sent once more, in its turn. */
-void worker_mark_again(struct worker_tree *t, uint64_t sequence);
+/* Has chunk `sequence` sent once more, in its turn, because of `event`. Returns false where this worker has nothing of
+ * it to send. */
+bool worker_send_once_more(struct worker_tree *t, uint64_t sequence, enum chunk_event event);
 
 /* Returns whether a chunk that is to be sent once more may be sent now; its number is `repeat`. */
 bool worker_has_again(struct worker_tree *t, uint64_t now);

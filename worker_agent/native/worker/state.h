@@ -16,13 +16,12 @@
 #include "numbers.h"
 #include "pairs.h"
 #include "stream.h"
+#include "worker/chunk.h"
 #include "worker/worker.h"
 
 #define RECENT (500 * INART_MS)
 #define NOT_AGREED (-1)
 #define OWN_MIXED (-2)
-
-enum { CHUNK_UNSENT, CHUNK_SENT, CHUNK_ANSWERED };
 
 /* Why a chunk is sent. FIRST: for the first time. REPEAT: once more, because the root or the controller has asked for
  * it. LATE: because no answer has come. PROBE: as LATE, but as a RESEND. ALONE, LOST: as a RESEND, past all switches,
@@ -76,12 +75,8 @@ struct worker_part {
 struct worker_chunk {
     uint64_t sent_at;
     uint16_t resends;
-    uint8_t state, kind;
-    uint8_t attempt; /* that the root has asked for it in; kept also of a chunk that is not sent yet */
-    bool again;      /* is to be sent once more, in its turn */
-    bool alone;      /* ... past all switches */
-    bool awaited;    /* another worker's, of a gather */
-    bool elsewhere;  /* the result goes to others: that it is complete is heard, and which is the first that is not */
+    uint8_t state, kind; /* state: enum chunk_state */
+    uint8_t attempt;     /* that the root has asked for it in; kept also of a chunk that is not sent yet */
 };
 
 /* The state of congestion.h. `window` is the most chunks in progress, 0: as many as the plan has. `growth` is the
@@ -103,7 +98,7 @@ struct worker_tree {
     uint32_t unanswered;            /* chunks that were sent and have no answer */
     uint64_t base, base_since, end; /* oldest unanswered; since when; one past the newest submitted */
     uint64_t complete;              /* all before it are, as the root has said */
-    /* Chunks that are to be sent `again` are from `repeat` to before `repeat_end`, and wait until `repeat_at`. */
+    /* Chunks that are to be sent again are from `repeat` to before `repeat_end`, and wait until `repeat_at`. */
     uint64_t repeat, repeat_end, repeat_at;
     uint64_t asked_from, asked_end; /* the last chunks that the root has asked all for, and in which attempt */
     uint8_t asked_attempt;

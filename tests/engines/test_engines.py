@@ -1,0 +1,35 @@
+"""The agents' engines on an adversarial network in virtual time, under the sanitizers of addresses and undefined
+behaviour.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.engines.build import NoCompiler, build
+
+CASES = ("states", "aborted_scatter", "aborted_gather", "changed_sequence", "changed_kind", "most_workers")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        return build(tmp_path_factory.mktemp("engines"))
+    except NoCompiler as error:
+        pytest.skip(str(error))
+
+
+def run(program: Path, *words: object) -> str:
+    """Return what the program prints; fail with its last lines if it has found something."""
+    done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return done.stdout
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("case", CASES)
+def test_case(program: Path, case: str) -> None:
+    run(program, "case", case)
