@@ -30,8 +30,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from controlplane.common import command_line
-from controlplane.common.access import REVOKED_FILE, TOKENS_FILE, Caller
-from controlplane.common.authority import CLIENT, DAYS, MOST_DAYS, SERVER, Authority, CertificatesError, now
+from controlplane.common.access import REVOKED_FILE, TOKENS_FILE, Caller, Revoked
+from controlplane.common.authority import (
+    CLIENT,
+    DAYS,
+    MOST_DAYS,
+    PREDATED,
+    SERVER,
+    Authority,
+    CertificatesError,
+    now,
+)
 from controlplane.common.rpc.tls import CONTROLLER_NAME, FOLDER_FILES, switch_name
 from controlplane.common.whole_file import replace_file
 
@@ -74,6 +83,7 @@ def make(folder: Path, wanted: Wanted, days: int = DAYS, *, tokens: bool = False
     if authority.issue(own, Caller("controller", "controller"), (SERVER, CLIENT), list(dict.fromkeys(names))):
         made.append(own)
     given = {}
+    revoked = Revoked(own / REVOKED_FILE)
     roles = {"node": wanted.nodes, "operator": wanted.operators, "viewer": wanted.viewers, "tenant": wanted.tenants}
     for role, people in roles.items():
         for name in people:
@@ -82,7 +92,9 @@ def make(folder: Path, wanted: Wanted, days: int = DAYS, *, tokens: bool = False
                 if not (where / "token").is_file():
                     given[secrets.token_urlsafe(24)] = caller
                     made.append(where)
-            elif authority.issue(where, caller, (CLIENT, SERVER) if role == "node" else (CLIENT,)):
+            elif authority.issue(
+                where, caller, (CLIENT, SERVER) if role == "node" else (CLIENT,), begin=_begin(revoked, caller)
+            ):
                 # Nodes are servers to each other in a WAN (overlay/), so their certificates name them for clients to
                 # check.
                 made.append(where)
@@ -121,7 +133,9 @@ PLACES = ("nodes", "operators", "viewers", "tenants", "switches")
 CLIENT_PLACES = PLACES[:4]
 OF_NEW_ONES = ("tokens", "nodes", "topology", "switches", "viewers", "tenants")
 """Options that say who gets a new certificate, and mean nothing where existing ones are renewed."""
-REVOKED_HEAD = "# SERIAL ROLE NAME DATE: certificates that hold no more"
+REVOKED_HEAD = "# inart://ROLE/NAME TIME: this holder's certificates whose validity began at TIME or before are revoked"
+
+EARLIEST = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 def renew(
@@ -134,12 +148,15 @@ def renew(
     """Renew existing certificates, all of those named or, on an error, none; return their folders. Raise
     CertificatesError or OSError where that fails.
 
+    A revoked certificate is renewed only by its name and without `within`, never by a timer.
+
     Args:
         names: "S1", "nodes/S1", "controller", or "all".
         controller: Addresses that the controller's certificate also names from now on.
         within: Renew only those that expire within so many days; None for all.
     """
     there = _there(folder)
+    revoked = Revoked(folder / "controller" / REVOKED_FILE)
     late = None if within is None else now() + datetime.timedelta(days=within)
     chosen: dict[Path, Authority] = {}
     for name in names:
@@ -154,10 +171,12 @@ def renew(
             own = "switch-authority" if one.relative_to(folder).parts[0] in OF_SWITCHES else "authority"
             if not (folder / own / FOLDER_FILES["key"]).is_file():
                 raise CertificatesError(f"{folder / own} has no key: only where the authority is can it sign")
+            if (name == "all" or late is not None) and _is_revoked(revoked, one):
+                continue
             if late is None or _end(one) <= late:
                 chosen[one] = Authority.of(folder / own, "", days)
     for one, authority in chosen.items():
-        authority.renew(one, controller if one == folder / "controller" else ())
+        authority.renew(one, controller if one == folder / "controller" else (), _begin(revoked, _holder(one)))
         if (one / BROWSER_FILE).is_file():
             (one / BROWSER_FILE).unlink()
             _write_browser_file(one, authority)
@@ -169,6 +188,7 @@ def revoke(folder: Path, names: Sequence[str]) -> list[tuple[Path, str]]:
     their folders, and the name of each on the list. Raise CertificatesError or OSError where that fails."""
     done = []
     file = folder / "controller" / REVOKED_FILE
+    revoked = Revoked(file)
     lines = file.read_text().splitlines() if file.is_file() else [REVOKED_HEAD]
     for name in names:
         found = [one for one in _there(folder) if name in (one.name, one.relative_to(folder).as_posix())]
@@ -179,14 +199,31 @@ def revoke(folder: Path, names: Sequence[str]) -> list[tuple[Path, str]]:
                 else "is no node, operator, viewer or tenant here"
             )
             raise CertificatesError(f"--revoke {name}: {name} {what}")
-        certificate = x509.load_pem_x509_certificate((found[0] / FOLDER_FILES["certificate"]).read_bytes())
-        place = found[0].relative_to(folder).parts[0]
-        line = f"{certificate.serial_number:x} {place.removesuffix('s')} {found[0].name}"
-        if not any(one.startswith(line) for one in lines):
-            lines.append(f"{line} {now():%Y-%m-%d}")
+        holder = _holder(found[0])
+        # All of the holder's certificates were made before now, or by a clock that was ahead of ours.
+        until = max(now() - PREDATED, _certificate(found[0]).not_valid_before_utc, revoked.until(holder) or EARLIEST)
+        line = f"{holder.uri} {until:%Y-%m-%dT%H:%M:%SZ}"
+        lines = [*(one for one in lines if one.split()[:1] != [holder.uri]), line]
         done.append((found[0], line))
     replace_file(file, ("\n".join(lines) + "\n").encode(), 0o644)
     return done
+
+
+def _holder(folder: Path) -> Caller:
+    """Return the holder of the certificate in a folder such as DIR/nodes/S1."""
+    return Caller(folder.parent.name.removesuffix("s"), folder.name)
+
+
+def _is_revoked(revoked: Revoked, folder: Path) -> bool:
+    until = revoked.until(_holder(folder))
+    return until is not None and _certificate(folder).not_valid_before_utc <= until
+
+
+def _begin(revoked: Revoked, holder: Caller) -> datetime.datetime | None:
+    """Return when the validity of a new certificate begins, so that no earlier revocation concerns it; None: as
+    usual."""
+    until = revoked.until(holder)
+    return max(now() - PREDATED, until + datetime.timedelta(seconds=1)) if until is not None else None
 
 
 def _write_browser_file(where: Path, authority: Authority) -> None:
@@ -197,7 +234,7 @@ def _write_browser_file(where: Path, authority: Authority) -> None:
     file = where / BROWSER_FILE
     if file.is_file():
         return
-    certificate = x509.load_pem_x509_certificate((where / FOLDER_FILES["certificate"]).read_bytes())
+    certificate = _certificate(where)
     key = serialization.load_pem_private_key((where / FOLDER_FILES["key"]).read_bytes(), password=None)
     if isinstance(key, ec.EllipticCurvePrivateKey):
         name = f"inart {where.name}".encode()
@@ -273,7 +310,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--revoke", nargs="+", metavar="NAME",
-        help="make their present certificates invalid from now on; --renew makes new ones",
+        help="make all their certificates of now invalid, also renewed ones; --renew NAME makes new ones",
     )  # fmt: skip
     parser.add_argument("--tokens", action="store_true", help="make tokens for nodes and people, not certificates")
     parser.add_argument(
@@ -283,8 +320,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _certificate(folder: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate((folder / FOLDER_FILES["certificate"]).read_bytes())
+
+
 def _end(folder: Path) -> datetime.datetime:
-    return x509.load_pem_x509_certificate((folder / FOLDER_FILES["certificate"]).read_bytes()).not_valid_after_utc
+    return _certificate(folder).not_valid_after_utc
 
 
 def _until(folder: Path) -> str:
@@ -324,7 +365,7 @@ def run(arguments: argparse.Namespace) -> Iterable[str]:
         for one in done:
             yield f"{one}: renewed, {_until(one)}"
         if not done:
-            yield f"none of them ends within {arguments.within} days"
+            yield f"none of them ends within {arguments.within} days (revoked ones are not renewed)"
             return
         yield "copy them to where they are used; who runs takes them at his next connection, without a restart"
         return

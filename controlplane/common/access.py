@@ -6,6 +6,7 @@ certificates` makes it. A token file names holders that have no certificates.
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
@@ -24,36 +25,6 @@ TOKENS_FILE = "tokens"
 
 class Unreadable(ValueError):
     """The list cannot be used. Nobody with a certificate is let in then, since any certificate may be on it."""
-
-
-class Revoked:
-    """The serial numbers in a file, which may have none. Thread-safe."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = threading.Lock()
-        self._seen: tuple[int, int] | None = None
-        self._serials: frozenset[int] = frozenset()
-
-    def __contains__(self, serial: int) -> bool:
-        """Return whether this serial number was revoked. Raise Unreadable where the file cannot be used."""
-        with self._lock:
-            try:
-                status = self.path.stat()
-                if (status.st_mtime_ns, status.st_size) != self._seen:
-                    self._serials = frozenset(serials(self.path.read_text()))
-                    self._seen = status.st_mtime_ns, status.st_size
-            except FileNotFoundError:
-                self._seen, self._serials = None, frozenset()
-            except (OSError, ValueError) as error:
-                raise Unreadable(f"the list of revoked certificates {self.path} cannot be used: {error}") from None
-            return serial in self._serials
-
-
-def serials(text: str) -> list[int]:
-    """Return the serial numbers of a list. Raise ValueError where a line does not begin with one."""
-    lines = [line.partition("#")[0].split() for line in text.splitlines()]
-    return [int(words[0], 16) for words in lines if words]
 
 
 SCHEME = "inart://"
@@ -115,12 +86,65 @@ def parse_uri(uri: str) -> Caller | None:
     return Caller(role, unquote(name))
 
 
+class Revoked:
+    """The revocations in a file, which may be missing. Thread-safe.
+
+    A revocation names a holder and a time: it concerns all certificates of this holder whose validity began by then.
+    Serial numbers would not do, because the controller renews certificates: their successors have other numbers, but
+    the same begin (`Authority.next_of`).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int] | None = None
+        self._until: dict[Caller, datetime.datetime] = {}
+
+    def until(self, caller: Caller) -> datetime.datetime | None:
+        """Return the latest begin of the caller's revoked certificates; None if none is revoked. Raise Unreadable if
+        the file cannot be used."""
+        with self._lock:
+            try:
+                status = self.path.stat()
+                if (status.st_mtime_ns, status.st_size) != self._seen:
+                    self._until = parse_revocations(self.path.read_text())
+                    self._seen = status.st_mtime_ns, status.st_size
+            except FileNotFoundError:
+                self._seen, self._until = None, {}
+            except (OSError, ValueError) as error:
+                raise Unreadable(f"the list of revoked certificates {self.path} cannot be used: {error}") from None
+            return self._until.get(caller)
+
+
+def parse_revocations(text: str) -> dict[Caller, datetime.datetime]:
+    """Return the latest time by holder in a list with one line `inart://ROLE/NAME TIME` per revocation; # begins a
+    comment. Raise ValueError, which names the line, if a line has another form."""
+    found: dict[Caller, datetime.datetime] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        caller = parse_uri(words[0])
+        try:
+            time = datetime.datetime.fromisoformat(words[1]) if len(words) == 2 else None
+        except ValueError:
+            time = None
+        if caller is None or time is None or time.tzinfo is None:
+            raise ValueError(
+                f"line {number}: {' '.join(words)[:100]!r} is not inart://ROLE/NAME TIME, as `inart certificates "
+                "--revoke` writes it: revoke that certificate again, and remove the line"
+            )
+        found[caller] = max(time, found.get(caller, time))
+    return found
+
+
 class Access:
     """The callers that a controller knows. Without certificates and tokens, everybody who reaches it may do everything.
 
     Args:
         certificates: the server demands certificates of its clients.
-        issuer: makes a caller's next certificate and key (PEM); None where this controller renews none.
+        issuer: makes a caller's next certificate and key (PEM), given when the validity of the present one began; None
+            if this controller renews none.
     """
 
     def __init__(
@@ -129,7 +153,7 @@ class Access:
         *,
         certificates: bool = False,
         revoked: Revoked | None = None,
-        issuer: Callable[[Caller], tuple[bytes, bytes]] | None = None,
+        issuer: Callable[[Caller, datetime.datetime], tuple[bytes, bytes]] | None = None,
     ) -> None:
         self._revoked = revoked
         self.issuer = issuer
@@ -153,20 +177,20 @@ class Access:
         metadata = dict(context.invocation_metadata() or ())
         if "x509_pem_cert" in found:
             caller = _of_certificate(found)
-            self.check_serial(caller, lambda: _serial(found))
+            self.check_revoked(caller, lambda: certificate_began(found))
             return caller
         return self.of_token(str(metadata.get("authorization", "")).removeprefix("Bearer "))
 
-    def check_serial(self, caller: Caller, serial: Callable[[], int]) -> None:
-        """Check that the caller's certificate, with this serial number, was not revoked. Raise Denied where it was, or
-        where that is unknown."""
+    def check_revoked(self, caller: Caller, began: Callable[[], datetime.datetime]) -> None:
+        """Check that the caller's certificate, whose validity began then, was not revoked. Raise Denied if it was, or
+        if that is unknown."""
         if self._revoked is None:
             return
         try:
-            revoked = serial() in self._revoked
+            until = self._revoked.until(caller)
         except Unreadable as error:
             raise Denied(grpc.StatusCode.UNAUTHENTICATED, str(error)) from None
-        if revoked:
+        if until is not None and began() <= until:
             raise Denied(
                 grpc.StatusCode.UNAUTHENTICATED,
                 f"this certificate of {caller} was revoked: whoever is to come in needs a new one "
@@ -209,10 +233,11 @@ def _of_certificate(found: Mapping[str, Any]) -> Caller:
     return callers[0]
 
 
-def _serial(found: Mapping[str, Any]) -> int:
+def certificate_began(found: Mapping[str, Any]) -> datetime.datetime:
+    """Return when the validity of the certificate in gRPC's context of a caller began."""
     from cryptography import x509  # here: a machine with an agent alone may not have it
 
-    return x509.load_pem_x509_certificate(found["x509_pem_cert"][0]).serial_number
+    return x509.load_pem_x509_certificate(found["x509_pem_cert"][0]).not_valid_before_utc
 
 
 def _digest(token: str) -> bytes:

@@ -25,6 +25,9 @@ AUTHORITY_DAYS = 3650
 MOST_DAYS = 36_500
 """Most days for which a certificate may be valid: its authority is for ten times as many, and dates end with the year
 9999."""
+PREDATED = datetime.timedelta(hours=1)
+"""Time by which the validity of a certificate begins before it is made: the clocks of the machines that check the
+certificate may differ from ours by as much."""
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 
 
@@ -87,9 +90,17 @@ class Authority:
         return made
 
     def issue(
-        self, folder: Path, caller: Caller, uses: Sequence[x509.ObjectIdentifier], names: Sequence[str] = ()
+        self,
+        folder: Path,
+        caller: Caller,
+        uses: Sequence[x509.ObjectIdentifier],
+        names: Sequence[str] = (),
+        begin: datetime.datetime | None = None,
     ) -> bool:
-        """Write certificate.pem, key.pem, and this authority's authority.pem. Return False where they exist already."""
+        """Write certificate.pem, key.pem, and this authority's authority.pem. Return False where they exist already.
+
+        Validity begins at `begin` (None: `PREDATED` before now).
+        """
         if all((folder / FOLDER_FILES[part]).is_file() for part in ("certificate", "key")):
             return False
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(caller)[:64])])
@@ -99,13 +110,16 @@ class Authority:
             subject,
             x509.ExtendedKeyUsage(uses),
             x509.SubjectAlternativeName([x509.UniformResourceIdentifier(caller.uri), *others]),
+            begin=begin,
         )
         return True
 
-    def renew(self, folder: Path, names: Sequence[str] = ()) -> None:
-        """Replace key and certificate in `folder` by new ones for the same subject. `names` are host names and
-        addresses that are added to those of the old certificate. Raise CertificatesError where the old one is not of
-        this authority."""
+    def renew(self, folder: Path, names: Sequence[str] = (), begin: datetime.datetime | None = None) -> None:
+        """Replace key and certificate in `folder` by new ones for the same subject, valid from `begin` as in `issue`.
+
+        `names` are host names and addresses that are added to those of the old certificate. Raise CertificatesError if
+        the old one is not of this authority.
+        """
         file = folder / FOLDER_FILES["certificate"]
         try:
             before = x509.load_pem_x509_certificate(file.read_bytes())
@@ -117,7 +131,7 @@ class Authority:
             raise CertificatesError(f"{file} is another authority's: delete its folder, and it is made anew")
         there += [name for name in map(_general_name, names) if name not in there]
         asks = (folder / FOLDER_FILES["authority"]).is_file()
-        self._write(folder, before.subject, uses, x509.SubjectAlternativeName(there), asks=asks)
+        self._write(folder, before.subject, uses, x509.SubjectAlternativeName(there), begin=begin, asks=asks)
 
     def _write(
         self,
@@ -126,24 +140,29 @@ class Authority:
         uses: x509.ExtendedKeyUsage,
         names: x509.SubjectAlternativeName,
         *,
+        begin: datetime.datetime | None,
         asks: bool = True,
     ) -> None:
         """Write key and certificate, and, with `asks`, authority.pem, by which a server asks for certificates."""
         key = ec.generate_private_key(ec.SECP256R1())
-        pem = self._signed(subject, key.public_key(), datetime.timedelta(days=self.days), uses, names)
+        pem = self._signed(subject, key.public_key(), datetime.timedelta(days=self.days), uses, names, begin=begin)
         if asks:
             replace_file(folder / FOLDER_FILES["authority"], self.pem, 0o644)
         replace_file(folder / FOLDER_FILES["certificate"], pem, 0o644)
         replace_file(folder / FOLDER_FILES["key"], _pem(key), 0o600)
 
-    def next_of(self, caller: Caller) -> tuple[bytes, bytes]:
-        """Return a certificate and its key (PEM) for a node, operator, tenant or viewer, as `issue` writes them."""
+    def next_of(self, caller: Caller, began: datetime.datetime) -> tuple[bytes, bytes]:
+        """Return the next certificate of a node, operator, tenant or viewer and its key (PEM), as `issue` writes them.
+
+        Its validity begins when that of the present one `began`, so that a revocation of the present one concerns all
+        that were renewed from it, also those made between the revocation and its arrival at the controller.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(caller)[:64])])
         uses = x509.ExtendedKeyUsage((CLIENT, SERVER) if caller.role == "node" else (CLIENT,))
         names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(caller.uri)])
         lifetime = datetime.timedelta(days=self.days)
-        return self._signed(subject, key.public_key(), lifetime, uses, names), _pem(key)
+        return self._signed(subject, key.public_key(), lifetime, uses, names, begin=began), _pem(key)
 
     def answer(self, request: bytes, caller: Caller, unit: str, lifetime: datetime.timedelta) -> bytes:
         """Return a node's certificate (PEM) for the key of this request (PEM); everything else in the request is
@@ -167,11 +186,11 @@ class Authority:
 
     def _signed(
         self, subject: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: datetime.timedelta,
-        uses: x509.ExtendedKeyUsage, names: x509.SubjectAlternativeName,
+        uses: x509.ExtendedKeyUsage, names: x509.SubjectAlternativeName, *, begin: datetime.datetime | None = None,
     ) -> bytes:  # fmt: skip
         end = min(now() + lifetime, self.certificate.not_valid_after_utc)
         builder = (
-            _builder(subject, self.certificate.subject, key, end)
+            _builder(subject, self.certificate.subject, key, end, begin)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(uses, critical=False)
             .add_extension(names, critical=False)
@@ -188,17 +207,19 @@ def now() -> datetime.datetime:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, end: datetime.datetime
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    end: datetime.datetime,
+    begin: datetime.datetime | None = None,
 ) -> x509.CertificateBuilder:
-    # The clocks of the machines that check the certificate may differ from ours by up to an hour.
-    begin = now() - datetime.timedelta(hours=1)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(begin)
+        .not_valid_before(begin or now() - PREDATED)
         .not_valid_after(end)
     )
 

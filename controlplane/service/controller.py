@@ -16,7 +16,7 @@ from grpc_health.v1.health import HealthServicer
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
-from controlplane.common.access import Access, Denied
+from controlplane.common.access import Access, Denied, certificate_began
 from controlplane.common.inputs import parse_json
 from controlplane.common.log_lines import SILENT, Log
 from controlplane.common.rpc import inart_pb2 as pb
@@ -370,13 +370,14 @@ class Controller:
 def renewed(access: Access, context: grpc.ServicerContext, log: Log) -> pb.RenewReply:
     """Return the caller's next certificate, for the role and name that its present one shows."""
     caller = access.caller(context)
-    if access.issuer is None or caller is None or "x509_pem_cert" not in context.auth_context():
+    found = context.auth_context()
+    if access.issuer is None or caller is None or "x509_pem_cert" not in found:
         context.abort(
             grpc.StatusCode.FAILED_PRECONDITION,
             "this controller renews no certificates: that takes a certificate, and the folder `authority` here",
         )
         raise AssertionError("abort raises")
-    certificate, key = access.issuer(caller)
+    certificate, key = access.issuer(caller, certificate_began(found))
     log.info(f"a new certificate for {caller}")
     return pb.RenewReply(certificate=certificate, key=key)
 

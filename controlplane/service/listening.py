@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,8 +126,9 @@ def _has_keys(folder: Path) -> bool:
     return any((folder / FOLDER_FILES[part]).is_file() for part in ("authority", "certificate", "key"))
 
 
-def issuer_of(folder: Path, days: float = RENEWED_DAYS) -> Callable[[Caller], tuple[bytes, bytes]]:
-    """Return a function that makes certificates. Raise ValueError where the folder has no authority with its key."""
+def issuer_of(folder: Path, days: float = RENEWED_DAYS) -> Callable[[Caller, datetime.datetime], tuple[bytes, bytes]]:
+    """Return a function that makes the next certificate of a caller. Raise ValueError where the folder has no authority
+    with its key."""
     from controlplane.common.authority import Authority, CertificatesError  # here: not all machines have its library
 
     if not (folder / FOLDER_FILES["key"]).is_file() or not (folder / FOLDER_FILES["certificate"]).is_file():

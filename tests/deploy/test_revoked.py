@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import ssl
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +15,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from controlplane.cli.certificates import Wanted, make
+from controlplane.cli.certificates import Wanted, make, revoke
 from controlplane.cli.certificates import main as certificates
 from controlplane.common.access import Access, Revoked
 from controlplane.common.authority import Authority
@@ -19,6 +23,7 @@ from controlplane.common.rpc.client import ControllerError, fetch_status
 from controlplane.common.rpc.renewal import Renewal
 from controlplane.common.rpc.tls import Tls, credentials
 from controlplane.service.listening import issuer_of
+from controlplane.service.web.server import Web
 from tests.deploy.memory_network import MemoryNetwork
 
 
@@ -60,9 +65,12 @@ def test_a_revoked_certificate_lets_nobody_in_and_its_successor_does(rig, capsys
 
 
 def test_with_a_list_that_cannot_be_read_nobody_comes_in(rig):
-    (rig.ours / "controller" / "revoked").write_text("# fine\nnot a serial\n")
-    with pytest.raises(ControllerError, match=r"the list of revoked certificates .* cannot be used"):
-        rig.ask("operators/alice")
+    for line in ("3fa9 operator bob 2026-11-29", "inart://operator/bob 2026-11-29T10:00:00", "inart://operator/bob"):
+        (rig.ours / "controller" / "revoked").write_text(f"# fine\n{line}\n")
+        with pytest.raises(ControllerError, match=rf"the list of revoked .* cannot be used: line 2: '{line}' is not"):
+            rig.ask("operators/alice")
+        with pytest.raises(ValueError, match=rf"line 2: '{line}' is not"):
+            revoke(rig.ours, ["operators/alice"])
     (rig.ours / "controller" / "revoked").unlink()
     rig.ask("operators/alice")
 
@@ -77,7 +85,7 @@ def test_only_clients_are_revoked_and_each_once(rig, capsys):
     for _ in range(2):
         assert certificates(["--folder", str(rig.ours), "--revoke", "h1"]) == 0
     lines = (rig.ours / "controller" / "revoked").read_text().splitlines()
-    assert len(lines) == 2 and " node h1 " in lines[1]
+    assert len(lines) == 2 and lines[1].startswith("inart://node/h1 ")
 
 
 def test_a_timer_renews_what_ends_soon_and_leaves_the_rest(tmp_path, capsys):
@@ -130,6 +138,82 @@ def test_a_revoked_certificate_buys_no_other(rig):
     assert not renewal.look() and not renewal.look()
     (line,) = said
     assert "is not renewed" in line and "was revoked" in line
+
+
+def renewed(rig: Rig, who: str) -> tuple[int, str, datetime]:
+    """Renew a certificate by the controller, as its time comes to its end."""
+    folder = rig.ours / who
+    os.utime(folder / "certificate.pem", (0, 0))
+    assert Renewal(rig.address, credentials(folder), print).look()
+    return about(folder / "certificate.pem")
+
+
+def test_a_certificate_is_revoked_with_all_that_were_renewed_from_it(rig):
+    """Those renewed before the revocation, and those renewed before the controller has the list."""
+    renewed(rig, "nodes/h1")
+    thief = rig.ours / "nodes" / "thief"
+    shutil.copytree(rig.ours / "nodes/h1", thief)
+    revoke(rig.ours, ["nodes/h1"])
+    file = rig.ours / "controller" / "revoked"
+    arrives_later = file.read_text()
+    file.unlink()
+    renewed(rig, "nodes/thief")
+    renewed(rig, "nodes/thief")
+    file.write_text(arrives_later)
+    for who in ("nodes/thief", "nodes/h1"):
+        with pytest.raises(ControllerError, match="this certificate of node h1 was revoked"):
+            rig.ask(who)
+    assert certificates(["--folder", str(rig.ours), "--renew", "nodes/h1"]) == 0
+    rig.ask("nodes/h1")
+    renewed(rig, "nodes/h1")
+    rig.ask("nodes/h1")
+
+
+class Empty:
+    """A site with one empty page."""
+
+    def answer(self, path: str, accept: str) -> tuple[str, bytes]:
+        return "text/plain", b""
+
+
+def test_the_page_refuses_a_revoked_certificate(rig):
+    tls = credentials(rig.ours / "controller")
+    web = Web("127.0.0.1:0", rig.net.controllers[0].access, tls)
+
+    def ask(who: str) -> int:
+        context = ssl.create_default_context(cafile=str(rig.ours / "authority/certificate.pem"))
+        context.load_cert_chain(rig.ours / who / "certificate.pem", rig.ours / who / "key.pem")
+        try:
+            with urllib.request.urlopen(web.url, context=context, timeout=20) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            assert "was revoked" in error.read().decode()
+            return error.code
+
+    try:
+        web.start(Empty())
+        assert ask("operators/alice") == 200
+        revoke(rig.ours, ["operators/alice"])
+        assert ask("operators/alice") == 401
+        assert ask("operators/bob") == 200
+        assert certificates(["--folder", str(rig.ours), "--renew", "operators/alice"]) == 0
+        assert ask("operators/alice") == 200
+    finally:
+        web.close()
+
+
+def test_a_revoked_certificate_is_not_made_anew_by_a_timer_but_by_its_name(rig, capsys):
+    revoke(rig.ours, ["nodes/h1", "operators/bob"])
+    words = ["--folder", str(rig.ours), "--renew"]
+    for more in (["all"], ["h1", "--within", "100"]):
+        assert certificates([*words, *more]) == 0
+        assert "nodes/h1: renewed" not in capsys.readouterr().out
+        for who in ("node h1", "operator bob"):
+            with pytest.raises(ControllerError, match=f"this certificate of {who} was revoked"):
+                rig.ask(f"{who.replace(' ', 's/')}")
+    shutil.rmtree(rig.ours / "nodes/h1")
+    make(rig.ours, Wanted(nodes=("h1",)))
+    rig.ask("nodes/h1")
 
 
 def test_a_controller_without_the_authority_renews_none(rig):

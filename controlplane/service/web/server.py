@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import datetime
 import json
 import socket
 import ssl
@@ -169,7 +170,7 @@ class Handler(BaseHTTPRequestHandler):
         callers = [parse_uri(str(value)) for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
         caller = next((caller for caller in callers if caller is not None), None)
         if caller is not None:
-            self.server.access.check_serial(caller, lambda: int(certificate["serialNumber"], 16))
+            self.server.access.check_revoked(caller, lambda: _time(certificate["notBefore"]))
         return caller
 
     def _token(self) -> str:
@@ -259,6 +260,11 @@ class Web:
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
+
+
+def _time(words: str) -> datetime.datetime:
+    """Return the time that a certificate has in this form, such as "Nov 29 17:30:00 2026 GMT"."""
+    return datetime.datetime.fromtimestamp(ssl.cert_time_to_seconds(words), datetime.UTC)
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
