@@ -12,7 +12,7 @@ import contextlib
 import fcntl
 import mmap
 import os
-import select
+import selectors
 import shutil
 import socket
 import struct
@@ -170,10 +170,18 @@ class Service:
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop` is set. Raise AgentError when the agent cannot go on (the controller refused)."""
+        # Not select(): a process with more than 1,024 descriptors could not use it.
+        ready = selectors.DefaultSelector()
+        for listener in self._listeners:
+            ready.register(listener, selectors.EVENT_READ, listener)
+        with ready:
+            self._accept(ready, stop)
+
+    def _accept(self, ready: selectors.BaseSelector, stop: threading.Event) -> None:
         while not stop.is_set() and not self._closed:
             try:
-                readable, _, _ = select.select(self._listeners, [], [], 0.2)
-                for listener in readable:
+                for key, _ in ready.select(0.2):
+                    listener: socket.socket = key.data
                     accepted, _ = listener.accept()
                     named = listener is not self._claim
                     threading.Thread(target=self._serve, args=(accepted, named), name="trainer", daemon=True).start()

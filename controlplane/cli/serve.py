@@ -40,6 +40,7 @@ from controlplane.cli.pair import lead
 from controlplane.cli.reload import Files
 from controlplane.common import command_line
 from controlplane.common.config_file import ControllerTable
+from controlplane.common.descriptors import raise_limit
 from controlplane.common.log_lines import to_stderr
 from controlplane.common.rpc.client import ControllerError
 from controlplane.planner.adding_hosts import with_adding_switches
@@ -223,6 +224,7 @@ def _answer(
 
 def run(arguments: argparse.Namespace) -> None:
     """Serve until SIGINT or SIGTERM. Raise the exceptions that `main` turns into messages."""
+    raise_limit()
     log = to_stderr(as_json=arguments.json)
     check_address("--listen", arguments.serve)
     if not 0 <= arguments.steady < 100 or arguments.most_changes < 1:

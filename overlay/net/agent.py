@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from controlplane.common.descriptors import HANDSHAKE_SECONDS
 from controlplane.planner.plan.task import Task
 from overlay.core.errors import Late, NameTaken, OverlayError
 from overlay.core.execution import Execution
@@ -264,7 +265,8 @@ class Agent:
 
         server = None
         if self.advertise != NOWHERE:
-            server = await self.loop.create_server(accept, host, port, ssl=context)
+            wait = HANDSHAKE_SECONDS if context else None
+            server = await self.loop.create_server(accept, host, port, ssl=context, ssl_handshake_timeout=wait)
             self.listen = (host, server.sockets[0].getsockname()[1])
         joining = asyncio.ensure_future(self.membership.run())
         await self._stop.wait()

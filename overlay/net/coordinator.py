@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from controlplane.common.descriptors import HANDSHAKE_SECONDS, IDLE_SECONDS
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Back, Event, Lost, Policy, Tick
 from overlay.core.errors import OverlayError
@@ -180,7 +181,14 @@ class Coordinator:
         self._stop = asyncio.Event()
         host, port = self.address
         context = self._security.serve if self._security else None
-        server = await asyncio.start_server(guarded(self.serve, self._security), host, port, ssl=context, limit=1 << 20)
+        server = await asyncio.start_server(
+            guarded(self.serve, self._security),
+            host,
+            port,
+            ssl=context,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if context else None,
+            limit=1 << 20,
+        )
         self.address = (host, server.sockets[0].getsockname()[1])
         for each in server.sockets:  # for connections of either direction, whatever links are on the way
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT_BYTES)
@@ -223,7 +231,11 @@ class Coordinator:
         member: Member | None = None
         ended = "has left"
         try:
-            while line := await reader.readline():
+            while True:
+                async with asyncio.timeout(IDLE_SECONDS if member is None else None):
+                    line = await reader.readline()
+                if not line:
+                    break
                 if member is None and line.startswith(b"GET ") and self.desk is not None:
                     await site_web.answer(line, reader, writer, self.status)
                     break

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from controlplane.common.descriptors import HANDSHAKE_SECONDS
+
 LINE_BYTES = 1 << 20
 
 LINES = b"{", b"G"
@@ -16,7 +18,8 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Front(asyncio.Protocol):
-    """A connection of which nothing is known yet: its first byte says which protocol it gets.
+    """A connection of which nothing is known yet: its first byte says which protocol it gets. It is closed if it sends
+    none in time.
 
     Args:
         accept: returns a new protocol for messages between agents.
@@ -28,8 +31,13 @@ class Front(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._silent = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, transport.close)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._silent.cancel()
 
     def data_received(self, data: bytes) -> None:
+        self._silent.cancel()
         transport = self._transport
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "set_protocol")
         if data[:1] not in LINES:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from controlplane.common import child, command_line
+from controlplane.common.descriptors import raise_limit
 from controlplane.common.log_lines import dated
 from controlplane.common.rpc.tls import Tls, add_tls_arguments, is_local, tls_from
 from controlplane.planner.plan.framing import MTU
@@ -155,6 +156,7 @@ def coordinate(arguments: argparse.Namespace) -> int:
         raise OverlayError(
             f"{host}:{port} leaves this machine: give --credentials DIR (`inart certificates` makes it), or --insecure"
         )
+    raise_limit()
     network = SiteNetwork(arguments.chunk, arguments.mtu)
     if arguments.links is not None:
         _links(arguments.links, network)

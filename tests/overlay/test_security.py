@@ -1,6 +1,7 @@
 """Which peers may talk to each other: certificates name agents and the coordinator."""
 
 import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ from controlplane.planner.plan.task import Edge, SumTree, Task
 from controlplane.planner.strategies.wan.policy import Rounds
 from overlay import Agent, Coordinator, OverlayError, PeerLost
 from overlay.__main__ import main
+from overlay.net import agent as agents_module
+from overlay.net import coordinator as coordinators
+from overlay.net import front
 from overlay.net.tls import Security
 from tests.overlay.test_agents import until
 from tests.overlay.test_connections import met
@@ -119,3 +123,23 @@ def test_missing_certificates_are_reported(folder, capsys):
     common = ["coordinator", "--topology", "netstorm:seed=1", "--job", "model=1M", "--listen", "0.0.0.0:0"]
     assert main(common) == 1
     assert "leaves this machine: give --credentials DIR" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_silent_connections_are_closed(folder, monkeypatch, secure):
+    """They would hold descriptors for ever; nothing is known of their other end."""
+    for module in (front, coordinators, agents_module):
+        monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr(coordinators, "IDLE_SECONDS", 0.3)
+
+    def tls(who: str) -> Security | None:
+        return security(folder, who) if secure else None
+
+    with Coordinator(One(NODES), security=tls("controller")) as coordinator:
+        a = agent(coordinator, "a", tls("nodes/a"))
+        until(lambda: "a" in coordinator.members)
+        for address in (coordinator.address, a.listen):
+            with socket.create_connection(address, SECONDS) as stranger:
+                assert stranger.recv(100) == b""
+        assert "a" in coordinator.members
+        a.close()

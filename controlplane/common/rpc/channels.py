@@ -15,6 +15,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 
+from controlplane.common.descriptors import HANDSHAKE_SECONDS, IDLE_SECONDS, max_connections
 from controlplane.common.rpc.tls import CONTROLLER_NAME, Tls, is_local
 
 Options = Sequence[tuple[str, int]]
@@ -40,10 +41,15 @@ KEEPALIVE_OF_SEVERAL: Options = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.ping_timeout_ms", 2000),
 )
+MAX_CALLS = 100
+"""Maximum number of calls at a time over one connection; each has a thread."""
 SERVER: Options = (
     *KEEPALIVE,
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
+    ("grpc.max_connection_idle_ms", 1000 * IDLE_SECONDS),  # an agent always has a call, the stream of its events
+    ("grpc.max_concurrent_streams", MAX_CALLS),
     # Without SO_REUSEPORT: two controllers on one port would each see some of the agents.
     ("grpc.so_reuseport", 0),
 )
@@ -197,7 +203,8 @@ def bind(address: str, tls: Tls | None = None, *more: tuple[str, Tls | None]) ->
     An address is "host:port" (port 0 is any free one) or "unix:PATH"; `more` are further addresses. Raise NotFree where
     one cannot be bound, and ValueError where files cannot be used.
     """
-    server = grpc.server(Threads(), options=SERVER)
+    limit = ("grpc.max_allowed_incoming_connections", max_connections())
+    server = grpc.server(Threads(), options=(*SERVER, limit))
     ports = [_add_port(server, *one) for one in ((address, tls), *more)]
     return server, ports[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import datetime
 import json
 import socket
@@ -33,6 +34,8 @@ READERS = ("operator", "viewer")
 HEALTH_PATH = "/healthz"
 """Path that probes of Kubernetes and load balancers ask for; its answer says only that the controller serves."""
 REQUEST_SECONDS = 20.0
+MAX_STRANGERS = 128
+"""Maximum number of connections without a known caller; a further one ends the oldest of them."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src 'self' data:"
 )
@@ -158,6 +161,7 @@ class Handler(BaseHTTPRequestHandler):
         caller = self._certificate()
         if caller is None:
             caller = access.of_token(self._token())
+        self.server.strangers.remove(self.connection)
         if caller.role not in READERS:
             raise Denied(
                 grpc.StatusCode.PERMISSION_DENIED, f"{caller} may not look: that takes an operator or a viewer"
@@ -203,6 +207,29 @@ class Handler(BaseHTTPRequestHandler):
         """Log nothing, since the page asks every second."""
 
 
+class _Strangers:
+    """The connections whose caller is unknown, at most `MAX_STRANGERS`. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connections: dict[socket.socket, None] = {}  # the oldest one first
+
+    def add(self, connection: socket.socket) -> None:
+        """Add a connection, and end the oldest one if there are too many."""
+        with self._lock:
+            self._connections[connection] = None
+            if len(self._connections) > MAX_STRANGERS:
+                oldest = next(iter(self._connections))
+                del self._connections[oldest]
+                with contextlib.suppress(OSError):  # its own thread may end it at the same time
+                    # The method of an SSLSocket would take its state away from the thread that uses it.
+                    socket.socket.shutdown(oldest, socket.SHUT_RDWR)
+
+    def remove(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.pop(connection, None)
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # connections that wait to be accepted; Python's 5 refuse a few browsers at once
@@ -211,13 +238,21 @@ class _Server(ThreadingHTTPServer):
     names: frozenset[str] = frozenset()
     contexts: Fresh[ssl.SSLContext] | None = None
 
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(address, Handler)
+        self.strangers = _Strangers()
+
     def finish_request(self, request: Any, client_address: Any) -> None:
-        if self.contexts is not None:  # here, in the connection's own thread, since a handshake may take long
+        if self.contexts is not None:
             request.settimeout(REQUEST_SECONDS)
-            request = self.contexts.now().wrap_socket(request, server_side=True)
+            request = self.contexts.now().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        self.strangers.add(request)
         try:
+            if self.contexts is not None:  # here, in the connection's own thread, since a handshake may take long
+                request.do_handshake()
             super().finish_request(request, client_address)
         finally:
+            self.strangers.remove(request)
             request.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -240,7 +275,7 @@ class Web:
         if not port.isdigit() or not host:
             raise WebError(f"--web takes HOST:PORT, got {address!r}")
         try:
-            self._server = _Server((host.strip("[]"), int(port)), Handler)
+            self._server = _Server((host.strip("[]"), int(port)))
         except (OSError, OverflowError) as error:
             raise WebError(f"cannot serve the page on {address}: {error}") from None
         self._server.access = access or Access()
