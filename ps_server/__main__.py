@@ -9,7 +9,6 @@ import argparse
 import signal
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -37,13 +36,6 @@ class ParameterServer(Member):
 def make_parser() -> argparse.ArgumentParser:
     parser = command_line.make("ps_server", "Parameter server: joins the controller and serves its trees.")
     add_agent_arguments(parser)
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="seconds after which it gives up if it cannot start (0: never)",
-    )
     return parser
 
 
@@ -51,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     stop = threading.Event()
     try:
-        IoOptions.from_arguments(arguments)
+        IoOptions.from_environment()
         controller = controller_address(arguments.controller)
         library()  # The engine may have to be compiled, which a signal ends.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -71,13 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     try:
-        deadline = time.monotonic() + arguments.timeout if arguments.timeout else None
         while not stop.is_set():
             server.wait_change(0.2)
-            if server.ready:
-                deadline = None
-            elif deadline is not None and time.monotonic() > deadline:
-                raise AgentError(f"not ready after {arguments.timeout:g} s: {server.problem}")
     except AgentError as error:
         print(f"ps_server: {error}", file=sys.stderr)
         return 1

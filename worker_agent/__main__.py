@@ -23,6 +23,9 @@ from worker_agent.errors import AgentError
 from worker_agent.fields import FIELDS
 from worker_agent.io_options import IoOptions
 
+WAIT_SECONDS = 60.0
+"""Seconds to wait for the other agents of the job, and for operations without progress."""
+
 
 def parse_size(text: str) -> int:
     """Parse "25M" as 25000000; the units are K, M, G and Ki, Mi, Gi. Raise argparse.ArgumentTypeError for others."""
@@ -60,13 +63,6 @@ def make_parser() -> argparse.ArgumentParser:
     serve.add_argument("--metrics", metavar="HOST:PORT", help="serve counters for Prometheus here, under /metrics")
     for command in (allreduce, serve):
         add_agent_arguments(command)
-        command.add_argument(
-            "--timeout",
-            type=float,
-            default=60.0,
-            metavar="S",
-            help="timeout for joining, and for operations without progress",
-        )
     return parser
 
 
@@ -79,10 +75,10 @@ def run_allreduce(arguments: argparse.Namespace) -> None:
     with connect(
         arguments.controller,
         arguments.node,
-        arguments.timeout,
+        WAIT_SECONDS,
         interface=arguments.interface,
         tls=tls_from(arguments),
-        operation_timeout=arguments.timeout,
+        operation_timeout=WAIT_SECONDS,
         job=arguments.job,
         take_over=arguments.take_over,
     ) as agent:
@@ -108,7 +104,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
         settings=AgentSettings(
             interface=arguments.interface,
             tls=tls_from(arguments),
-            operation_timeout=arguments.timeout,
+            operation_timeout=WAIT_SECONDS,
             job=arguments.job,
         ),
         take_over=arguments.take_over,
@@ -130,7 +126,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     try:
-        IoOptions.from_arguments(arguments)
+        IoOptions.from_environment()
         (run_allreduce if arguments.command == "allreduce" else run_serve)(arguments)
     except (AgentError, TimeoutError, ValueError, OSError) as error:
         print(f"worker_agent: {error}", file=sys.stderr)

@@ -22,7 +22,6 @@ from worker_agent.engine import DEFAULT_TIMEOUT, Engine
 from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import AbortedError, AgentError
 from worker_agent.flight import flight
-from worker_agent.io_options import IoOptions
 from worker_agent.member import Member
 from worker_agent.operands import HostArray, operand
 from worker_agent.relay import Repeated
@@ -223,7 +222,6 @@ def add_agent_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--take-over", action="store_true", help="replace another process that has joined as this node")
     add_tls_arguments(parser)
-    IoOptions.add_arguments(parser)
 
 
 def connect(  # noqa: PLR0913  (options by keyword)

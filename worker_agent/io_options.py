@@ -10,7 +10,6 @@ import heapq
 import logging
 import math
 import os
-from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -159,20 +158,6 @@ class IoOptions:
             )
         except ValueError as error:
             raise ValueError(f"INART_THREADS, INART_DSCP: {error}") from None
-
-    @staticmethod
-    def add_arguments(parser: ArgumentParser) -> None:
-        """Add --threads to a parser; without it the environment's value is used."""
-        parser.add_argument("--threads", type=int, metavar="N", help="I/O threads (default: by the rate)")
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> IoOptions:
-        """Return the options that the arguments of `add_arguments` give, and store them in this process's environment,
-        where engines find them. Raise ValueError for values that do not exist.
-        """
-        if arguments.threads is not None:
-            os.environ["INART_THREADS"] = str(arguments.threads)
-        return cls.from_environment()
 
     def native(self, config: AgentConfig, interface: str, ports: Iterable[int], mbps: float) -> IoConfig:
         """Return the C structure for an engine. Raise ValueError for too many interfaces.

@@ -260,17 +260,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_controller(command: argparse.ArgumentParser, seconds: float) -> None:
-    """Add the options that name the controller, and the seconds to wait for it."""
+    """Add the options that name the controller; set the seconds to wait for its answer."""
     command.add_argument(
         "--controller", metavar="HOST:PORT", help="where the controller listens (default: $INART_CONTROLLER)"
     )
-    command.add_argument(
-        "--timeout",
-        type=float,
-        default=seconds,
-        metavar="SECONDS",
-        help="seconds to wait for the answer (default: %(default)g)",
-    )
+    command.set_defaults(timeout=seconds)
     add_tls_arguments(command)
 
 

@@ -188,6 +188,9 @@ def make_parser(command: str = "") -> argparse.ArgumentParser:
     what.add_argument("--topology", metavar="T", help="node-link JSON file, fattree:k=4,bandwidth=20, testbed")
     if not command:
         add_job_arguments(what)
+        what.add_argument(
+            "--seed", type=int, default=0, help="random seed, for strategies that use one (default: %(default)s)"
+        )
         what.add_argument("--job-id", type=int, default=1, metavar="N", help="16-bit number of the job on the wire")
     add_switch_arguments(parser)
     how = parser.add_argument_group("how")

@@ -19,7 +19,7 @@ from controlplane.common.rpc.tls import tls_from
 
 LOOK_SECONDS = 0.3
 LEAST_SECONDS = 1.0
-"""Seconds for the look at what a request without an answer has done, where `--timeout` is over."""
+"""Seconds for the look at what a request without an answer has done, where the time for its answer is over."""
 WAIT_SECONDS = 60.0
 """Seconds for which `--wait` waits for migrations, as chunks under way on the running plan have to end first."""
 

@@ -29,6 +29,9 @@ GENERATIONS = {"1": "tofino", "2": "tofino2"}
 KINDS = "|".join(f"--{name}" for name in TARGETS if name == GENERATIONS["1"] or name not in GENERATIONS.values())
 """The options that name a kind of switches, in words."""
 
+CONNECT_SECONDS = 15.0
+"""Seconds for which the command tries to connect to the switches."""
+
 
 class DeployError(Exception):
     """Error: the command cannot do what was asked; the message says what to change."""
@@ -119,7 +122,7 @@ def connected(
 ) -> Iterator[list[SwitchTarget]]:
     """Yield connected targets of the switches, which are closed at the end; raise the errors of `connect_targets`."""
     polite = not arguments.take_over
-    targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=polite, labels=labels)
+    targets = connect_targets(switches, kind, CONNECT_SECONDS, log, topology, polite=polite, labels=labels)
     try:
         yield targets
     finally:
@@ -144,19 +147,13 @@ def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{target('tofino').help}; --tofino 2: {target('tofino2').help}",
     )  # fmt: skip
     where.add_argument("--switches", type=Path, metavar="FILE", help='JSON: {"s1": {"address": "h:p", "device_id": 1}}')
-    where.add_argument(
-        "--timeout", type=float, default=15.0, metavar="S", help="seconds to connect to the switches (%(default)g)"
-    )
     add_config_argument(where)
 
 
 def add_job_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add the options for the job and its strategy."""
+    """Add the options for the job and its strategy, other than --seed."""
     parser.add_argument(
         "--job", metavar="J", help="job file, or workers=8,ps=2,seed=1,model=25M (default: the topology's roles)"
     )
     parser.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="random seed, for strategies that use one (default: %(default)s)"
-    )
     parser.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")

@@ -23,6 +23,7 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
+from controlplane.cli import options
 from controlplane.cli.options import (
     KINDS,
     DeployError,
@@ -48,7 +49,6 @@ from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology, TopologyError
-from controlplane.service.admission import MOST, STEADY
 from controlplane.service.epochs import EpochStore
 from controlplane.service.journal import Journal, JournalHandler
 from controlplane.service.listening import Listening, add_listen_arguments, open_listening
@@ -129,7 +129,7 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: logging.Logger
         if isinstance(wanted, Plan):
             network.add(network.admissions.admission(wanted, arguments.job_id).plan, job_id=arguments.job_id)
         elif wanted is not None:
-            network.launch(wanted, arguments.strategy, arguments.seed, job_id=arguments.job_id)
+            network.launch(wanted, arguments.strategy, job_id=arguments.job_id)
         _answer(arguments, listening, network, log, files.hangup)
 
 
@@ -148,7 +148,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     """Return the settings by which jobs are planned, from the options."""
     percent = arguments.config.controller.beside
     beside = None if percent is None else percent / 100
-    return Settings(steady=arguments.steady / 100, most=arguments.most_changes, beside=beside)
+    return Settings(beside=beside)
 
 
 def _say_strangers(jobs: Collection[int], log: logging.Logger) -> None:
@@ -164,7 +164,7 @@ def _connect(
     """Return connected targets of switches. A controller that leads takes the switches over from the last leader, any
     other one only with --take-over."""
     polite, confirmed = not arguments.take_over and leadership is None, leadership.confirmed if leadership else None
-    return connect_targets(switches, timeout=arguments.timeout, polite=polite, may_connect=confirmed, **more)
+    return connect_targets(switches, timeout=options.CONNECT_SECONDS, polite=polite, may_connect=confirmed, **more)
 
 
 def _first_job(arguments: argparse.Namespace, topology: Topology, jobs: Sequence[Stored]) -> Plan | Job | None:
@@ -227,8 +227,6 @@ def run(arguments: argparse.Namespace) -> None:
     raise_limit()
     log = to_stderr(as_json=arguments.json)
     check_address("--listen", arguments.serve)
-    if not 0 <= arguments.steady < 100 or arguments.most_changes < 1:
-        raise DeployError("--steady is a part in percent, from 0 to below 100; --most-changes is at least 1")
     if target_of(arguments) is None:
         raise DeployError(f"say which kind of switches: {KINDS}")
     if not arguments.keeps and (arguments.state is not None or arguments.config.controller.store is not None):
@@ -258,14 +256,6 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_false",
         help="keep nothing over a restart, for a trial",
     )
-    parser.add_argument(
-        "--steady", type=float, default=100 * STEADY, metavar="PERCENT",
-        help="sharing jobs keep plans that are within this of their fair rates (%(default)g; 0: always fair)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--most-changes", type=int, default=MOST, metavar="N",
-        help="most jobs that migrate in one step when a job is added or removed (%(default)s); steps follow each other",
-    )  # fmt: skip
     parser.add_argument("--take-over", action="store_true", help="take the switches from another running controller")
     add_job_arguments(parser.add_argument_group("a job that exists from the start"))
     add_switch_arguments(parser)

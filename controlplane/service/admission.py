@@ -71,8 +71,8 @@ class AdmissionControl:
     is 0.
     """
 
-    def __init__(self, state: NetworkState, *, steady: float = STEADY, most: int = MOST, log: Log) -> None:
-        self.state, self._steady, self.most, self._log = state, steady, most, log
+    def __init__(self, state: NetworkState, *, log: Log) -> None:
+        self.state, self._log = state, log
         self.steps = 0
 
     def admit(
@@ -191,8 +191,8 @@ class AdmissionControl:
             or job.plan.rate_mbps < job.terms.guarantee_mbps
             or not unbroken(job.plan, state)
         ]
-        far = unsettled(rates, {name: plan.rate_mbps for name, plan in fair.items()}, broken, self._steady)
-        change = far[: max(self.most, len(broken))]
+        far = unsettled(rates, {name: plan.rate_mbps for name, plan in fair.items()}, broken)
+        change = far[: max(MOST, len(broken))]
         steps, self.steps = self.steps, 0
         if len(change) == len(running):
             return fair, fresh
@@ -251,9 +251,7 @@ class AdmissionControl:
         return _demand(plan.job, (plan,), job.terms, plan.split)
 
 
-def unsettled(
-    rates: Mapping[str, float], fair: Mapping[str, float], broken: Collection[str], steady: float = STEADY
-) -> list[str]:
+def unsettled(rates: Mapping[str, float], fair: Mapping[str, float], broken: Collection[str]) -> list[str]:
     """Return the jobs whose plans are to change.
 
     Those in `broken` come first, in any case. Then come those that have more than their fair share, and last those that
@@ -264,7 +262,7 @@ def unsettled(
         larger, less = max(rates[name], fair[name]), min(rates[name], fair[name])
         return (larger - less) / larger if larger > 0 else 0.0
 
-    far = [name for name in rates if name not in broken and distance(name) > steady]
+    far = [name for name in rates if name not in broken and distance(name) > STEADY]
     far.sort(key=lambda name: (rates[name] > fair[name], distance(name)), reverse=True)
     return [*(name for name in rates if name in broken), *far]
 

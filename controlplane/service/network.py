@@ -17,7 +17,7 @@ from controlplane.planner.rules import Deployment
 from controlplane.planner.strategies import Infeasible
 from controlplane.planner.terms import USUAL, Quota, Terms
 from controlplane.planner.topology import Topology
-from controlplane.service.admission import MOST, STEADY, Admission, AdmissionControl
+from controlplane.service.admission import Admission, AdmissionControl
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.parts import ordered
 from controlplane.service.core.state import Known
@@ -57,8 +57,6 @@ class Settings:
 
     Attributes:
         pace: share of the planned rate at which agents send.
-        steady: jobs that share keep their plans while their rates are within this part of the fair ones.
-        most: at most so many jobs migrate in one step.
         grace, patience: those of `Rules` of a job's roster.
         journal: the journal of who did what; by default one in memory.
         quotas: returns what a tenant may have, by name.
@@ -67,8 +65,6 @@ class Settings:
     """
 
     pace: float = 1.0
-    steady: float = STEADY
-    most: int = MOST
     grace: float = GRACE_SECONDS
     patience: float = PATIENCE_SECONDS
     journal: Journal | None = None
@@ -114,7 +110,7 @@ class Network:
         self.unkept: Callable[[], str] = lambda: ""
         self.read_again: Callable[[bool], Reloaded] | None = None
         self.settings = settings
-        self.admissions = AdmissionControl(self.state, steady=settings.steady, most=settings.most, log=log)
+        self.admissions = AdmissionControl(self.state, log=log)
         self._epochs = epochs
         self._labels = labels
         self.journal = settings.journal or Journal()

@@ -21,7 +21,7 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from controlplane.common import command_line
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-gloo", action="store_true", help="leave out the comparison with gloo")
     parser.add_argument("--json", action="store_true", help="print one object, of a sweep a list of them")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the sweep")
-    IoOptions.add_arguments(parser)
+    parser.add_argument("--threads", type=int, metavar="N", help="I/O threads of an engine (default: by the rate)")
     return parser
 
 
@@ -94,7 +94,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        io = IoOptions.from_arguments(options)
+        io = IoOptions.from_environment()
+        io = io if options.threads is None else replace(io, threads=options.threads)
     except ValueError as error:
         parser.error(str(error))
     print(machine.description(), file=sys.stderr)

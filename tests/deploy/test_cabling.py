@@ -190,7 +190,7 @@ def ring(request, tmp_path) -> Iterator[tuple[list[str], dict[str, switches_.Swi
             addresses[name] = {"address": made[name].address, "device_id": number}
         (tmp_path / "switches.json").write_text(json.dumps(addresses))
         given = ["--bmv2", "--topology", str(tmp_path / "topology.json"), "--switches", str(tmp_path / "switches.json")]
-        yield [*given, "--timeout", "60"], made
+        yield given, made
 
 
 @pytest.mark.namespaces
@@ -242,6 +242,6 @@ def test_a_switch_without_a_cpu_port_says_how_to_start_it(tmp_path, capsys):
         for name, content in (("topology", topology.to_json()), ("switches", made)):
             (tmp_path / f"{name}.json").write_text(json.dumps(content))
         files = ["--topology", str(tmp_path / "topology.json"), "--switches", str(tmp_path / "switches.json")]
-        assert main(["cabling", "--bmv2", *files, "--timeout", "60"]) == 1
+        assert main(["cabling", "--bmv2", *files]) == 1
     said = capsys.readouterr().err
     assert "has no CPU port" in said and "start it with --cpu-port 64" in said

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.cli import drain
+from controlplane.cli import controller, drain
 from controlplane.cli.controller import main as operate
 from controlplane.planner.job import Job
 from tests.deploy.memory_network import RACKS, MemoryNetwork
@@ -122,7 +122,8 @@ def test_a_network_without_jobs_is_drained_at_once(rig, order, capsys):
 def test_an_operator_waits_no_longer_than_asked_for_a_controller_that_is_silent(silent, capsys, monkeypatch, verb):
     monkeypatch.setattr(drain, "STATUS_SECONDS", 600.0)
     ends: list[int] = []
-    words = [verb, "s1", "--controller", silent, "--timeout", "0.1"]
+    monkeypatch.setattr(controller, "REPLAN_SECONDS", 0.1)
+    words = [verb, "s1", "--controller", silent]
     waiting = Thread(target=lambda: ends.append(operate(words)), daemon=True)
     waiting.start()
     waiting.join(30)

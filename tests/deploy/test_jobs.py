@@ -35,7 +35,7 @@ from controlplane.planner.rules import NOTHING, Taken
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.terms import Terms
 from controlplane.planner.topology import TopologyError
-from controlplane.service import failures
+from controlplane.service import admission, failures
 from controlplane.service.admission import unsettled
 from controlplane.service.core import trust
 from controlplane.service.core.disabled import Why
@@ -774,7 +774,7 @@ def test_adding_or_removing_a_job_changes_only_jobs_that_share_with_it(rig):
 
 
 def test_at_most_so_many_jobs_migrate_in_one_step(rig, until, monkeypatch):
-    monkeypatch.setattr(rig.network.admissions, "most", 1)
+    monkeypatch.setattr(admission, "MOST", 1)
     jobs = [rig.network.launch(replace(ONE, name=name), "inart", together=True)[1] for name in ("a", "b", "c")]
 
     def spread() -> float:
@@ -792,7 +792,7 @@ def test_at_most_so_many_jobs_migrate_in_one_step(rig, until, monkeypatch):
 def test_jobs_above_their_share_are_replanned_first(drawn):
     rates, fair = ({name: given[i] for name, given in drawn.items()} for i in (0, 1))
     broken = [name for name, given in drawn.items() if given[2]]
-    order = unsettled(rates, fair, broken, 0.05)
+    order = unsettled(rates, fair, broken)
     assert order[: len(broken)] == broken
     assert [rates[name] > fair[name] for name in order[len(broken) :]] == sorted(
         (rates[name] > fair[name] for name in order[len(broken) :]), reverse=True

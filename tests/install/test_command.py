@@ -82,9 +82,9 @@ def test_an_error_that_is_not_about_the_output_is_not_said_to_be(
 
 @pytest.mark.parametrize("words", [("status",), ("job", "list"), ("job", "show", "a"), ("replan",)])
 def test_the_controllers_address_is_configured_once_for_all_commands(words: tuple[str, ...]) -> None:
-    asked = base(*words, "--timeout", "0.5", INART_CONTROLLER="127.0.0.1:1")
+    asked = base(*words, INART_CONTROLLER="127.0.0.1:1")
     assert asked.returncode == 1 and "127.0.0.1:1" in asked.stderr
-    given = base(*words, "--timeout", "0.5", "--controller", "127.0.0.1:2", INART_CONTROLLER="127.0.0.1:1")
+    given = base(*words, "--controller", "127.0.0.1:2", INART_CONTROLLER="127.0.0.1:1")
     assert given.returncode == 1 and "127.0.0.1:2" in given.stderr
     unknown = base(*words)
     assert unknown.returncode == 2 and "set INART_CONTROLLER" in unknown.stderr

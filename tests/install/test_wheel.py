@@ -112,7 +112,8 @@ def use(python: Path, folder: Path, **more: str) -> None:
     )
     assert missing.returncode == 1
     assert "pip install 'inart[control]'" in missing.stderr
-    lost = [command, "allreduce", "--controller", "127.0.0.1:1", "--timeout", "3"]
+    soon = "import sys, worker_agent.__main__ as it; it.WAIT_SECONDS = 3; sys.exit(it.main(sys.argv[1:]))"
+    lost = [python, "-c", soon, "allreduce", "--controller", "127.0.0.1:1"]
     answer = subprocess.run(lost, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert "not ready after 3 s: controller at 127.0.0.1:1" in answer.stderr
 

@@ -34,7 +34,7 @@ def command(client, switches, tmp_path, monkeypatch) -> list[str]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     file = tmp_path / "switches.json"
     file.write_text(json.dumps({name: {"address": s.address, "device_id": 0} for name, s in switches.items()}))
-    return ["--switches", str(file), "--timeout", "5"]
+    return ["--switches", str(file)]
 
 
 def test_dry_run_prints_a_valid_set_for_both_switches_without_an_sde(capsys, monkeypatch):

@@ -181,7 +181,7 @@ def test_the_other_chips_program_is_refused(client, tmp_path, monkeypatch, capsy
     file.write_text(json.dumps({name: {"address": s.address, "device_id": 0} for name, s in servers.items()}))
     try:
         plan = ["--tofino", "--topology", TESTBED, "--job", "workers=6,ps=2"]
-        assert main([*plan, "--switches", str(file), "--timeout", "5"]) == 1
+        assert main([*plan, "--switches", str(file)]) == 1
         assert "runs another build of inart" in capsys.readouterr().err
         assert [server.snapshot() for server in servers.values()] == [{}, {}]
     finally:
