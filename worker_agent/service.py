@@ -313,7 +313,8 @@ class Service:
             self._log(f"{place.who} is gone without a word: joining anew")
             self._end_team(f"{agent.config.node if agent.config else 'the node'} is gone: {place.who}")
             agent.close(announce=False)
-            self._agent = self._new_agent()
+            # Another job may have this node by now, for which the trainers did not come.
+            self._agent = self._new_agent(job=agent.config.job) if agent.config else self._new_agent()
 
     def _join(self, place: _Place, timeout: float) -> Team:
         """Return the team of the present epoch, once the job is complete. Raise AgentError where the agent cannot go

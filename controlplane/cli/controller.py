@@ -311,7 +311,7 @@ def _add_job_add(orders: Orders) -> argparse.ArgumentParser:
     )
     add.add_argument("--priority", type=int, default=0, metavar="N", help="jobs of the highest priority come first")
     add.add_argument(
-        "--tenant", default="", metavar="NAME", help="tenant it counts for (a tenant's own jobs always do)"
+        "--tenant", default="", metavar="NAME", help="of an operator: tenant that owns the job (default: none)"
     )
     add.add_argument("--dry-run", action="store_true", help="print the rates that all jobs would get, install nothing")
     return add

@@ -88,7 +88,12 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: logging.Logger
             switches = wanted_switches(arguments, topology)
         folder = state_folder(arguments, switches)
         epochs = SharedEpochs(folder, leadership) if leadership else EpochStore(folder)
-        quotas = QuotasFile(own.quotas, log) if own.quotas is not None else unlimited
+        running: list[Network] = []  # whose topology may be another one after a reload
+        quotas = (
+            QuotasFile(own.quotas, log, lambda: (running[0].topology if running else topology).servers)
+            if own.quotas is not None
+            else unlimited
+        )
         state, kept = None, Keeps()
         if arguments.keeps:
             state = stack.enter_context(SharedState(folder, leadership) if leadership else StateFolder(folder))
@@ -109,12 +114,11 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: logging.Logger
             stack.callback(target.close)
         there = found(targets)
         settings = replace(_settings(arguments), journal=journal, quotas=quotas)
-        network = Network(
-            topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log, settings=settings
+        network = stack.enter_context(
+            Network(topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log, settings=settings)
         )
-        stack.callback(network.close)
-        ours = [*(one.job_id for one in kept.jobs), *kept.begun, arguments.job_id]
-        _say_strangers(set(there).difference(ours), log)
+        running.append(network)
+        _say_strangers(set(there).difference((one.job_id for one in kept.jobs), kept.begun, [arguments.job_id]), log)
         if state is not None:
             network.start(kept)
             keeper = Kept(state, network.keeps, log)

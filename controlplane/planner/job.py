@@ -360,7 +360,11 @@ def parse_job(spec: str, topology: Topology) -> Job:
 
 
 def parse_next_job(
-    text: str, topology: Topology, others: Mapping[str, Iterable[str]], workers: Sequence[str] = ()
+    text: str,
+    topology: Topology,
+    others: Mapping[str, Iterable[str]],
+    workers: Sequence[str] = (),
+    barred: Iterable[str] = (),
 ) -> Job:
     """Return a job that is to run beside others. Raise JobError where that cannot be.
 
@@ -370,6 +374,7 @@ def parse_next_job(
         others: The nodes of the other jobs, by the job's name.
         workers: The servers of the job's workers, where they are given. Each is a parameter server, too, unless the
             words give a number of parameter servers: these then have servers of their own.
+        barred: Servers that words do not choose.
     """
     if text.lstrip().startswith("["):
         raise JobError("a job file is a JSON object of workers and parameter servers, and not a list")
@@ -379,7 +384,7 @@ def parse_next_job(
         job = Job.from_json(parse_json(text))
         job.check(topology)
         return job
-    busy = {node for nodes in others.values() for node in nodes}
+    busy = {node for nodes in others.values() for node in nodes}.union(barred)
     if "name=" not in text:
         name = next(name for name in ("job", *(f"job{n}" for n in range(2, 1 << 16))) if name not in others)
         text = f"{text},name={name}" if text else f"name={name}"
@@ -390,7 +395,8 @@ def parse_next_job(
         return parse_job(text, free)
     except JobError as error:
         if busy and "the topology has" in str(error):
-            raise JobError(f"{error} beside those of {', '.join(others)}") from None
+            beside = f"those of {', '.join(others)}" if others else "those of other tenants"
+            raise JobError(f"{error} beside {beside}") from None
         raise
 
 

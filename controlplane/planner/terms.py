@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 EVERYBODY_ELSE = "*"
 """Name, in a file of quotas, for the tenants that the file does not name."""
@@ -60,6 +60,10 @@ class Terms:
 USUAL = Terms()
 
 
+LIMITS = ("jobs", "rate_mbps", "entries", "slots", "weight", "priority")
+"""The attributes of a quota that are numbers."""
+
+
 @dataclass(frozen=True)
 class Quota:
     """Quota of all jobs of a tenant together. Raises ValueError where a value is no number, or not above 0 where it
@@ -71,6 +75,9 @@ class Quota:
         slots: Slots of any one switch.
         weight: The highest weight that one job may ask for.
         priority: The highest priority that one job may ask for.
+        nodes: The only servers that the jobs may use; None for all except `foreign`.
+        foreign: Servers that belong to other tenants.
+        known: Whether the quotas cover the tenant; if not, it may have no job.
     """
 
     jobs: float = math.inf
@@ -79,14 +86,17 @@ class Quota:
     slots: float = math.inf
     weight: float = math.inf
     priority: float = math.inf
+    nodes: frozenset[str] | None = None
+    foreign: frozenset[str] = frozenset()
+    known: bool = True
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in LIMITS:
+            value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-                raise ValueError(f"{field.name} is a number, got {value!r}")
-            if value <= 0 and field.name in ("rate_mbps", "weight"):
-                raise ValueError(f"{field.name} is above 0, got {value}")
+                raise ValueError(f"{name} is a number, got {value!r}")
+            if value <= 0 and name in ("rate_mbps", "weight"):
+                raise ValueError(f"{name} is above 0, got {value}")
 
     def __str__(self) -> str:
         words = [
@@ -96,11 +106,18 @@ class Quota:
             f"{self.slots:g} slots" if self.slots < math.inf else "",
             f"weight {self.weight:g}" if self.weight < math.inf else "",
             f"priority {self.priority:g}" if self.priority < math.inf else "",
+            f"{len(self.nodes)} nodes" if self.nodes is not None else "",
         ]
         return ", ".join(filter(None, words))
 
+    def allows(self, node: str) -> bool:
+        """Return whether the tenant's jobs may use this server."""
+        return node not in self.foreign if self.nodes is None else node in self.nodes
+
     def refusal(self, wanted: Terms, others: Iterable[Terms]) -> str:
         """Return why one more job with these terms is too much beside the tenant's others; "" if it is not."""
+        if not self.known:
+            return f"the quotas name neither this tenant nor {EVERYBODY_ELSE!r}: add it, or name another tenant"
         others = list(others)
         if len(others) >= self.jobs:
             return f"it has {len(others)} jobs and may have {self.jobs:g} at a time: remove one first"
@@ -125,16 +142,17 @@ class Quota:
 
 
 UNLIMITED = Quota()
+UNKNOWN = Quota(known=False)
 
 
-def parse_quotas(text: str) -> dict[str, Quota]:
-    """Return the quotas by tenant of a JSON text such as {"physics": {"jobs": 4, "rate_mbps": 100}, "*": {"priority":
-    0}}. Raise ValueError where it is none.
+def parse_quotas(text: str, servers: Collection[str] | None = None) -> dict[str, Quota]:
+    """Return the quotas by tenant of a JSON text such as {"physics": {"jobs": 4, "nodes": ["W1", "W2"]}, "*":
+    {"priority": 0}}. Raise ValueError where it is none, or names other nodes than `servers` (None: any).
     """
     given = json.loads(text)
     if not isinstance(given, dict):
         raise ValueError('quotas are an object by tenant, like {"physics": {"jobs": 4}, "*": {"rate_mbps": 10}}')
-    known = [field.name for field in fields(Quota)]
+    known = [*LIMITS, "nodes"]
     quotas = {}
     for tenant, limits in given.items():
         if not isinstance(limits, dict):
@@ -143,14 +161,28 @@ def parse_quotas(text: str) -> dict[str, Quota]:
         if unknown:
             raise ValueError(f"the quota of {tenant!r} has {unknown[0]!r}; there are {', '.join(known)}")
         try:
-            quotas[tenant] = Quota(**limits)
+            nodes = _nodes(limits["nodes"], servers) if "nodes" in limits else None
+            quotas[tenant] = Quota(**{**limits, "nodes": nodes})
         except ValueError as error:
             raise ValueError(f"the quota of {tenant!r}: {error}") from None
     return quotas
 
 
+def _nodes(given: object, servers: Collection[str] | None) -> frozenset[str]:
+    if not isinstance(given, list) or not all(isinstance(node, str) for node in given):
+        raise ValueError(f"nodes is a list of servers, got {given!r}")
+    unknown = [node for node in given if servers is not None and node not in servers]
+    if unknown:
+        raise ValueError(f"nodes has {unknown[0]!r}, and the topology has no such server")
+    return frozenset(given)
+
+
 def quota_of(quotas: Mapping[str, Quota], tenant: str) -> Quota:
-    """Return a tenant's quota: its own, else that of everybody else, else an unlimited one. A job without a tenant (an
-    empty name) has an unlimited one, too.
+    """Return a tenant's quota: its own, else that of everybody else, else one without jobs. A job without a tenant (an
+    empty name) has an unlimited one, and so have all jobs without any quotas.
     """
-    return quotas.get(tenant, quotas.get(EVERYBODY_ELSE, UNLIMITED)) if tenant else UNLIMITED
+    if not tenant or not quotas:
+        return UNLIMITED
+    own = tenant if tenant in quotas else EVERYBODY_ELSE
+    foreign = frozenset[str]().union(*(quota.nodes or () for name, quota in quotas.items() if name != own))
+    return replace(quotas.get(own, UNKNOWN), foreign=foreign)

@@ -82,7 +82,7 @@ class AdmissionControl:
         of it already. Raise JobsError, Infeasible or DoesNotFit where something is short, which the message names."""
         self.state.jobs.check_name(job.name)
         self.state.check_reach(job)
-        self.state.tenants.check(terms)
+        self.state.tenants.check(job, terms)
         state = self.state.left(self.state.now, job_id)
         try:
             plan = get_strategy(strategy)(limited(state, self.state.kind.limits), job, seed=seed)
@@ -106,7 +106,7 @@ class AdmissionControl:
         """Return what a plan would get on what the other jobs leave. Raise the errors of `admit`, also where that is
         nothing."""
         self.state.jobs.check_name(plan.job.name)
-        self.state.tenants.check(terms)
+        self.state.tenants.check(plan.job, terms)
         if plan.multicasts:
             raise JobsError(
                 f"{plan.strategy} plans multicasts, which agents of the overlay send: inart overlay coordinator "
@@ -149,7 +149,7 @@ class AdmissionControl:
         priority. The jobs in `fixed` keep what they have. Raise Infeasible or JobsError where that is not possible."""
         self.state.jobs.check_name(job.name)
         self.state.check_reach(job)
-        self.state.tenants.check(terms)
+        self.state.tenants.check(job, terms)
         state = self.state.now
         alone = get_strategy(strategy)(limited(state, self.state.kind.limits), job, seed=seed)
         running = [one for one in self.state.jobs.staying() if one.name not in fixed]

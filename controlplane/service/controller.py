@@ -288,7 +288,7 @@ class Controller:
                     "this controller does not support reservations: run `inart job add` when the job begins, from cron "
                     "or Slurm"
                 )
-            terms = given_terms(request, tenant_of(self.access, context) or request.tenant)
+            terms = given_terms(request, tenant_of(self.access, context))
             running, entries = None, 0
             if request.plan:
                 given = Plan.from_json(parse_json(request.plan))
@@ -297,7 +297,7 @@ class Controller:
                 if not request.dry_run:
                     running, entries = network.add(admission.plan, terms=terms)
             else:
-                job = parse_given_job(request.job, network, request.hosts)
+                job = parse_given_job(request.job, network, request.hosts, terms.tenant)
                 order.job, strategy = job.name, request.strategy or "inart"
                 if not request.dry_run:
                     admission, running, entries = network.launch(
@@ -403,9 +403,9 @@ def tenant_of(access: Access, context: grpc.ServicerContext) -> str:
     return caller.name if caller is not None and caller.role == "tenant" else ""
 
 
-def parse_given_job(text: str, network: Network, hosts: Sequence[pb.Host] = ()) -> Job:
-    """Return the job of a request, which is JSON or words. For words, servers that no job uses are taken as long as
-    there are enough. `hosts` are the machines that are its workers.
+def parse_given_job(text: str, network: Network, hosts: Sequence[pb.Host] = (), tenant: str = "") -> Job:
+    """Return the job of a request, which is JSON or words. For words, servers that no job uses and that the tenant may
+    use are taken as long as there are enough. `hosts` are the machines that are its workers.
 
     Raise JobError or TopologyError where the request does not describe a job of this network.
     """
@@ -415,9 +415,15 @@ def parse_given_job(text: str, network: Network, hosts: Sequence[pb.Host] = ()) 
             tried = f" and no server has {', '.join(host.addresses)}" if host.addresses else ""
             raise JobError(f"machine {host.name!r} is no node of the topology: no server is called so{tried}")
     others = {job.name: list(job.roster.configs) for job in network.jobs}
-    return parse_next_job(text, network.topology, others, workers)
+    quota = network.tenants.quota(tenant)
+    barred = [node for node in network.topology.servers if not quota.allows(node)] if quota.known else []
+    return parse_next_job(text, network.topology, others, workers, barred)
 
 
-def given_terms(request: pb.AddJobRequest, tenant: str) -> Terms:
-    """Return what a job of a tenant is to be promised; raise ValueError where the request cannot be."""
+def given_terms(request: pb.AddJobRequest, own: str) -> Terms:
+    """Return what a job is to be promised; raise ValueError where the request cannot be. `own` is the tenant that sent
+    the request, or ""."""
+    if own and request.tenant not in ("", own):
+        raise ValueError(f"tenant {own}: it adds jobs for itself, not for tenant {request.tenant}, as an operator may")
+    tenant = own or request.tenant
     return Terms(request.weight or 1.0, request.guarantee_mbps, request.priority, tenant)

@@ -152,15 +152,18 @@ class Jobs:
         """Return the job that an agent wants to join: the one that it names, or else the only one with its node or
         address.
 
-        Raise NoJobYet where there is none now, and Refused where there are several.
+        Raise NoJobYet where there is none now, and Refused where there are several, or where the agent works for a job
+        that was removed while it was away, and another job has its node.
         """
         jobs = list(self)
+        matching = [job for job in jobs if job.roster.knows(request)]
         try:
             if request.job:
                 return self.get(request.job)
         except JobsError as error:
+            if request.running_epoch and matching:
+                raise Refused(f"its job {request.job} was removed, and {matching[0].name} has its node now") from None
             raise NoJobYet(str(error)) from None
-        matching = [job for job in jobs if job.roster.knows(request)]
         if len(matching) == 1:
             return matching[0]
         who = request.node or ", ".join(request.addresses) or "an agent without a name"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from controlplane.common.log_lines import Log
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.whole_file import Fresh
 from controlplane.planner.entries import RuleSet
+from controlplane.planner.job import Job
 from controlplane.planner.rules import Taken
 from controlplane.planner.terms import UNLIMITED, Quota, Terms, parse_quotas, quota_of
 from controlplane.service.running import Jobs, JobsError, RunningJob
@@ -28,9 +29,14 @@ class Tenants:
         """Return the tenant's jobs."""
         return [job for job in self._jobs.staying() if job.terms.tenant == tenant]
 
-    def check(self, terms: Terms) -> None:
-        """Check that a job with these terms is within its tenant's quota; raise JobsError otherwise."""
-        self._refuse(terms, self.quota(terms.tenant).refusal(terms, [job.terms for job in self.of(terms.tenant)]))
+    def check(self, job: Job, terms: Terms) -> None:
+        """Check that a job with these terms is within its tenant's quota, and uses no servers of other tenants; raise
+        JobsError otherwise."""
+        quota = self.quota(terms.tenant)
+        self._refuse(terms, quota.refusal(terms, [other.terms for other in self.of(terms.tenant)]))
+        barred = sorted({node for node in (*job.workers, *job.parameter_servers) if not quota.allows(node)})
+        if barred:
+            self._refuse(terms, f"job {job.name} would use {', '.join(barred)}, which the quotas do not give it")
 
     def check_rules(self, terms: Terms, rulesets: Mapping[str, RuleSet], without: int) -> None:
         """Check that these entries of the job with the number `without` are within the tenant's quota beside those of
@@ -75,16 +81,19 @@ class Tenants:
 class QuotasFile:
     """Quotas that a file gives, read again whenever it has changed. Thread-safe. A change that cannot be read is
     logged, and the previous quotas stay valid, since running jobs are replanned by them, too. Raises ValueError where
-    the file cannot be read at the start."""
+    the file cannot be read at the start.
 
-    def __init__(self, path: Path, log: Log) -> None:
+    `servers` returns the names that nodes in the file may have.
+    """
+
+    def __init__(self, path: Path, log: Log, servers: Callable[[], Collection[str]]) -> None:
         problem = f"the file of quotas {path} cannot be used"
 
         def refused(error: Exception) -> None:
             log.warning(f"{problem}: {error}; what it said before holds on")
 
         try:
-            self._quotas = Fresh([path], lambda: parse_quotas(path.read_text()), refused)
+            self._quotas = Fresh([path], lambda: parse_quotas(path.read_text(), servers()), refused)
         except (OSError, ValueError) as error:
             raise ValueError(f"{problem}: {error}") from None
 

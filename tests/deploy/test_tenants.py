@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +17,10 @@ from controlplane.common.rpc.client import ControllerError, ask, fetch_status
 from controlplane.common.rpc.tls import Tls
 from controlplane.planner.job import Job
 from controlplane.planner.terms import UNLIMITED, Quota, Terms, parse_quotas, quota_of
-from controlplane.service.running import JobsError
+from controlplane.service.core.state import Refused
+from controlplane.service.running import JobsError, NoJobYet
 from controlplane.service.tenants import QuotasFile
+from p4src.protocol import ENCODING
 from tests.deploy.memory_network import MemoryNetwork
 
 A = Job("A", ("h1", "h4"), ("h2",), 10**6)
@@ -49,6 +53,8 @@ def test_who_is_not_named_has_what_everybody_else_has_and_who_is_no_tenant_anyth
     assert quota_of(quotas, "physics") == Quota(jobs=4, rate_mbps=100)
     assert quota_of(quotas, "biology") == Quota(jobs=1)
     assert quota_of(quotas, "") == quota_of({}, "biology") == UNLIMITED
+    unnamed = quota_of({"physics": Quota()}, "physisc")
+    assert unnamed.refusal(Terms(tenant="physisc"), []).startswith("the quotas name neither this tenant nor '*'")
     assert str(quotas["physics"]) == "4 jobs, 100 Mbit/s" and str(UNLIMITED) == ""
 
 
@@ -60,20 +66,24 @@ def test_who_is_not_named_has_what_everybody_else_has_and_who_is_no_tenant_anyth
         ('{"t": {"rate": 3}}', "the quota of 't' has 'rate'; there are jobs, rate_mbps"),
         ('{"t": {"jobs": "many"}}', "the quota of 't': jobs is a number, got 'many'"),
         ('{"t": {"rate_mbps": 0}}', "the quota of 't': rate_mbps is above 0, got 0"),
+        ('{"t": {"nodes": "h1"}}', "the quota of 't': nodes is a list of servers, got 'h1'"),
+        ('{"t": {"nodes": [1]}}', r"the quota of 't': nodes is a list of servers, got \[1\]"),
+        ('{"t": {"nodes": ["h1", "h9"]}}', "the quota of 't': nodes has 'h9', and the topology has no such server"),
+        ('{"t": {"known": true}}', "the quota of 't' has 'known'; there are jobs, .*, nodes"),
         ("{", "Expecting property name"),
     ],
 )
 def test_a_file_of_quotas_that_is_none_says_why(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        parse_quotas(text)
+        parse_quotas(text, ["h1"])
 
 
 def test_the_file_is_read_again_and_what_held_holds_on_when_that_fails(tmp_path: Path) -> None:
     file, log = tmp_path / "quotas.json", list[str]()
     with pytest.raises(ValueError, match=r"quotas\.json cannot be used: .*No such file"):
-        QuotasFile(file, calling(log.append))
+        QuotasFile(file, calling(log.append), lambda: ())
     file.write_text('{"t": {"jobs": 1}}')
-    quotas = QuotasFile(file, calling(log.append))
+    quotas = QuotasFile(file, calling(log.append), lambda: ())
     assert quotas("t").jobs == 1
     file.write_text('{"t": {"jobs": 22}}')
     assert quotas("t").jobs == 22
@@ -172,7 +182,9 @@ def test_a_tenant_adds_and_removes_its_own_jobs_and_no_others(rig: MemoryNetwork
     def add(job: Job, tenant: str = "") -> pb.AddJobRequest:
         return pb.AddJobRequest(job=json.dumps(job.to_json()), tenant=tenant)
 
-    order(PHYSICS, "add_job", add(A, tenant="biology"))  # It is physics', whatever it says.
+    with pytest.raises(ControllerError, match="tenant physics: it adds jobs for itself, not for tenant biology"):
+        order(PHYSICS, "add_job", add(A, tenant="biology"))
+    order(PHYSICS, "add_job", add(A, tenant="physics"))
     with pytest.raises(ControllerError, match="tenant physics: it has 1 jobs and may have 1 at a time"):
         order(PHYSICS, "add_job", add(B))
     with pytest.raises(ControllerError, match="tenant physics: it has 1 jobs"):
@@ -193,3 +205,84 @@ def test_a_tenant_adds_and_removes_its_own_jobs_and_no_others(rig: MemoryNetwork
 def test_a_tenants_name_is_a_word() -> None:
     with pytest.raises(ValueError, match="a tenant's name is a word"):
         Terms(tenant="two words")
+
+
+# -- whose nodes ------------------------------------------------------------------------------------------------------
+
+OWNED = """{"physics": {"nodes": ["h1", "h4", "h5"]}, "biology": {"nodes": ["h3", "h6", "h5"]}, "chemistry": {}}"""
+
+
+@pytest.fixture
+def owned(rig: MemoryNetwork) -> MemoryNetwork:
+    """Return a network of whose servers h2 belongs to no tenant, and h5 to two."""
+    quotas = parse_quotas(OWNED, rig.topology.servers)
+    rig.network.tenants.quota = lambda tenant: quota_of(quotas, tenant)
+    return rig
+
+
+def tenants_client(rig: MemoryNetwork, folder: Path) -> Callable[..., Any]:
+    """Return a function that sends a request to the network's controller as a tenant, or as the operator ""."""
+    callers = {name * 20: Caller("tenant", name) for name in ("physics", "biology", "chemistry", "physisc")}
+    address = rig.serve(access=Access({**callers, ALICE: Caller("operator", "alice")}))
+
+    def add(who: str, job: str | Job, tenant: str = "", **more: Any) -> pb.AddJobReply:
+        token = folder / f"token-{who}"
+        token.write_text(who * 20 or ALICE)
+        text = job if isinstance(job, str) else json.dumps(job.to_json())
+        request = pb.AddJobRequest(job=text, tenant=tenant, **more)
+        reply: pb.AddJobReply = ask(address, "add_job", request, Tls(token=token))
+        return reply
+
+    return add
+
+
+def test_a_job_on_another_tenants_nodes_is_refused(owned: MemoryNetwork, tmp_path: Path) -> None:
+    """The owner's jobs keep their rates, and its restarted worker joins its own job, though it names none."""
+    add = tenants_client(owned, tmp_path)
+    add("physics", Job("mine", ("h1", "h4"), ("h5",), 10**6))
+    before, entries = rates(owned), {name: target.rules for name, target in owned.targets.items()}
+    for who, tenant in (("biology", ""), ("chemistry", ""), ("", "biology")):
+        for job in (Job("theirs", ("h1", "h3"), ("h6",), 10**6), Job("theirs", ("h3", "h6"), ("h1",), 10**6)):
+            for share in (True, False):
+                with pytest.raises(
+                    ControllerError, match=r"job theirs would use h1.*, which the quotas do not give it"
+                ):
+                    add(who, job, tenant, share=share, weight=100.0)
+    assert (before, entries) == (rates(owned), {name: target.rules for name, target in owned.targets.items()})
+    worker = pb.JoinRequest(node="h1", role="worker", version=ENCODING)
+    assert owned.network.jobs.of(worker).name == "mine"
+    add("biology", Job("shares", ("h3", "h6"), ("h5",), 10**6), share=True)  # h5 belongs to both.
+    add("", Job("operators", ("h1", "h3"), ("h2",), 10**6), share=True)
+
+
+def test_words_choose_among_the_nodes_that_the_tenant_may_use(owned: MemoryNetwork, tmp_path: Path) -> None:
+    add = tenants_client(owned, tmp_path)
+    with pytest.raises(ControllerError, match="beside those of other tenants"):
+        add("physics", "workers=4,ps=1,name=a")
+    add("physics", "workers=2,ps=1,name=a")
+    assert set(owned.network.jobs.get("a").servers) == {"h1", "h4", "h5"}
+    hosts = [pb.Host(name="h3"), pb.Host(name="h6")]
+    with pytest.raises(ControllerError, match="the job needs 1 parameter servers, and 0 servers are free"):
+        add("biology", "ps=1,name=b", hosts=hosts)
+
+
+def test_a_tenant_that_the_quotas_do_not_name_is_refused(owned: MemoryNetwork, tmp_path: Path) -> None:
+    """It is a mistyped one, whose job would otherwise have no quota."""
+    add = tenants_client(owned, tmp_path)
+    for who, tenant in (("", "physisc"), ("physisc", "")):
+        with pytest.raises(ControllerError, match=r"tenant physisc: the quotas name neither this tenant nor '\*'"):
+            add(who, "workers=2,ps=1", tenant)
+    assert len(owned.network.jobs) == 0
+
+
+def test_an_agent_of_a_removed_job_does_not_join_another_one(rig: MemoryNetwork) -> None:
+    """The agent was away when its job was removed, and then another job was added on its node."""
+    rig.network.launch(A, "inart")
+    rig.network.remove("A")
+    agent = pb.JoinRequest(node="h1", role="worker", version=ENCODING, running_epoch=7, job="A")
+    with pytest.raises(NoJobYet, match="there is no job 'A'"):
+        rig.network.jobs.of(agent)
+    rig.network.launch(B, "inart")
+    with pytest.raises(Refused, match="its job A was removed, and B has its node now") as refused:
+        rig.network.jobs.of(agent)
+    assert not isinstance(refused.value, NoJobYet), "which would let it wait"

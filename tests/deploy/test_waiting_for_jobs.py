@@ -6,6 +6,7 @@ import json
 import queue
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from controlplane.common.rpc.channels import open_channel
 from controlplane.common.rpc.client import ControllerError, Identity, Membership, ask
 from controlplane.common.rpc.stubs import ControllerStub
 from controlplane.planner.job import LONGEST_NAME, Job, JobError, is_job_name
+from controlplane.service.controller import Controller
 from p4src.protocol import ENCODING
 from tests.deploy.memory_network import RACKS
 
@@ -55,6 +57,11 @@ class Agent:
             assert found[0] != "refused", found
         return found[1]
 
+    def until_refused(self) -> str:
+        while (found := self.next())[0] != "refused":
+            assert found[0] != "configuration", found
+        return found[1]
+
 
 @pytest.mark.parametrize("named", [True, False])
 def test_agents_that_come_before_their_job_are_taken_in_when_it_is_added(rig, address, named):
@@ -68,6 +75,24 @@ def test_agents_that_come_before_their_job_are_taken_in_when_it_is_added(rig, ad
             assert ("there is no job 'A'" if named else "not a node of any job") in words
         rig.add(A)
         assert [agent.until("configuration") for agent in agents] == ["A"] * 3
+    finally:
+        for agent in agents:
+            agent.membership.close()
+
+
+def test_an_agent_without_a_job_name_never_moves_into_another_job(rig, address):
+    """While it has lost the controller its job is removed, and another one is added on its node."""
+    agents = [Agent(address, node, "worker") for node in A.workers]
+    agents.append(Agent(address, "h2", "parameter_server"))
+    try:
+        rig.add(A)
+        assert [agent.until("configuration") for agent in agents] == ["A"] * 3
+        rig.controllers[0].stop()
+        rig.network.remove("A")
+        rig.add(replace(A, name="B"))
+        rig.controllers.append(Controller(rig.network, log=rig.logger))
+        rig.controllers[-1].start(address)
+        assert [agent.until_refused() for agent in agents] == ["its job A was removed, and B has its node now"] * 3
     finally:
         for agent in agents:
             agent.membership.close()

@@ -12,13 +12,16 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from controlplane.common.agentconfig import AgentConfig
 from tests.hook.conftest import ROOT, Network
 from tests.hook.test_training import start_agents
 from tests.hook.test_unprivileged import ordinary_user
 from tests.support.waiting import wait_until
+from worker_agent import service
 from worker_agent.errors import AgentError, ClaimedError, NotReadyError
 from worker_agent.local import ForeignAgentError, LocalAgent, NoAgentError
 from worker_agent.service import Permissions, Service
@@ -388,3 +391,38 @@ def test_a_stranger_that_listens_on_an_agents_name_keeps_no_agent_from_starting(
             assert holder(claim_name(*where, private=True)) == f"process {os.getpid()} of user 0"
     finally:
         squatter.communicate()
+
+
+class AgentStub:
+    """An agent that is ready in job A at once. `made` has the arguments of all of them."""
+
+    made: ClassVar[list[dict[str, object]]] = []
+    config = AgentConfig("A", 1, 1, "w0", "worker", 0, ("w0", "w1"), ("s",), 64)
+    problem = ""
+
+    def __init__(self, controller: str, node: str | None, **how: object) -> None:
+        self.made.append(how)
+
+    def wait_ready(self, timeout: float) -> AgentConfig:
+        return self.config
+
+    def on_stop(self, listener: object, remove: bool = False) -> None:
+        """It never stops."""
+
+    def submit(self, *given: object) -> None:
+        """It has no operations."""
+
+    def stats(self) -> None:
+        """It counts nothing."""
+
+    def close(self, announce: bool = True) -> None:
+        """Leave."""
+
+
+def test_an_agent_that_joins_anew_names_the_job_of_its_trainers(monkeypatch):
+    """A job that was added on this node meanwhile is not theirs."""
+    monkeypatch.setattr(service, "Agent", AgentStub)
+    monkeypatch.setattr(AgentStub, "made", [])
+    with Service(f"127.0.0.1:{os.getpid()}") as serving:
+        serving.attach(Seat("trainers"), 1.0).abort("gone")
+    assert [made["job"] for made in AgentStub.made] == [None, "A"]

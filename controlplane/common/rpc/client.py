@@ -208,7 +208,8 @@ class Membership:
             role=self.identity.role,
             version=self.identity.version,
             agent=self.identity.agent,
-            job=self.identity.job,
+            # An agent that works for a job is never put into another one.
+            job=self.identity.job or (self._running.job if self._running is not None else ""),
             take_over=self.identity.take_over,
             process=self.identity.process,
         )
