@@ -24,7 +24,7 @@ from tests.tofino.conftest import BFRT, TESTBED
 from tests.tofino.plans import deployment
 from tests.tofino.switch import TofinoSwitch
 
-PLAN = ["--tofino", "--topology", TESTBED, "--job", "workers=6,ps=2", "--strategy", "inart"]
+PLAN = ["--tofino", "--topology", TESTBED, "--job", "workers=6,ps=2", "--strategy", "atp"]
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_loopback_ports_must_carry_the_sums(speed, message, tmp_path, capsys):
     data["nodes"][0]["loopback_ports"][0]["speed"] = speed
     file = tmp_path / "topology.json"
     file.write_text(json.dumps(data))
-    assert main(["--tofino", "--topology", str(file), "--dry-run"]) == bool(message)
+    assert main(["--tofino", "--topology", str(file), "--strategy", "atp", "--dry-run"]) == bool(message)
     assert message in capsys.readouterr().err
 
 

@@ -103,7 +103,7 @@ def test_all_reduce_over_bri_real_agents_and_the_programs_model(wiring, start, t
     for switch in models:
         says(tmp_path / f"{switch}.log", "BRI on port")
     served = "--listen", f"unix:{tmp_path}/controller", "--topology", str(tmp_path / "topology.json")
-    serve = *python, "controlplane.cli.serve", "--tofino", "--no-state", "--job", "name=job"
+    serve = *python, "controlplane.cli.serve", "--tofino", "--no-state", "--job", "name=job", "--strategy", "atp"
     controller = start("serve.log", *serve, *switches, *served, environment=environment)
     says(tmp_path / "serve.log", "controller serves on")
     agents = {}

@@ -328,10 +328,18 @@ def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | Non
 
 
 def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
-    """Return the fastest plan; of those that differ only by rounding, the one with the fewest trees."""
+    """Return the fastest plan; of those that differ only by rounding, the one with the fewest trees, and of these the
+    one that loads the links least. A program whose optimum does not fill the links may send flows directly that a
+    switch could add.
+    """
     rate = max(plan.rate_mbps for plan in plans) * (1 - SAME)
-    best = min((p for p in plans if p.rate_mbps >= rate), key=lambda p: len(p.trees))
+    best = min((p for p in plans if p.rate_mbps >= rate), key=lambda p: (len(p.trees), _crossed(p)))
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
+
+
+def _crossed(plan: Plan) -> float:
+    """Return the link crossings per unit of gradient, to nine digits."""
+    return round(sum(tree.share * sum(tree.crossed().values()) for tree in plan.trees), 9)
 
 
 _searched: WeakKeyDictionary[Topology, Plan] = WeakKeyDictionary()
