@@ -70,6 +70,40 @@ def test_a_job_with_the_comment_is_in_the_network_from_its_prolog_to_its_epilog(
     assert job("epilog") == 0, "also when somebody else has removed it"
 
 
+@pytest.mark.parametrize("remarked", ["taken", "refused", "unknown"])
+def test_tasks_get_the_socket_of_the_nodes_agent_and_no_credentials(job, commands, monkeypatch, capsys, remarked):
+    """They run as the user, who could join as the node with the node's credentials. No controller is asked."""
+    assert job("prolog", comment="inart:ps=9" if remarked == "refused" else "inart") == 0
+    words = job.remarks().rpartition("JobId=7 ")[2].strip() if remarked != "unknown" else ""
+    commands("scontrol", f"JobId=7 {words} Comment=inart StdErr=/x")
+    monkeypatch.setenv("INART_AGENT", "unix:/run/inart/agent.sock")
+    monkeypatch.setenv("INART_CREDENTIALS", "/etc/inart/node")
+    monkeypatch.delenv("INART_CONTROLLER")
+    capsys.readouterr()
+    assert job("task") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert ("export INART_AGENT=unix:/run/inart/agent.sock" in said) == (remarked != "refused")
+    assert not any("CREDENTIALS" in line or "INART_CONTROLLER" in line for line in said)
+
+
+def test_no_task_gets_credentials(job, tmp_path, monkeypatch, capsys):
+    assert job("prolog") == 0
+    (tmp_path / "token").write_text("0123456789abcdef")
+    monkeypatch.setenv("INART_CREDENTIALS", str(tmp_path))
+    capsys.readouterr()
+    assert job("task") == 0
+    assert "CREDENTIALS" not in capsys.readouterr().out
+
+
+def test_the_settings_give_tasks_the_agent_of_the_service(tmp_path):
+    """The socket in the settings is that of the unit, and the nodes' part names no credentials."""
+    words = [f". {SCRIPTS / 'settings'}; env"]
+    said = subprocess.run(["sh", "-c", *words], env={}, capture_output=True, text=True, check=True).stdout
+    (socket,) = [line.partition("=unix:")[2] for line in said.splitlines() if line.startswith("INART_AGENT=")]
+    unit = (SCRIPTS.parent / "services" / "inart-agent.service").read_text()
+    assert f"--socket {socket}" in unit and "INART_CREDENTIALS" not in said
+
+
 def test_a_job_counts_for_the_quota_of_its_account(job, rig, monkeypatch):
     rig.network.tenants.quota = lambda tenant: Quota(jobs=0) if tenant == "poor" else Quota()
     monkeypatch.setenv("SLURM_JOB_ACCOUNT", "poor")

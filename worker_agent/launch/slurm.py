@@ -37,6 +37,9 @@ PREFIX = "slurm-"
 names.
 """
 SCONTROL_SECONDS = 30.0
+AGENT = "INART_AGENT"
+"""Environment variable with the socket of the node's agent, through which tasks train. Tasks belong to users, and have
+no credentials: whoever has a node's can join as this node."""
 Environment = Mapping[str, str]
 
 
@@ -93,14 +96,18 @@ def epilog(controller: str, environment: Environment) -> int:
 
 
 def task(controller: str, environment: Environment) -> int:
-    """Print the lines for Slurm's TaskProlog: `export NAME=value` for the task, `print words` for the user."""
+    """Print the lines for Slurm's TaskProlog: `export NAME=value` for the task, `print words` for the user.
+
+    A task uses the node's agent ($INART_AGENT) or, at a controller that asks for no credentials, one of its own.
+    """
     number = number_of(environment)
     name = f"{PREFIX}{number}"
     print(f"export INART_SLURM_JOB={number}")
     speaks = environment.get("SLURM_PROCID", "0") == "0"  # One task of a step is enough.
     remarked = _remarked(number)
     there = not remarked or remarked.startswith(_taken(name))  # All tasks follow the prolog's remark.
-    if there:
+    agent = environment.get(AGENT)
+    if there and not agent:
         try:
             there = any(job.name == name for job in fetch_status(controller).jobs)
             remarked = f"there is no job {name} in the network any more"
@@ -111,9 +118,7 @@ def task(controller: str, environment: Environment) -> int:
         if speaks:
             print(f"print inart: {_line(remarked)}")
         return 0
-    for known in ("INART_CONTROLLER", "INART_CREDENTIALS"):
-        if value := environment.get(known):
-            print(f"export {known}={value}")
+    print(f"export {AGENT}={agent}" if agent else f"export INART_CONTROLLER={controller}")
     print(f"export INART_JOB={name}")
     if speaks:
         print(f"print inart: job {name} is in the network (inart job show {name})")
@@ -186,7 +191,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
     arguments: argparse.Namespace = parser.parse_args(argv)
     try:
-        return DOES[arguments.what](controller_address(arguments.controller), os.environ)
+        asks = arguments.what != "task" or not os.environ.get(AGENT)
+        return DOES[arguments.what](controller_address(arguments.controller) if asks else "", os.environ)
     except ValueError as error:
         parser.error(str(error))
 
