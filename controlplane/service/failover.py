@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Concatenate, ParamSpec
 
 from controlplane.common.log_lines import Log
@@ -185,12 +185,14 @@ class Failover:
             self._replanning.soon()
         return ""
 
-    def take_back(self, job: RunningJob, nodes: Sequence[str], why: str, instead_of: Sequence[str] = ()) -> None:
-        """Use parameter servers again that were lost, in the place of those in `instead_of`."""
-        job.use_again(nodes)
-        job.do_without(instead_of, Why.LOST)
-        self._log.info(f"job {job.name}: {', '.join(nodes)} can be used again: {why}")
-        self._replanning.soon()
+    def use(self, job: RunningJob, use: mending.Use) -> None:
+        """Change the agents that plans for a job may use, and have it replanned if that may be another plan."""
+        job.do_without(use.without, Why.LOST)
+        job.use_again(use.again)
+        if use.again:
+            self._log.info(f"job {job.name}: {', '.join(use.again)} can be used again: {use.words}")
+        if use.words and (use.again or use.without):
+            self._replanning.soon()
 
 
 def moved(before: Plan, migrated: Migrated, seconds: float) -> str:

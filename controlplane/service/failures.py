@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from controlplane.common.agentconfig import link_key
 from controlplane.common.log_lines import SILENT, Log
 from controlplane.planner.topology_cables import access, link_of
-from controlplane.service.core import trust
+from controlplane.service.core import mending
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.parts import found_silent, ports_seen, switches_seen
 from controlplane.service.culprits import Culprits
@@ -194,25 +194,16 @@ class Watch(Periodic):
             followed.looks = looks
 
     def look_at_lost_agents(self) -> None:
-        """Use again each lost parameter server that has joined again and has stayed. A worker is not used again by
-        itself: it lacks what the others have, and an operator says when the job begins anew."""
+        """Use again each lost parameter server that has joined again and has stayed, and no server that is absent. A
+        worker is not used again by itself: it lacks what the others have, and an operator says when the job begins
+        anew."""
         for job in self.network.jobs:
             job.roster.look_for_hanging()
-            if not job.without:
-                continue
-            waiting, runs = job.roster.waiting(), job.roster.running
-            lost = {
-                node: job.losses[node]
-                for node, why in job.without.items()
-                if why == Why.LOST and node not in job.migrator.job.workers
-            }
-            back, seconds = trust.servers_to_take_back(lost, waiting, runs)
-            if back and runs:
-                self.network.failover.take_back(job, back, f"there for {seconds:g} s")
-            elif back:
-                members = job.roster.members()
-                missing = [root for root in job.plan.job.parameter_servers if root not in members]
-                self.network.failover.take_back(job, back, "the job waits", instead_of=missing)
+            lost = [node for node, why in job.without.items() if why == Why.LOST]
+            others = {*job.migrator.job.workers, *self.network.state.off}
+            servers = [node for node in job.migrator.job.parameter_servers if node not in others]
+            use = mending.servers_to_use(job.roster.state, servers, lost, job.losses, time.monotonic())
+            self.network.failover.use(job, use)
 
     def counted_packets(self, switches: Iterable[str]) -> dict[Entry, int]:
         """Return what these switches' entries have counted; entries of a switch that does not answer are missing."""

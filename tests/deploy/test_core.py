@@ -14,7 +14,8 @@ from controlplane.service import journal
 from controlplane.service.core import actions, membership
 from controlplane.service.core import events as ev
 from controlplane.service.core.journal import event_from_json, ordered_by, replay
-from controlplane.service.core.state import NodeState, Phase, Stage
+from controlplane.service.core.mending import servers_to_use
+from controlplane.service.core.state import RESERVE, NodeState, Phase, Stage
 from tests.deploy.core_job import ROLES, CoreJob, places
 
 DOCS = Path(__file__).parents[2] / "docs" / "controller.md"
@@ -400,3 +401,83 @@ def test_agents_agree_with_the_core_and_states_change_as_documented():
         assert seen <= documented(title), f"docs/controller.md, {title}: the table lacks {seen - documented(title)}"
         never = documented(title) - seen
         assert len(never) <= SELDOM, f"docs/controller.md, {title}: no life has seen {never}"
+
+
+class Servers(Anything):
+    """Lives of which plans are made as the service makes them: without the agents in `without`."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.without: set[str] = set()
+        self.rules = [self.joins, self.joins, self.leaves, self.change_goes_on, self.change_goes_on, self.time_passes]
+        self.rules += [self.looks, self.plans, self.plans, self.gives_up, self.does_without_the_lost]
+
+    def looks(self) -> None:
+        use = servers_to_use(self.job.state, ("ps1", "ps2"), self.without, {}, self.job.now)
+        self.without = (self.without | {*use.without}) - {*use.again}
+
+    def wanted(self) -> list[str]:
+        """Return the nodes that the next plan needs; nothing if there is no such plan."""
+        servers = [node for node in ("ps1", "ps2") if node not in self.without]
+        return ["w1", "w2", *servers] if servers else []
+
+    def plans(self) -> None:
+        nodes = self.wanted()
+        if nodes and self.job.state.running:
+            self.job.take(ev.MigrationOrdered(places(nodes, f"plan for {nodes}"), False))
+        elif nodes:
+            self.job.take(ev.PlanReplaced(places(nodes, f"plan for {nodes}")))
+
+    def does_without_the_lost(self) -> None:
+        self.without |= {*self.job.state.lost()}
+
+    def gives_up(self) -> None:
+        if self.random.random() < 0.3:
+            self.job.take(ev.GivenUp("no way"))
+
+    def settle(self, there: list[str]) -> None:
+        """Let these agents stay and all others leave, and the service look and plan until nothing changes any more."""
+        self.job.disk_full = False
+        for node in ROLES:
+            one = self.job.state.nodes.get(node)
+            if one is not None and one.connection and node not in there:
+                self.job.take(ev.Left(one.connection))
+            elif node in there and (one is None or not one.connection):
+                self.job.join(node)
+        for _ in range(8):
+            self.job.now += 1000.0
+            for _ in range(len(self.job.timers)):
+                self.job.take(self.job.timers.pop(0))
+            if self.job.state.phase == Phase.SHORT:
+                self.does_without_the_lost()
+            self.looks()
+            self.plans()
+            if self.job.state.phase == Phase.SHORT and self.job.state.migration is None:
+                self.job.take(ev.GivenUp("no way"))
+            for kind, order in ((ev.Prepared, ev.SwitchOrdered), (ev.Drained, ev.RetireOrdered)):
+                change = self.job.state.migration
+                if change is not None:
+                    for one in [one for one in self.job.state.nodes.values() if one.connection]:
+                        self.job.take(kind(one.agent, change.epoch, 3))
+                    self.job.take(order(change.epoch))
+
+
+def test_every_state_of_a_job_is_left_with_the_agents_that_are_there():
+    """Whatever has happened, a job whose agents are all there runs with all. With fewer servers it runs with these, or
+    waits for a lost one while no other stands by; and its plan can always be changed."""
+    for seed in range(LIVES):
+        life = Servers(seed)
+        life.job = CoreJob()
+        life.job.join_all()
+        for _ in range(STEPS):
+            life.random.choice(life.rules)()
+        servers = life.random.choice([["ps1"], ["ps2"], ["ps1", "ps2"]])
+        life.settle(["w1", "w2", *servers])
+        state, nodes = life.job.state, ["w1", "w2", *servers]
+        if not state.running:
+            assert servers != ["ps1", "ps2"], f"seed {seed}: it waits for {state.missing()}"
+            assert not state.having(RESERVE), f"seed {seed}: it waits for {state.missing()} while a server stands by"
+            continue
+        assert {*state.plan} == {*nodes} and life.wanted() == nodes, (
+            f"seed {seed}: {state.plan}, without {life.without}"
+        )

@@ -81,6 +81,47 @@ def test_operator_can_take_a_server_back_that_the_plan_does_not_use(rig, running
     assert set(used(running)) == set(ROOTS)
 
 
+@pytest.mark.parametrize("stays", [True, False])
+def test_servers_that_come_back_in_turn_leave_a_job_that_can_be_changed(rig, agents, until, monkeypatch, stays):
+    """h6 joined before the plan with h2, which was back first, was ready: h6 worked, and no plan could ever use it."""
+    running = rig.network.jobs.get()
+    monkeypatch.setattr(trust, "STEADY_SECONDS", 0.0)
+    running.roster.leave(agents.members["h2"])
+    until(lambda: used(running) == ("h6",), "the job goes on without h2")
+    until(lambda: not running.roster.state.lost() and len(running.migrator.versions) == 1, "the change is over")
+    running.roster.leave(agents.members["h6"])
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.network.replanning, "soon", lambda: None)  # the new plan is not ready
+        agents.join_again("h2")
+        rig.watch.look_at_lost_agents()
+        agents.join_again("h6")
+        assert running.roster.running and used(running) == ("h6",)
+        if not stays:
+            running.roster.leave(agents.members["h2"])
+        rig.watch.look_at_lost_agents()
+    rig.network.replan()
+    assert set(used(running)) == (set(ROOTS) if stays else {"h6"})
+    if not stays:
+        agents.join_again("h2")
+    rig.watch.look_at_lost_agents()
+    until(lambda: set(used(running)) == set(ROOTS) and not running.without, "both are used again")
+
+
+def test_job_that_waits_for_its_server_begins_with_one_that_stands_by(rig, running, agents, until):
+    """h2 was lost and may be used again, but the plan does without it; h6 and a worker are lost, and h6 stays away."""
+    running.roster.leave(agents.members["h2"])
+    until(lambda: used(running) == ("h6",), "the job goes on without h2")
+    until(lambda: not running.roster.state.lost() and len(running.migrator.versions) == 1, "the change is over")
+    agents.join_again("h2")
+    running.without = {}
+    running.roster.leave(agents.members["h3"])
+    running.roster.leave(agents.members["h6"])
+    agents.join_again("h3")
+    assert not running.roster.running
+    rig.watch.look_at_lost_agents()
+    until(lambda: used(running) == ("h2",) and running.roster.running, "the job begins with h2")
+
+
 RUNNING_EPOCH = 4_000_000_000
 
 

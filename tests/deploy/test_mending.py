@@ -63,6 +63,14 @@ def test_job_with_nothing_missing_is_tried_twice_and_given_up(job):
     assert isinstance(step, Over) and (step.again, step.reason) == (("ps1",), STOPS)
 
 
+def test_agent_of_a_job_that_was_stopped_meanwhile_is_used_when_it_is_back(job):
+    job.facts = replace(THERE, members=("w1", "ps2"), lost={})
+    job.take("a worker is gone")
+    job.take()
+    step = job.take("a worker is gone")
+    assert isinstance(step, Over) and step.again == ("ps1",)
+
+
 def test_an_agent_that_is_back_meanwhile_is_used_again_without_a_stop(job):
     job.facts = replace(THERE, members=("w1", "w2", "ps1", "ps2"), lost={})
     assert job.take("all stopped") == Over(("ps1",))

@@ -102,10 +102,6 @@ def test_what_is_likeliest_to_carry_is_tried_first():
     assert seen.may_carry(off, ["port is up"], 20.0) == ["s1", "port is up", "older", "newer"]
 
 
-def test_server_that_has_come_back_is_used_when_it_has_stayed_and_at_once_when_the_job_waits():
-    """The server had joined and was never used: a worker was lost while it waited, and then the other server."""
-    lost = {"h2": 1, "h3": 3, "h4": 1}
-    waiting = {"h2": 31.0, "h3": 31.0}
-    assert trust.servers_to_take_back(lost, waiting, True) == (["h2"], 30.0), "h3 was lost three times: it waits 120 s"
-    assert trust.servers_to_take_back(lost, {"h2": 29.0}, True) == ([], 0.0)
-    assert trust.servers_to_take_back(lost, {"h2": 0.1, "h3": 0.1}, False) == (["h2", "h3"], 0.0)
+def test_server_must_stay_twice_as_long_after_each_further_loss():
+    assert [trust.seconds_until_steady(losses) for losses in (0, 1, 2, 3)] == [30.0, 30.0, 60.0, 120.0]
+    assert trust.seconds_until_steady(50) == trust.LONGEST_PROBATION_SECONDS

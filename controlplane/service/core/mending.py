@@ -5,12 +5,18 @@
              planning --none is found--> over (the job stops until the agent is back)
 
 One loss of a job is dealt with at a time; losses that follow meanwhile wait for their turn.
+
+`servers_to_use` compares, all the time, the servers that plans may use with the agents that are there. So no single
+event, such as the return of one agent, is needed to leave a state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass, field
+
+from controlplane.service.core.state import MEMBER, RESERVE, State
+from controlplane.service.core.trust import seconds_until_steady
 
 PATIENCE_SECONDS = 30.0
 AGAIN_SECONDS = 0.3
@@ -103,5 +109,50 @@ def mend(job: str, node: str, reason: str, facts: Facts) -> Generator[Step, Outc
             _, facts = yield Wait(AGAIN_SECONDS, line)
         elif not more or attempt >= ATTEMPTS:
             words = f"job {job} cannot go on without {node}: {error}"
-            yield Over(gone, f"{reason}; the job cannot go on without it: {error}", words)
+            yield Over(
+                tuple(dict.fromkeys((*gone, node))), f"{reason}; the job cannot go on without it: {error}", words
+            )
             return
+
+
+@dataclass(frozen=True)
+class Use:
+    """Change of the agents that plans for a job may use: from now on with those in `again`, for the reason in `words`,
+    and without those in `without`."""
+
+    again: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    words: str = ""
+
+
+def servers_to_use(
+    state: State, servers: Collection[str], without: Collection[str], losses: Mapping[str, int], now: float
+) -> Use:
+    """Return which agents plans for a job may use from now on, and which not any more.
+
+    - An agent that works for the running plan is used.
+    - A parameter server that the plan does not use, and whose agent is absent, is not used: a running job cannot
+      migrate to a plan that needs it.
+    - One that is back is used when it has stayed for long enough, or immediately if the job waits. If the job waits for
+      other servers, those are not used.
+
+    Args:
+        servers: parameter servers of the job that are no workers.
+        without: agents without which plans for the job are made because they were lost.
+        losses: how many times each server was lost.
+        now: in seconds, of the clock of `state`.
+    """
+    waiting = {node: now - one.since for node, one in state.having(RESERVE).items() if node in servers}
+    gone = tuple(node for node in servers if node not in without and node not in state.plan and node not in waiting)
+    members = tuple(node for node in state.having(MEMBER) if node in without)
+    if members:
+        return Use(members, gone, "the plan uses it")
+    if state.running:
+        steady = tuple(n for n in waiting if n in without and waiting[n] >= seconds_until_steady(losses.get(n, 0)))
+        least = max((seconds_until_steady(losses.get(node, 0)) for node in steady), default=0.0)
+        return Use(steady, gone, f"there for {least:g} s")
+    missing = {node for node in state.missing() if node in servers}
+    again = tuple(node for node in waiting if node in without)
+    if waiting and (again or missing.difference(without)):
+        return Use(again, (*gone, *sorted(missing.difference(without))), "the job waits")
+    return Use((), gone)

@@ -150,18 +150,6 @@ def _left(end: float, now: float) -> int:
     return max(1, math.ceil(end - now))
 
 
-def servers_to_take_back(
-    lost: Mapping[str, int], waiting: Mapping[str, float], job_runs: bool
-) -> tuple[list[str], float]:
-    """Return which lost parameter servers are to be used again, and for how many seconds at least they have been back.
-
-    `lost` says how many times each was lost, `waiting` for how many seconds each one that has joined again has waited.
-    A server is used again when it has stayed for long enough, or at once where the job does not run, since then all
-    wait for those that are missing.
-    """
-    there = [node for node in lost if node in waiting]
-    if not job_runs:
-        return there, 0.0
-    wanted = {node: min(STEADY_SECONDS * 2 ** max(lost[node] - 1, 0), LONGEST_PROBATION_SECONDS) for node in there}
-    steady = [node for node in there if waiting[node] >= wanted[node]]
-    return steady, max((wanted[node] for node in steady), default=0.0)
+def seconds_until_steady(losses: int) -> float:
+    """Return for how many seconds a parameter server that was lost so many times must be back before it is used."""
+    return min(STEADY_SECONDS * 2 ** max(losses - 1, 0), LONGEST_PROBATION_SECONDS)
