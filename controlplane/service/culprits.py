@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from controlplane.common.agentconfig import read_suspect_key
 from controlplane.common.log_lines import SILENT, Log
@@ -45,35 +46,41 @@ class _Seen:
     failures: list[tuple[float, Key, int]] = field(default_factory=list)
 
 
+_Counted = dict[str, tuple[object, dict[str, float]]]
+"""By node: the epoch, and the counts that its agent has reported last."""
+
+
 @dataclass
 class Culprits:
     """Looks at what agents' checks refuse, from one thread. `log` gets one line when something is named."""
 
     network: Network
     log: Log = SILENT
-    _counted: dict[tuple[str, str], tuple[object, dict[str, float]]] = field(default_factory=dict)  # by job and node
-    _seen: dict[str, list[_Seen]] = field(default_factory=dict)  # by job, the running plan last
+    _counted: WeakKeyDictionary[RunningJob, _Counted] = field(default_factory=WeakKeyDictionary)
+    _seen: WeakKeyDictionary[RunningJob, list[_Seen]] = field(
+        default_factory=WeakKeyDictionary
+    )  # the running plan last
     _said: dict[str, float] = field(default_factory=dict)
 
     def look(self) -> None:
         """Take what was reported since the last look, and name the culprit when it is clear."""
         now = time.monotonic()
-        jobs = list(self.network.jobs)
-        for job in jobs:
+        for job in self.network.jobs:
             self._take(job, now)
-        names = {job.name for job in jobs}
-        self._seen = {name: seen for name, seen in self._seen.items() if name in names}
-        self._counted = {key: counted for key, counted in self._counted.items() if key[0] in names}
-        for seen in self._seen.values():
+        for seen in self._current():
             for one in seen:
                 one.failures = [failure for failure in one.failures if now - failure[0] <= WINDOW_SECONDS]
             seen[:-1] = [one for one in seen[:-1] if one.failures]
-        found = [one for seen in self._seen.values() for one in seen if one.failures]
+        found = [one for seen in self._current() for one in seen if one.failures]
         if found and now - min(one.failures[0][0] for one in found) >= SETTLE_SECONDS:
             self._judge(found, now)
 
+    def _current(self) -> list[list[_Seen]]:
+        """Return the plans that were seen of the jobs that run now."""
+        return [self._seen[job] for job in self.network.jobs if job in self._seen]
+
     def _take(self, job: RunningJob, now: float) -> None:
-        versions, seen = job.migrator.versions, self._seen.setdefault(job.name, [])
+        versions, seen = job.migrator.versions, self._seen.setdefault(job, [])
         if not seen or seen[-1].versions != versions:
             (version, *others) = versions
             # While two plans run at once, it is not known which of them a packet belonged to.
@@ -82,8 +89,9 @@ class Culprits:
         for node, member in job.roster.members().items():
             epoch = nodes[node].running[0] if node in nodes else 0
             counts = {name: count for name, count in member.statistics.items() if read_suspect_key(name)}
-            running, before = self._counted.get((job.name, node), (None, counts))
-            self._counted[job.name, node] = epoch, counts
+            counted = self._counted.setdefault(job, {})
+            running, before = counted.get(node, (None, counts))
+            counted[node] = epoch, counts
             if running is not None and running != epoch:
                 before = {}
             for name, count in counts.items():
@@ -128,7 +136,7 @@ class Culprits:
         if why_not:
             self._say(f"{kind} {name} corrupts: {how} it; it stays in use, as {why_not}", now, name)
             return
-        for seen in self._seen.values():
+        for seen in self._current():
             for one in seen:
                 one.failures.clear()
         self.network.failover.lose({name: f"{kind} {name} corrupts: {how} it (replan --with {name})"}, Why.CORRUPTS)

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from controlplane.common.agentconfig import link_key
 from controlplane.common.log_lines import SILENT, Log
@@ -24,6 +25,7 @@ from controlplane.service.culprits import Culprits
 from controlplane.service.hops import Entry, Hop, hops_of, packets
 from controlplane.service.keeper import read_each
 from controlplane.service.network import Network
+from controlplane.service.running import RunningJob
 from controlplane.service.threads import Periodic
 from controlplane.service.trees import TreeWatch
 from controlplane.service.versions import Version
@@ -96,7 +98,7 @@ class Watch(Periodic):
     def __init__(self, network: Network, log: Log = SILENT) -> None:
         super().__init__("watching for failures", LOOK_SECONDS, log)
         self.network = network
-        self._followed: dict[str, Followed] = {}
+        self._followed: WeakKeyDictionary[RunningJob, Followed] = WeakKeyDictionary()
         self._trees = TreeWatch(network, log)
         self.culprits = Culprits(network, log)
         self._ports = PortWatch(network, log)
@@ -156,13 +158,13 @@ class Watch(Periodic):
         for job in self.network.jobs:
             since = job.roster.stalled(STALLED_SECONDS)
             if since is None:
-                self._followed.pop(job.name, None)
+                self._followed.pop(job, None)
                 continue
             now = time.monotonic()
             versions = job.migrator.versions
-            followed = self._followed.get(job.name)
+            followed = self._followed.get(job)
             if followed is not None and followed.versions != versions:
-                del self._followed[job.name]
+                del self._followed[job]
                 continue
             if followed is not None and since > followed.began:
                 followed = None  # it waits for another chunk now, to which the earlier looks do not apply
@@ -176,7 +178,7 @@ class Watch(Periodic):
                 began, first = time.monotonic(), counted
                 counted = self.counted_packets(switches)
                 ended = time.monotonic()
-                self._followed[job.name] = Followed(versions, [(began, first), (ended, counted)], ended - began, now)
+                self._followed[job] = Followed(versions, [(began, first), (ended, counted)], ended - began, now)
                 continue
             looks = [*followed.looks, (time.monotonic(), counted)]
             followed.took = looks[-1][0] - now
@@ -185,7 +187,7 @@ class Watch(Periodic):
                 dead = silent(hops, first, counted, last_but_one, second) - set(self.network.state.off)
                 # Where no packet at all has moved since, the whole machine may be standing still.
                 if dead and any(count > last_but_one.get(entry, count) for entry, count in counted.items()):
-                    self._followed.pop(job.name)
+                    self._followed.pop(job)
                     self.network.failover.take(found_silent, sorted(dead))
                     continue
                 followed.pause = min(1.5 * followed.pause, FOLLOW_SLOWLY_SECONDS)

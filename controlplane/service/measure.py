@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.planner.entries import Forward, Replicate
@@ -157,9 +158,11 @@ class Measurements(Periodic):
         self._counted: dict[tuple[str, int, int], int] = {}
         self._when: dict[str, float] = {}  # by switch, monotonic
         self._passed = OtherFlows()
-        self._bytes: dict[tuple[str, str], _Reports] = {}  # by job and node: sent by a worker, come to a server
-        self._summed: dict[tuple[str, str], _Reports] = {}  # by job and node of both roles: come to its server
-        self._history: dict[str, deque[tuple[float, float]]] = {}
+        # By job and node: what a worker has sent, and what has come to a server.
+        self._bytes: WeakKeyDictionary[RunningJob, dict[str, _Reports]] = WeakKeyDictionary()
+        # By job and node of both roles: what has come to its server.
+        self._summed: WeakKeyDictionary[RunningJob, dict[str, _Reports]] = WeakKeyDictionary()
+        self._history: WeakKeyDictionary[RunningJob, deque[tuple[float, float]]] = WeakKeyDictionary()
         self._lock = threading.Lock()
         self._reading_lock = threading.Lock()
 
@@ -169,14 +172,8 @@ class Measurements(Periodic):
         """Note every job's rate now."""
         now, when = time.monotonic(), self._clock()
         with self._lock:
-            names = set()
             for job in self._network.jobs:
-                names.add(job.name)
-                self._history.setdefault(job.name, deque(maxlen=HISTORY)).append((when, self._rate(job, now)))
-            for gone in set(self._history) - names:
-                del self._history[gone]
-            self._bytes = {key: value for key, value in self._bytes.items() if key[0] in names}
-            self._summed = {key: value for key, value in self._summed.items() if key[0] in names}
+                self._history.setdefault(job, deque(maxlen=HISTORY)).append((when, self._rate(job, now)))
 
     def _rate(self, job: RunningJob, now: float) -> float:
         members = job.roster.members()
@@ -188,16 +185,16 @@ class Measurements(Periodic):
             workers += worker
             if member is None or member.reported is None:
                 continue
-            reports = self._bytes.setdefault((job.name, node), _Reports())
+            reports = self._bytes.setdefault(job, {}).setdefault(node, _Reports())
             reports.add(member.reported, member.statistics.get("bytes_sent" if worker else "bytes_received", 0.0))
             if worker:
                 total += reports.mbps(now)
             if config.both_roles:
-                summed = self._summed.setdefault((job.name, node), _Reports())
+                summed = self._summed.setdefault(job, {}).setdefault(node, _Reports())
                 summed.add(member.reported, member.statistics.get("ingress_bytes", 0.0))
         return total / workers if workers else 0.0
 
-    def history(self, job: str) -> list[tuple[float, float]]:
+    def history(self, job: RunningJob) -> list[tuple[float, float]]:
         """Return the job's rates so far, each as (seconds since 1970, Mbit/s that a worker sent on average), the latest
         last."""
         with self._lock:
@@ -289,7 +286,7 @@ class Measurements(Periodic):
             for root, config in job.roster.configs.items():
                 if config.root_trees and root in topology:
                     found = self._summed if config.both_roles else self._bytes
-                    reports = found.get((job.name, root))
+                    reports = found.get(job, {}).get(root)
                     if reports is not None and reports.readings:
                         total, mbps = int(reports.readings[-1][1]), reports.mbps(now)
                         for switch, part in _parts(config, topology).items():

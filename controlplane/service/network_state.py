@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from weakref import WeakKeyDictionary
 
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
@@ -26,7 +27,8 @@ from p4src.protocol import frame_bytes
 class NetworkState:
     """The state of a network: its topology without what is disabled, and what jobs leave of it.
 
-    Thread-safe. Whoever changes `parts` or `bases` holds `lock`; `parts` is replaced as a whole.
+    Thread-safe. Whoever changes `parts` or `bases` holds `lock`; `parts` is replaced as a whole. Facts about a job are
+    kept by the job itself, not by its name or number, which a later job may have, and are dropped with it.
 
     Args:
         topology: the network before anything is disabled.
@@ -43,13 +45,13 @@ class NetworkState:
         self.tenants = tenants
         self.lock = threading.RLock()
         self.parts = Parts(layout_of(topology))
-        self.bases: dict[str, Topology] = {}
+        self.bases: WeakKeyDictionary[RunningJob, Topology] = WeakKeyDictionary()
         self.others: Mapping[Link, float] = {}
         self.others_mbps: Mapping[Link, float] = {}
         self._measured: dict[str, float] = {}  # by server, what it adds to round trips, ms, by the last report
         self._adding: dict[str, dict[str, float]] = {}  # by host, what it adds, by its agent's last report
         # By job: the plan and the round trips from which servers' times were found, and these times.
-        self._found: dict[str, tuple[Plan, RoundTrips, dict[str, float]]] = {}
+        self._found: WeakKeyDictionary[RunningJob, tuple[Plan, RoundTrips, dict[str, float]]] = WeakKeyDictionary()
 
     @property
     def off(self) -> Mapping[str, Why]:
@@ -69,7 +71,7 @@ class NetworkState:
     def of(self, job: RunningJob) -> Topology:
         """Return the topology that `now` has, with the changes for which the job's last plan was made."""
         with self.lock:
-            base = self.bases.get(job.name, self.topology)
+            base = self.bases.get(job, self.topology)
             return self.at(base, [*avoidable(self.off, self.parts.layout, job.servers), *job.without])
 
     def left(self, topology: Topology, job_id: int | None) -> Topology:
@@ -82,10 +84,10 @@ class NetworkState:
         earlier one."""
         for job in self.jobs:
             if trips := job.roster.round_trips_ms():
-                plan, found = job.plan, self._found.get(job.name)
+                plan, found = job.plan, self._found.get(job)
                 if found is None or found[0] is not plan or found[1] != trips:  # computed only after a change
                     bits = 8 * frame_bytes(self.kind.limits.values_per_packet)
-                    found = self._found[job.name] = plan, trips, host_times_ms(plan, self.topology, bits, trips)
+                    found = self._found[job] = plan, trips, host_times_ms(plan, self.topology, bits, trips)
                 self._measured = self._measured | found[2]
         return self._measured
 

@@ -76,9 +76,7 @@ def replan(network: Network, order: Replan) -> Migrated:
     with network.state.lock:
         later = _disabled(network, order, jobs)
         bases = {
-            job.name: job.migrator.state(
-                order.given or network.state.bases.get(job.name, network.topology), order.changes
-            )
+            job: job.migrator.state(order.given or network.state.bases.get(job, network.topology), order.changes)
             for job in concerned
         }
         if order.takes_effect:
@@ -149,14 +147,14 @@ def _plan(
     network: Network,
     order: Replan,
     jobs: Iterable[RunningJob],
-    bases: Mapping[str, Topology],
+    bases: Mapping[RunningJob, Topology],
     off: Mapping[str, Why],
 ) -> list[Migrated]:
     """Replan these jobs, one after the other. Raise the errors of `replan`."""
     passing = bool(order.off or order.restored) and not (order.changes or order.given or order.strategy)
     made = []
     for job in jobs:
-        state = network.state.at(bases[job.name], {*off, *job.without})
+        state = network.state.at(bases[job], {*off, *job.without})
         most = network.replanning.most_of(job) if passing else None
         try:
             migrated = job.migrator.migrate(state, order.strategy, dry_run=order.dry_run, wait=ORDER_SECONDS, most=most)
@@ -169,5 +167,5 @@ def _plan(
         made.append(migrated)
         if not order.dry_run:
             with network.state.lock:
-                network.state.bases[job.name] = bases[job.name]
+                network.state.bases[job] = bases[job]
     return made

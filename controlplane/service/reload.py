@@ -193,7 +193,7 @@ def _take(network: Network, topology: Topology) -> None:
     """Make the topology the network's from now on; nothing can fail here."""
     state = network.state
     with state.lock:
-        declared = [name for name in state.bases if state.bases[name] is not network.topology]
+        declared = [job.name for job in network.jobs if state.bases.get(job, network.topology) is not network.topology]
         network.failover.take(relaid, layout_of(topology))
         network.topology = state.topology = topology
         state.bases.clear()

@@ -113,7 +113,7 @@ class Snapshots:
 
     def _job(self, job: RunningJob, reading: Reading, loads: Loads, used: Used) -> dict[str, Any]:
         plan = job.plan
-        history = self.measurements.history(job.name)
+        history = self.measurements.history(job)
         members = job.roster.members()
         status = job.roster.status()
         waits = {one.tree: one for one in status.trees}

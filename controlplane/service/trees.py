@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from weakref import WeakKeyDictionary
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.log_lines import SILENT, Log
@@ -36,9 +37,11 @@ class TreeWatch:
     def __init__(self, network: Network, log: Log = SILENT) -> None:
         self.network, self.log = network, log
         self._looked = 0.0
-        self._slow: dict[str, dict[int, int]] = {}  # by job and tree: looks in a row that found it slow
-        self._said: dict[str, int] = {}  # by job: the version of the plan for which it was logged
-        self._stands: dict[str, Stand] = {}  # by job
+        # By job and tree: looks in a row that found it slow.
+        self._slow: WeakKeyDictionary[RunningJob, dict[int, int]] = WeakKeyDictionary()
+        # By job: the version of the plan for which it was logged.
+        self._said: WeakKeyDictionary[RunningJob, int] = WeakKeyDictionary()
+        self._stands: WeakKeyDictionary[RunningJob, Stand] = WeakKeyDictionary()
 
     def look(self) -> None:
         """Log which trees are slow, and take the steps that are due about those without a result."""
@@ -46,27 +49,22 @@ class TreeWatch:
         if now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
-        jobs = self.network.jobs.staying()
-        for job in jobs:
+        for job in self.network.jobs.staying():
             self._look_at_rates(job)
             # During a migration agents report on the new plan only, whose operations may wait for the old plan's.
             if job.roster.running and job.roster.state.migration is None:
                 self._look_for_results(job)
-        names = {job.name for job in jobs}
-        self._slow = {name: counts for name, counts in self._slow.items() if name in names}
-        self._said = {name: version for name, version in self._said.items() if name in names}
-        self._stands = {name: stand for name, stand in self._stands.items() if name in names}
 
     def _look_at_rates(self, job: RunningJob) -> None:
         rates, planned = job.roster.tree_rates(), planned_tree_rates(job.roster.configs)
-        before = self._slow.get(job.name, {})
+        before = self._slow.get(job, {})
         slow = {tree for tree, rate in rates.items() if rate < SLOW_PART * planned.get(tree, 0.0)}
-        self._slow[job.name] = {tree: before.get(tree, 0) + 1 for tree in slow}
-        found = sorted(tree for tree, looks in self._slow[job.name].items() if looks >= SLOW_LOOKS)
+        self._slow[job] = {tree: before.get(tree, 0) + 1 for tree in slow}
+        found = sorted(tree for tree, looks in self._slow[job].items() if looks >= SLOW_LOOKS)
         version = job.plan.version
-        if not found or self._said.get(job.name) == version:
+        if not found or self._said.get(job) == version:
             return
-        self._said[job.name] = version
+        self._said[job] = version
         words = ", ".join(f"tree {tree} carries {rates[tree]:.4g} of {planned[tree]:.4g} Mbit/s" for tree in found[:4])
         more = f" and {len(found) - 4} more" if len(found) > 4 else ""
         self.log.warning(
@@ -82,8 +80,8 @@ class TreeWatch:
             for tree in config.worker_trees
             if tree.rate_mbps > 0
         }
-        before = self._stands.get(job.name, Stand())
-        self._stands[job.name], do, tree = decide(before, job.roster.epoch, standing, moving, slowest)
+        before = self._stands.get(job, Stand())
+        self._stands[job], do, tree = decide(before, job.roster.epoch, standing, moving, slowest)
         if do == Do.NOTHING:
             return
         root, lacks = lacking(job.roster.configs, job.roster.members(), tree)

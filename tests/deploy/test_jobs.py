@@ -103,6 +103,17 @@ def rig(tmp_path, kind) -> Iterator[Rig]:
     made.network.close()
 
 
+def test_job_with_the_name_and_the_number_of_a_removed_one_inherits_nothing(rig):
+    """`replan --set` of the removed job was applied to every later job of that name."""
+    one = rig.add(ONE)
+    rig.network.replan("one", changes=["c1.aggregation_mbps=1"])
+    assert rig.network.state.of(one).aggregation_mbps("c1") == 1
+    rig.network.remove("one")
+    again = rig.add(ONE)
+    assert again.job_id == one.job_id
+    assert rig.network.state.of(again).aggregation_mbps("c1") == TREE.aggregation_mbps("c1") != 1
+
+
 def test_jobs_come_and_go_without_touching_an_entry_of_another(rig):
     one = rig.add(ONE)
     before = rig.entries(one.job_id)
