@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -222,6 +223,65 @@ def test_the_commands_in_the_files_are_ours(tmp_path):
                 assert verb != "serve" or read.config.controller.store == "etcd://etcd.inart:2379/network"
                 seen.add(verb)
     assert seen == {"serve", "agent", "kubernetes"}
+
+
+RESTRICTED_VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected",
+                      "secret"}  # fmt: skip
+
+
+def forbidden(pod: dict[str, Any]) -> list[str]:
+    """Return what the Pod Security Standard `restricted`, and so `baseline`, forbids of a pod's specification."""
+    security = pod.get("securityContext", {})
+    found = [name for name in ("hostNetwork", "hostPID", "hostIPC") if pod.get(name)]
+    found += [kind for one in pod.get("volumes", ()) for kind in set(one) - {"name"} - RESTRICTED_VOLUMES]
+    if security.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
+        found.append("seccompProfile")
+    if security.get("runAsNonRoot") is not True or security.get("runAsUser", 1) == 0:
+        found.append("runAsNonRoot")
+    for container in (*pod["containers"], *pod.get("initContainers", ())):
+        own = container.get("securityContext", {})
+        found += ["privileged"] * bool(own.get("privileged"))
+        found += ["capabilities"] * (own.get("capabilities") != {"drop": ["ALL"]})
+        found += ["allowPrivilegeEscalation"] * (own.get("allowPrivilegeEscalation") is not False)
+        found += ["runAsUser"] * (own.get("runAsUser", 1) == 0)
+        found += ["hostPort"] * any(port.get("hostPort") for port in container.get("ports", ()))
+    return found
+
+
+def test_every_pod_security_level_admits_pods_that_train():
+    """They mount the agent's folder by the driver of socket.yaml; what needs more is in a namespace of its own."""
+    (job,) = documents("pytorchjob.yaml")
+    for replica in job["spec"]["pytorchReplicaSpecs"].values():
+        assert forbidden(replica["template"]["spec"]) == []
+    (namespace,) = documents("namespace.yaml")
+    level = namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+    for name in ("agent.yaml", "socket.yaml"):
+        *_, daemon = documents(name)
+        assert forbidden(daemon["spec"]["template"]["spec"]) and level == "privileged"
+        assert daemon["metadata"]["namespace"] == namespace["metadata"]["name"]
+
+
+def test_the_volume_of_pods_that_train_is_the_folder_of_the_nodes_agent():
+    driver, mounts = documents("socket.yaml")
+    (agent,) = documents("agent.yaml")
+    (job,) = documents("pytorchjob.yaml")
+    name = driver["metadata"]["name"]
+    for replica in job["spec"]["pytorchReplicaSpecs"].values():
+        (volume,) = replica["template"]["spec"]["volumes"]
+        assert volume["csi"] == {"driver": name, "readOnly": True}, "the driver refuses others"
+    assert driver["spec"]["volumeLifecycleModes"] == ["Ephemeral"] and driver["spec"]["podInfoOnMount"] is True
+    folders = [
+        {one["name"]: one["hostPath"]["path"] for one in daemon["spec"]["template"]["spec"]["volumes"]}
+        for daemon in (agent, mounts)
+    ]
+    assert folders[0]["socket"] == folders[1]["agent"] == "/run/inart"
+    first, second = mounts["spec"]["template"]["spec"]["containers"]
+    options = dict(word.removeprefix("-").split("=") for word in (*first["args"], *second["args"]))
+    at = {one["name"]: one["mountPath"] for one in first["volumeMounts"]}
+    assert options["plugin-name"] == name and options["workload-api-socket-dir"] == at["agent"]
+    assert options["csi-socket-path"] == options["csi-address"] == f"{at['csi']}/csi.sock"
+    assert options["kubelet-registration-path"] == f"{folders[1]['csi']}/csi.sock"
+    assert at["pods"] == folders[1]["pods"], "the kubelet names its targets by this path"
 
 
 def test_the_pytorchjob_trains_the_example_through_the_nodes_agent():
