@@ -23,7 +23,7 @@ import numpy as np
 
 from controlplane.common import command_line
 from controlplane.common.log_lines import dated
-from controlplane.common.rpc.tls import add_tls_arguments, is_local, tls_from
+from controlplane.common.rpc.tls import add_tls_arguments, credentials_folder, is_local, tls_from
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, JobError, parse_bytes, parse_job
 from controlplane.planner.plan.framing import MTU
@@ -36,6 +36,7 @@ from overlay.core.addresses import address
 from overlay.core.errors import OverlayError
 from overlay.core.systems import COPIED_HEADROOM, SELECTABLE, between_sites, make, planned
 from overlay.core.tcp import MOST_CONNECTIONS, Connections
+from overlay.net.admission import Admission
 from overlay.net.agent import Agent
 from overlay.net.coordinator import Coordinator
 from overlay.net.tls import Security
@@ -98,7 +99,8 @@ def trial(arguments: argparse.Namespace) -> None:
 
 def security(arguments: argparse.Namespace) -> Security | None:
     """Return the TLS of the coordinator. Raise OverlayError when other machines could join without certificates."""
-    found = Security.of(tls_from(arguments))
+    folder = credentials_folder(arguments.credentials)
+    found = Security.of(tls_from(arguments), None if folder is None else Admission(folder))
     host, port = arguments.listen
     if found is None and not arguments.insecure and not is_local(f"{host}:{port}"):
         raise OverlayError(

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from controlplane.common import command_line
-from controlplane.common.access import REVOKED_FILE, TOKENS_FILE, Caller, Revoked
+from controlplane.common.access import REVOKED_FILE, TOKENS_FILE, Caller, Revoked, add_revocations
 from controlplane.common.authority import (
     CLIENT,
     DAYS,
@@ -39,9 +39,11 @@ from controlplane.common.authority import (
     SERVER,
     Authority,
     CertificatesError,
+    begin_of_new,
     now,
 )
 from controlplane.common.rpc.tls import CONTROLLER_NAME, FOLDER_FILES, switch_name
+from controlplane.common.tokens import Token, TokenFile
 from controlplane.common.whole_file import replace_file
 
 BROWSER_FILE = "browser.p12"
@@ -93,7 +95,7 @@ def make(folder: Path, wanted: Wanted, days: int = DAYS, *, tokens: bool = False
                     given[secrets.token_urlsafe(24)] = caller
                     made.append(where)
             elif authority.issue(
-                where, caller, (CLIENT, SERVER) if role == "node" else (CLIENT,), begin=_begin(revoked, caller)
+                where, caller, (CLIENT, SERVER) if role == "node" else (CLIENT,), begin=begin_of_new(revoked, caller)
             ):
                 # Nodes are servers to each other in a WAN (overlay/), so their certificates name them for clients to
                 # check.
@@ -133,9 +135,6 @@ PLACES = ("nodes", "operators", "viewers", "tenants", "switches")
 CLIENT_PLACES = PLACES[:4]
 OF_NEW_ONES = ("tokens", "nodes", "topology", "switches", "viewers", "tenants")
 """Options that say who gets a new certificate, and mean nothing where existing ones are renewed."""
-REVOKED_HEAD = "# inart://ROLE/NAME TIME: this holder's certificates whose validity began at TIME or before are revoked"
-
-EARLIEST = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 def renew(
@@ -176,7 +175,7 @@ def renew(
             if late is None or _end(one) <= late:
                 chosen[one] = Authority.of(folder / own, "", days)
     for one, authority in chosen.items():
-        authority.renew(one, controller if one == folder / "controller" else (), _begin(revoked, _holder(one)))
+        authority.renew(one, controller if one == folder / "controller" else (), begin_of_new(revoked, _holder(one)))
         if (one / BROWSER_FILE).is_file():
             (one / BROWSER_FILE).unlink()
             _write_browser_file(one, authority)
@@ -186,10 +185,8 @@ def renew(
 def revoke(folder: Path, names: Sequence[str]) -> list[tuple[Path, str]]:
     """Put the certificates of these nodes, operators, viewers and tenants on the list beside the controller's. Return
     their folders, and the name of each on the list. Raise CertificatesError or OSError where that fails."""
-    done = []
-    file = folder / "controller" / REVOKED_FILE
-    revoked = Revoked(file)
-    lines = file.read_text().splitlines() if file.is_file() else [REVOKED_HEAD]
+    chosen: dict[Path, Caller] = {}
+    untils: dict[Caller, datetime.datetime] = {}
     for name in names:
         found = [one for one in _there(folder) if name in (one.name, one.relative_to(folder).as_posix())]
         if len(found) != 1 or found[0].relative_to(folder).parts[0] not in CLIENT_PLACES:
@@ -199,14 +196,11 @@ def revoke(folder: Path, names: Sequence[str]) -> list[tuple[Path, str]]:
                 else "is no node, operator, viewer or tenant here"
             )
             raise CertificatesError(f"--revoke {name}: {name} {what}")
-        holder = _holder(found[0])
+        holder = chosen[found[0]] = _holder(found[0])
         # All of the holder's certificates were made before now, or by a clock that was ahead of ours.
-        until = max(now() - PREDATED, _certificate(found[0]).not_valid_before_utc, revoked.until(holder) or EARLIEST)
-        line = f"{holder.uri} {until:%Y-%m-%dT%H:%M:%SZ}"
-        lines = [*(one for one in lines if one.split()[:1] != [holder.uri]), line]
-        done.append((found[0], line))
-    replace_file(file, ("\n".join(lines) + "\n").encode(), 0o644)
-    return done
+        untils[holder] = max(now() - PREDATED, _certificate(found[0]).not_valid_before_utc)
+    lines = add_revocations(folder / "controller" / REVOKED_FILE, untils)
+    return list(zip(chosen, lines, strict=True))
 
 
 def _holder(folder: Path) -> Caller:
@@ -217,13 +211,6 @@ def _holder(folder: Path) -> Caller:
 def _is_revoked(revoked: Revoked, folder: Path) -> bool:
     until = revoked.until(_holder(folder))
     return until is not None and _certificate(folder).not_valid_before_utc <= until
-
-
-def _begin(revoked: Revoked, holder: Caller) -> datetime.datetime | None:
-    """Return when the validity of a new certificate begins, so that no earlier revocation concerns it; None: as
-    usual."""
-    until = revoked.until(holder)
-    return max(now() - PREDATED, until + datetime.timedelta(seconds=1)) if until is not None else None
 
 
 def _write_browser_file(where: Path, authority: Authority) -> None:
@@ -247,14 +234,11 @@ def _write_browser_file(where: Path, authority: Authority) -> None:
 def _write_tokens(folder: Path, given: dict[str, Caller], authority: Authority) -> None:
     if not given:
         return
-    file = folder / "controller" / TOKENS_FILE
-    before = file.read_text() if file.is_file() else "# TOKEN ROLE NAME\n"
-    lines = [f"{token} {caller.role} {caller.name}" for token, caller in given.items()]
     for token, caller in given.items():
         where = folder / f"{caller.role}s" / caller.name
         replace_file(where / FOLDER_FILES["authority"], authority.pem, 0o644)
         replace_file(where / FOLDER_FILES["token"], f"{token}\n".encode(), 0o600)
-    replace_file(file, (before + "\n".join(lines) + "\n").encode(), 0o600)
+    TokenFile(folder / "controller" / TOKENS_FILE).add(*(Token(token, caller) for token, caller in given.items()))
 
 
 def _check_names(wanted: Wanted) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,10 +18,18 @@ from urllib.parse import quote, unquote
 
 import grpc
 
+from controlplane.common.rpc.tls import FOLDER_FILES
+from controlplane.common.whole_file import replace_file
+
 REVOKED_FILE = "revoked"
 """Name of the file of revoked certificates, beside the controller's certificate."""
 TOKENS_FILE = "tokens"
-"""Name of the file with a line TOKEN ROLE NAME for each who may come in, in the controller's credentials folder."""
+"""Name of the token file (tokens.py) in the credentials folder of a controller or coordinator."""
+AUTHORITY_FOLDER = "authority"
+"""Name of the folder with an authority and its key in these credentials: it issues certificates."""
+RENEWED_DAYS = 7.0
+"""Days for which a certificate that a controller renews is valid."""
+REVOKED_HEAD = "# inart://ROLE/NAME TIME: this holder's certificates whose validity began at TIME or before are revoked"
 
 
 class Unreadable(ValueError):
@@ -138,13 +147,46 @@ def parse_revocations(text: str) -> dict[Caller, datetime.datetime]:
     return found
 
 
+def add_revocations(path: Path, untils: Mapping[Caller, datetime.datetime]) -> list[str]:
+    """Add a revocation per holder to a list, until this time or the one that the list has, if that is later. Return the
+    lines. Raise OSError or ValueError if the file cannot be used.
+    """
+    text = path.read_text() if path.is_file() else f"{REVOKED_HEAD}\n"
+    known = parse_revocations(text)
+    new = [f"{each.uri} {max(time, known.get(each, time)):%Y-%m-%dT%H:%M:%SZ}" for each, time in untils.items()]
+    uris = {each.uri for each in untils}
+    kept = [line for line in text.splitlines() if not uris.intersection(line.split()[:1])]
+    replace_file(path, ("\n".join([*kept, *new]) + "\n").encode(), 0o644)
+    return new
+
+
+Issuer = Callable[[Caller, datetime.datetime], tuple[bytes, bytes]]
+"""Makes the certificate of a caller, whose validity began at a time, and its key (PEM)."""
+
+
+def issuer_of(folder: Path, days: float = RENEWED_DAYS) -> Issuer:
+    """Return the issuer of an authority's folder. Raise ValueError if the folder has no authority with its key."""
+    from controlplane.common.authority import Authority, CertificatesError  # here: not all machines have its library
+
+    if not (folder / FOLDER_FILES["key"]).is_file() or not (folder / FOLDER_FILES["certificate"]).is_file():
+        raise ValueError(
+            f"{folder} is no authority with its key: copy the folder `authority` of `inart certificates` there, or "
+            "remove it, and no certificate is renewed"
+        )
+    try:
+        return Authority.of(folder, "", days).next_of
+    except CertificatesError as error:
+        raise ValueError(str(error)) from None
+
+
 class Access:
-    """The callers that a controller knows. Without certificates and tokens, everybody who reaches it may do everything.
+    """The callers that a controller or a coordinator knows. Without certificates and tokens, everybody who reaches it
+    may do everything.
 
     Args:
         certificates: the server demands certificates of its clients.
-        issuer: makes a caller's next certificate and key (PEM), given when the validity of the present one began; None
-            if this controller renews none.
+        issuer: makes a caller's next certificate, given when the validity of the present one began; None if this
+            process issues none.
     """
 
     def __init__(
@@ -153,7 +195,7 @@ class Access:
         *,
         certificates: bool = False,
         revoked: Revoked | None = None,
-        issuer: Callable[[Caller, datetime.datetime], tuple[bytes, bytes]] | None = None,
+        issuer: Issuer | None = None,
     ) -> None:
         self._revoked = revoked
         self.issuer = issuer
@@ -240,35 +282,10 @@ def certificate_began(found: Mapping[str, Any]) -> datetime.datetime:
     return x509.load_pem_x509_certificate(found["x509_pem_cert"][0]).not_valid_before_utc
 
 
+def peer_began(certificate: Mapping[str, Any]) -> datetime.datetime:
+    """Return when the validity of a certificate began, as Python's `getpeercert` gives it."""
+    return datetime.datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notBefore"]), datetime.UTC)
+
+
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
-
-
-def load_tokens(path: Path) -> dict[str, Caller]:
-    """Read a token file, which has one line `TOKEN ROLE NAME` for each token; # begins a comment. Raise TokenError
-    where it cannot be used."""
-    try:
-        if path.stat().st_mode & 0o077:
-            raise TokenError(f"token file {path} can be read by others: chmod 600 {path}")
-        text = path.read_text()
-    except OSError as error:
-        raise TokenError(f"cannot read token file {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise TokenError(f"token file {path} is not text") from None
-    tokens: dict[str, Caller] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        where = f"token file {path}, line {number}"
-        if len(words) != 3 or words[1] not in CLIENT_ROLES:
-            raise TokenError(f"{where}: TOKEN ROLE NAME is wanted, ROLE being {', '.join(CLIENT_ROLES)}")
-        token, role, name = words
-        if len(token) < LEAST_TOKEN:
-            raise TokenError(f"{where}: the token has fewer than {LEAST_TOKEN} characters")
-        if token in tokens:
-            raise TokenError(f"{where}: the same token as {tokens[token]}")
-        tokens[token] = Caller(role, name)
-    if not tokens:
-        raise TokenError(f"token file {path} has no token")
-    return tokens

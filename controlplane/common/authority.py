@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from controlplane.common.access import Caller
+from controlplane.common.access import Caller, Revoked
 from controlplane.common.rpc.tls import FOLDER_FILES, ORGANISATION
 from controlplane.common.whole_file import replace_file
 
@@ -164,26 +164,6 @@ class Authority:
         lifetime = datetime.timedelta(days=self.days)
         return self._signed(subject, key.public_key(), lifetime, uses, names, begin=began), _pem(key)
 
-    def answer(self, request: bytes, caller: Caller, unit: str, lifetime: datetime.timedelta) -> bytes:
-        """Return a node's certificate (PEM) for the key of this request (PEM); everything else in the request is
-        ignored. `unit` is the certificate's organisational unit. Raise CertificatesError where the request is invalid.
-        """
-        try:
-            asked = x509.load_pem_x509_csr(request)
-        except ValueError as error:
-            raise CertificatesError(f"it is no request for a certificate: {error}") from None
-        key = asked.public_key()
-        if not asked.is_signature_valid or not isinstance(key, ec.EllipticCurvePublicKey):
-            raise CertificatesError("the request is not signed with its own key, or its key is of no elliptic curve")
-        subject = x509.Name(
-            [
-                x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit),
-                x509.NameAttribute(NameOID.COMMON_NAME, str(caller)[:64]),
-            ]
-        )
-        names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(caller.uri)])
-        return self._signed(subject, key, lifetime, x509.ExtendedKeyUsage((CLIENT, SERVER)), names)
-
     def _signed(
         self, subject: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: datetime.timedelta,
         uses: x509.ExtendedKeyUsage, names: x509.SubjectAlternativeName, *, begin: datetime.datetime | None = None,
@@ -204,6 +184,12 @@ _PEM = serialization.Encoding.PEM
 
 def now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
+
+
+def begin_of_new(revoked: Revoked, holder: Caller) -> datetime.datetime:
+    """Return when the validity of a holder's new certificate begins: no earlier revocation concerns it."""
+    until, usual = revoked.until(holder), now() - PREDATED
+    return usual if until is None else max(usual, until + datetime.timedelta(seconds=1))
 
 
 def _builder(

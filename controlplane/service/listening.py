@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controlplane.common.access import REVOKED_FILE, TOKENS_FILE, Access, Caller, Revoked, load_tokens
+from controlplane.common.access import AUTHORITY_FOLDER, REVOKED_FILE, TOKENS_FILE, Access, Revoked, issuer_of
 from controlplane.common.log_lines import Log
 from controlplane.common.rpc.channels import check_listen
 from controlplane.common.rpc.client import ControllerError
 from controlplane.common.rpc.tls import FOLDER_FILES, Tls, credentials, credentials_folder, is_local
+from controlplane.common.tokens import load_tokens
 from controlplane.service.controller import Bound, listen
 from controlplane.service.measure import Measurements
 from controlplane.service.network import Network
@@ -21,11 +21,6 @@ from controlplane.service.snapshot import Snapshots
 
 if TYPE_CHECKING:
     from controlplane.service.web.server import Web
-
-AUTHORITY = "authority"
-"""Name of the folder in the controller's credentials with an authority and its key, which renews certificates."""
-RENEWED_DAYS = 7.0
-"""Days for which a renewed certificate is valid."""
 
 
 @dataclass(frozen=True)
@@ -117,29 +112,14 @@ def check_listening(arguments: argparse.Namespace, address: str) -> Door:
     more = [(second, replace(server, authority=None))] if second is not None and server is not None else []
     own = server.certificate if server is not None else None
     revoked = Revoked(own.with_name(REVOKED_FILE)) if own is not None else None
-    issuer = issuer_of(folder / AUTHORITY) if folder is not None and (folder / AUTHORITY).is_dir() else None
+    place = None if folder is None else folder / AUTHORITY_FOLDER
+    issuer = issuer_of(place) if place is not None and place.is_dir() else None
     return Door(Access(tokens, certificates=certificates, revoked=revoked, issuer=issuer), server, tuple(more))
 
 
 def _has_keys(folder: Path) -> bool:
     """Return whether a credentials folder has files for TLS, rather than only a list of tokens."""
     return any((folder / FOLDER_FILES[part]).is_file() for part in ("authority", "certificate", "key"))
-
-
-def issuer_of(folder: Path, days: float = RENEWED_DAYS) -> Callable[[Caller, datetime.datetime], tuple[bytes, bytes]]:
-    """Return a function that makes the next certificate of a caller. Raise ValueError where the folder has no authority
-    with its key."""
-    from controlplane.common.authority import Authority, CertificatesError  # here: not all machines have its library
-
-    if not (folder / FOLDER_FILES["key"]).is_file() or not (folder / FOLDER_FILES["certificate"]).is_file():
-        raise ValueError(
-            f"{folder} is no authority with its key: copy the folder `authority` of `inart certificates` there, or "
-            "remove it, and no certificate is renewed"
-        )
-    try:
-        return Authority.of(folder, "", days).next_of
-    except CertificatesError as error:
-        raise ValueError(str(error)) from None
 
 
 def open_listening(arguments: argparse.Namespace, address: str) -> Listening:

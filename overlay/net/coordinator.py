@@ -17,7 +17,6 @@ from overlay.core.errors import OverlayError
 from overlay.core.site_quorum import SiteQuorum
 from overlay.net import liveness, site_web
 from overlay.net.connector import SMALL_SEGMENT_BYTES
-from overlay.net.door import guarded
 from overlay.net.leadership import STANDBY, Leadership, Office
 from overlay.net.liveness import ALIVE_SECONDS, alive
 from overlay.net.loop import new_event_loop
@@ -182,7 +181,7 @@ class Coordinator:
         host, port = self.address
         context = self._security.serve if self._security else None
         server = await asyncio.start_server(
-            guarded(self.serve, self._security),
+            self.serve,
             host,
             port,
             ssl=context,
@@ -236,10 +235,16 @@ class Coordinator:
                     line = await reader.readline()
                 if not line:
                     break
-                if member is None and line.startswith(b"GET ") and self.desk is not None:
+                web = member is None and line.startswith(b"GET ") and self.desk is not None
+                message: Any = None if web else json.loads(line)
+                if (answer := self._admitted(message, writer)) is not None:
+                    writer.write(json.dumps(answer).encode() + b"\n")
+                    if answer["type"] == "refused":
+                        break
+                    continue
+                if web:
                     await site_web.answer(line, reader, writer, self.status)
                     break
-                message = json.loads(line)
                 if not isinstance(message, dict):
                     raise ValueError(f"a message is an object with a type, got {line[:40]!r}")
                 if member is None and message.get("type") == "status" and self.desk is not None:
@@ -267,6 +272,16 @@ class Coordinator:
             writer.close()
             if member is not None and self.members.get(member.node) is member:
                 self._gone(member, f"{member.node} {ended}")
+
+    def _admitted(self, message: Any, writer: asyncio.StreamWriter) -> dict[str, str] | None:
+        """Return the answer to a connection that may not speak, or to a request for a certificate; None for others."""
+        admission = self._security.admission if self._security is not None else None
+        if admission is None:
+            return None
+        try:
+            return admission.answer(message, writer.get_extra_info("peercert") or {})
+        except OverlayError as error:
+            return {"type": "refused", "reason": str(error)}
 
     # --- members ---
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from controlplane.common.access import Caller, parse_uri
+from controlplane.common.access import parse_uri
 from controlplane.common.rpc.tls import Tls
 from controlplane.common.whole_file import Fresh
 from overlay.core.errors import OverlayError
-from overlay.net.joining import Joining
+from overlay.net.admission import Admission
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Security:
             content.
         serve: the context for connections that others open.
         named: whether certificates contain names.
-        joining: at a coordinator, the tokens with which a connection without a certificate may join, and do nothing
-            else (door.py); None where connections need a certificate.
+        admission: at a coordinator, its rules for connections (admission.py); None: each holder of a certificate of the
+            authority may speak.
     """
 
     fresh: Fresh[tuple[ssl.SSLContext, ssl.SSLContext]]
     serve: ssl.SSLContext
     named: bool
-    joining: Joining | None = None
+    admission: Admission | None = None
 
     @property
     def connect(self) -> ssl.SSLContext:
@@ -46,7 +46,7 @@ class Security:
         return self.fresh.now()[0]
 
     @classmethod
-    def of(cls, tls: Tls | None, joining: Joining | None = None) -> Security | None:
+    def of(cls, tls: Tls | None, admission: Admission | None = None) -> Security | None:
         """Return the TLS of the command line's options; None without TLS. Raise ValueError when the certificate, its
         key or the authority's certificate is missing.
         """
@@ -55,18 +55,16 @@ class Security:
         if tls.certificate is None or tls.key is None or tls.authority is None:
             raise ValueError(
                 "TLS: agents and coordinators need a certificate, its key and the authority's certificate "
-                "(make them with `inart certificates`); with a token, `inart site run` gets them"
+                "(make them with `inart certificates`); for a token, `inart site run` gets them"
             )
-        if joining is not None and joining.authority.pem.split() != tls.authority.read_bytes().split():
-            raise ValueError(f"TLS: {tls.authority} is not the authority that is to sign for those who have tokens")
-        fresh = tls.fresh(partial(_contexts, strangers=joining is not None))
+        fresh = tls.fresh(partial(_contexts, strangers=admission is not None and admission.takes_tokens))
         serve = fresh.now()[1]
 
         def greet(connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
             connection.context = fresh.now()[1]
 
         serve.sni_callback = greet  # at each handshake, also where no name is asked for
-        return cls(fresh, serve, tls.names_roles(), joining)
+        return cls(fresh, serve, tls.names_roles(), admission)
 
     def check(self, transport: asyncio.BaseTransport, role: str, name: str | None = None) -> None:
         """Check that the certificate at the other end is of this role and name; raise OverlayError otherwise."""
@@ -74,16 +72,11 @@ class Security:
             check_certificate(transport.get_extra_info("peercert") or {}, role, name)
 
 
-def callers_of(certificate: Mapping[str, Any]) -> list[Caller]:
-    """Return the names in a certificate, as Python's `getpeercert` gives it."""
-    uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
-    return [caller for caller in map(parse_uri, uris) if caller is not None]
-
-
 def check_certificate(certificate: Mapping[str, Any], role: str, name: str | None = None) -> None:
     """Check that a certificate is of this role and name; raise OverlayError otherwise."""
-    if not any(caller.role == role and name in (None, caller.name) for caller in callers_of(certificate)):
-        uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
+    uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
+    callers = [caller for caller in map(parse_uri, uris) if caller is not None]
+    if not any(caller.role == role and name in (None, caller.name) for caller in callers):
         wanted = f"{role} {name}" if name else f"a {role}"
         raise OverlayError(f"the certificate at the other end is {', '.join(uris) or 'nobody'}'s, not {wanted}'s")
 

@@ -3,7 +3,7 @@
     inart site coordinator --sites 3 --listen 10.0.0.1:9700 --credentials DIR
     inart site run --coordinator 10.0.0.1:9700 --site paris -- torchrun --nproc-per-node 8 train.py
     inart site status --coordinator 10.0.0.1:9700
-    inart site token --folder secrets
+    inart site token --folder secrets --output osaka
 
 `run` starts the script, which joins with `inart.sites.init()`. `agent` is a trial of the network without training: it
 averages random values and checks the means. `status` prints sites, measured rates and the round under way.
@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,28 +30,28 @@ import numpy as np
 from controlplane.common import child, command_line
 from controlplane.common.descriptors import raise_limit
 from controlplane.common.log_lines import dated
-from controlplane.common.rpc.tls import Tls, add_tls_arguments, is_local, tls_from
+from controlplane.common.rpc.tls import FOLDER_FILES, add_tls_arguments, credentials_folder, is_local, tls_from
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
 from overlay.core.addresses import address
 from overlay.core.errors import OverlayError
 from overlay.core.site_network import SiteNetwork
 from overlay.core.site_quorum import SiteQuorum
+from overlay.net.admission import Admission
 from overlay.net.coordinator import Coordinator
-from overlay.net.joining import Joining
 from overlay.net.site_desk import SiteDesk
 from overlay.net.tls import Security
-from overlay.sites.enrolment import Enrolment, Unreached
+from overlay.sites.enrolment import Unreached, enrol
 from overlay.sites.group import (
     ADVERTISE,
     COORDINATOR,
     FLOAT_BITS,
     LISTEN,
     SITE,
-    TOKEN,
     init,
 )
 from overlay.sites.packing import BITS
+from overlay.sites.site_tokens import SiteTokens
 
 CHUNK_VALUES = 16_384
 """Least float32 values of a chunk: 64 KB, which suits slow links; chunks are larger where links are fast."""
@@ -146,11 +145,9 @@ def make_coordinator(
 
 def coordinate(arguments: argparse.Namespace) -> int:
     """Run `inart site coordinator` until a signal ends it. Return the exit status."""
-    joining = None if arguments.tokens is None else Joining(arguments.tokens)
-    tls = tls_from(arguments)
-    if joining is not None and tls is None:
-        raise OverlayError("--tokens needs --credentials: tokens are worth nothing where nothing is encrypted")
-    security = Security.of(tls, joining)
+    folder = credentials_folder(arguments.credentials)
+    admission = None if folder is None else Admission(folder)
+    security = Security.of(tls_from(arguments), admission)
     host, port = arguments.listen
     if security is None and not arguments.insecure and not is_local(f"{host}:{port}"):
         raise OverlayError(
@@ -169,7 +166,7 @@ def coordinate(arguments: argparse.Namespace) -> int:
     ) as coordinator:  # fmt: skip
         here = _written(coordinator.address)
         print(f"waiting for {arguments.sites} sites at {here}; each of them runs:", flush=True)
-        who = " --token FILE" if joining else ""
+        who = " --credentials DIR" if security is not None else ""
         print(f"    inart site run --coordinator {here} --site NAME{who} -- torchrun ... train.py", flush=True)
         stop.wait()
     return 0
@@ -182,8 +179,6 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.command:
         raise OverlayError("what is to be run? inart site run --coordinator HOST:PORT -- torchrun ... train.py")
     environment = dict(os.environ)
-    if token := _token_of(arguments):
-        environment[TOKEN] = token  # for the script, which renews the certificate while it trains
     _wait_for_coordinator(arguments)
     environment[COORDINATOR] = _written(arguments.coordinator)
     for name, value in ((SITE, arguments.site), (LISTEN, arguments.listen), (ADVERTISE, arguments.advertise)):
@@ -194,26 +189,20 @@ def run(arguments: argparse.Namespace) -> int:
     return child.run(arguments.command, environment)
 
 
-def _token_of(arguments: argparse.Namespace) -> str | None:
-    """Return the token for joining, from --token FILE or $INART_SITE_TOKEN; None where neither is given."""
-    return Tls(token=arguments.token).read_token() if arguments.token else os.environ.get(TOKEN)
-
-
 class NoCoordinator(OverlayError):
     """No coordinator answers at this address; one may be started later."""
 
 
 def _wait_for_coordinator(arguments: argparse.Namespace) -> None:
-    """Return when a coordinator answers, which gives a certificate where the site has a token. Raise OverlayError, at
-    once where waiting would not help.
+    """Return when the coordinator answers; a token is exchanged for a certificate. Raise OverlayError, at once if
+    waiting would not help.
     """
-    end, said, token = time.monotonic() + arguments.timeout, False, _token_of(arguments)
+    end, said = time.monotonic() + arguments.timeout, False
+    folder = credentials_folder(arguments.credentials)
     while True:
         try:
-            if token:
-                name = arguments.site or socket.gethostname()
-                arguments.credentials = Enrolment([arguments.coordinator], name, token, arguments.credentials).enrol()
-                arguments.token = None
+            if folder is not None and (folder / FOLDER_FILES["token"]).is_file():
+                enrol(arguments.coordinator, arguments.site or socket.gethostname(), folder)
             ask(arguments)
             return
         except (NoCoordinator, Unreached) as error:
@@ -301,8 +290,7 @@ def trial(arguments: argparse.Namespace) -> int:
     group = init(
         _written(arguments.coordinator), arguments.site, credentials=arguments.credentials,
         listen=arguments.listen and "{}:{}".format(*arguments.listen),
-        advertise=arguments.advertise, timeout=arguments.timeout, token=_token_of(arguments),
-        log=dated(sys.stderr),
+        advertise=arguments.advertise, timeout=arguments.timeout, log=dated(sys.stderr),
     )  # fmt: skip
     if group is None:
         raise OverlayError("$RANK is above 0: `inart site agent` is for one process a site")
@@ -321,18 +309,20 @@ def trial(arguments: argparse.Namespace) -> int:
 
 
 def make_token(arguments: argparse.Namespace) -> int:
-    """Run `inart site token`: make a token and print it, or revoke one, or list all. Return the exit status."""
-    joining = Joining(arguments.folder)
+    """Run `inart site token`: make a token, or revoke one, or list all. Return the exit status."""
+    tokens = SiteTokens(arguments.folder)
     if arguments.revoke is not None:
-        joining.revoke(arguments.revoke)
-        print(f"token {arguments.revoke} is revoked: sites that joined with it are let go", flush=True)
+        tokens.revoke(arguments.revoke)
+        print(f"token {arguments.revoke} is revoked: the coordinator disconnects sites that have joined with it")
     elif arguments.list:
-        for number, each in joining.tokens().items():
-            state = "revoked" if each["revoked"] else f"until {each['until'][:16]} UTC" + ", once" * each["once"]
-            used = ", ".join(each["sites"]) or "nobody"
-            print(f"{number}  for {each['name'] or 'any name'}, {state}; used by {used}")
+        for line in tokens.lines():
+            print(line)
+    elif arguments.output is None:
+        raise OverlayError("where is the token to be written? inart site token --folder DIR --output DIR")
     else:
-        print(joining.make(arguments.name, timedelta(hours=arguments.hours), once=arguments.once), flush=True)
+        made = tokens.make(arguments.output, arguments.name, arguments.hours, once=arguments.once)
+        print(f"token {made.number} is in {arguments.output}: copy this folder to the site, which gives it as "
+              "--credentials")  # fmt: skip
     return 0
 
 
@@ -348,20 +338,18 @@ def _who(parser: argparse.ArgumentParser, *, site: bool) -> None:
                             "address that the coordinator sees (default: all addresses, any port)")  # fmt: skip
         parser.add_argument("--advertise", type=advertised, metavar="HOST:PORT", help="where other sites reach this "
                             "one, if elsewhere; port 0: the one of --listen; none: they reach none")  # fmt: skip
-        parser.add_argument("--token", type=Path, metavar="FILE", help="token of `inart site token`, where there is no "
-                            "certificate")  # fmt: skip
     add_tls_arguments(parser)
 
 
 def _token_parser(verbs: Any) -> None:
-    four = verbs.add_parser("token", help="make a token with which a site may join, without a certificate")
+    four = verbs.add_parser("token", help="make a token, which a site exchanges for a certificate")
     four.add_argument("--folder", type=Path, required=True, metavar="DIR", help="of `inart certificates`")
+    four.add_argument("--output", type=Path, metavar="DIR", help="a new credentials folder for the site")
     four.add_argument("--name", metavar="NAME", help="of the only site that may use it (default: any new name)")
     four.add_argument("--hours", type=float, default=24.0, metavar="N", help="in which it can be used (default 24)")
-    four.add_argument("--once", action="store_true", help="by one site")
-    four.add_argument("--revoke", metavar="ID", help="make none: this one (what stands before its first dot), and what "
-                      "was bought with it, hold no more")  # fmt: skip
-    four.add_argument("--list", action="store_true", help="make none: say which there are")
+    four.add_argument("--once", action="store_true", help="exchange it for one certificate only")
+    four.add_argument("--revoke", metavar="ID", help="make none: revoke this token and the certificates issued for it")
+    four.add_argument("--list", action="store_true", help="make none: list all")
     four.set_defaults(act=make_token)
 
 
@@ -387,8 +375,6 @@ def make_parser() -> argparse.ArgumentParser:
                      help="least values of a chunk; it has more where links are fast (%(default)s)")  # fmt: skip
     one.add_argument("--mtu", type=int, default=MTU, help=f"bytes of the network's packets (default {MTU})")
     one.add_argument("--insecure", action="store_true", help="let everybody who reaches it join")
-    one.add_argument("--tokens", type=Path, metavar="DIR", help="the folder of `inart certificates`: sites may join "
-                     "with tokens of `inart site token`, for which its authority signs certificates")  # fmt: skip
     add_tls_arguments(one)
     one.set_defaults(act=coordinate)
     two = verbs.add_parser("run", help="run a training script as a site")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from controlplane.common.rpc.tls import FOLDER_FILES, Tls, credentials_folder
 from controlplane.common.rpc.tls import credentials as credentials_in
 from overlay.core.addresses import parse_address
 from overlay.core.errors import Behind, Late, NameTaken, OverlayError, PeerLost
@@ -35,7 +36,7 @@ from overlay.sites.packing import (
 )
 
 if TYPE_CHECKING:
-    from overlay.sites.enrolment import Enrolment
+    from overlay.sites.enrolment import SiteRenewal
 
 FLOAT_BITS = 32
 TIMEOUT_SECONDS = 600.0
@@ -49,6 +50,9 @@ REMIND_SECONDS = 10.0
 otherwise.
 """
 
+PARTS = "certificate", "key", "authority"
+"""Files of a credentials folder for TLS."""
+
 PAUSE_SECONDS = 0.2
 AGAIN_SECONDS, MOST_AGAIN_SECONDS = 0.05, 1.0
 """A round that is given up is done again at once, then after AGAIN_SECONDS, and after twice as long each time, up to
@@ -56,7 +60,6 @@ MOST_AGAIN_SECONDS: links that break each connection at once would have it done 
 """
 
 COORDINATOR, SITE, LISTEN, ADVERTISE = "INART_COORDINATOR", "INART_SITE", "INART_SITE_LISTEN", "INART_SITE_ADVERTISE"
-TOKEN = "INART_SITE_TOKEN"
 """Variables of the environment that `inart site run` sets."""
 
 _log = logging.getLogger("inart.sites")
@@ -88,7 +91,6 @@ def init(
     listen: str | None = None,
     advertise: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
-    token: str | None = None,
     log: Callable[[str], None] = _log.info,
 ) -> SiteGroup | None:
     """Join the sites that train together, from the first process of each site. The site's other processes (torchrun's
@@ -100,14 +102,13 @@ def init(
     Args:
         coordinator: HOST:PORT of `inart site coordinator`. A host name is resolved for each connection.
         site: this site's name, as on its certificate (default: the host's name).
-        credentials: a folder of `inart certificates`; without one nothing is encrypted.
+        credentials: a folder of `inart certificates` or `inart site token`; without one nothing is encrypted. A token
+            in it is exchanged for a certificate, which is added to the folder.
         listen: HOST:PORT at which other sites connect to this one (default: any port of all addresses, IPv6 ones
             where the coordinator's is).
         advertise: the address that other sites are told instead, or "none" where they cannot connect to this site:
             then it opens all connections.
         timeout: seconds that anything may take before it fails.
-        token: a token of `inart site token`, for which the coordinator gives a certificate. The certificate is kept
-            in `credentials`, or in ~/.local/state/inart.
         log: gets each line of log.
 
     Raises:
@@ -123,9 +124,8 @@ def init(
         at = parse_address(where)
         own = parse_address(listen or os.environ.get(LISTEN) or _everywhere(at))
         told = advertise or os.environ.get(ADVERTISE)
-        folder = Path(credentials) if credentials is not None else None
-        enrolment = _enrolled((at,), name, token or os.environ.get(TOKEN), folder)
-        security = Security.of(credentials_in(folder if enrolment is None else enrolment.folder))
+        renewal = _enrolled(at, name, credentials_folder(None if credentials is None else Path(credentials)), log)
+        security = Security.of(credentials_in(None if credentials is None else Path(credentials)))
         outside = NOWHERE if told == "none" else parse_address(told) if told else None
     except ValueError as error:
         raise OverlayError(str(error)) from None
@@ -134,9 +134,9 @@ def init(
         agent = Agent(at, name, listen=own, advertise=outside, security=security, log=log)
         try:
             agent.wait_joined()
-            if enrolment is not None:
-                enrolment.keep(log)
-            return SiteGroup(agent, timeout=timeout, enrolment=enrolment, log=log)
+            if renewal is not None:
+                renewal.start()
+            return SiteGroup(agent, timeout=timeout, renewal=renewal, log=log)
         except OverlayError as error:
             agent.close()
             if not isinstance(error, NameTaken) or time.monotonic() > end:
@@ -145,17 +145,17 @@ def init(
 
 
 def _enrolled(
-    coordinators: tuple[tuple[str, int], ...], site: str, token: str | None, folder: Path | None
-) -> Enrolment | None:
-    """Return the enrolment with a certificate that was bought with the token; None where no token is given."""
-    if not token:
+    coordinator: tuple[str, int], site: str, folder: Path | None, log: Callable[[str], None]
+) -> SiteRenewal | None:
+    """Exchange the folder's token for a certificate, if there is a token. Return the renewal of the certificate, which
+    has not begun; None without a token.
+    """
+    if folder is None or not (folder / FOLDER_FILES["token"]).is_file():
         return None
-    from overlay.sites.enrolment import Enrolment  # needs a library for certificates
+    from overlay.sites.enrolment import SiteRenewal, enrol
 
-    kept = os.environ.get("INART_CREDENTIALS")
-    found = Enrolment(coordinators, site, token, folder or (Path(kept) if kept else None))
-    found.enrol()
-    return found
+    enrol(coordinator, site, folder)
+    return SiteRenewal(coordinator, Tls(*(folder / FOLDER_FILES[part] for part in PARTS)), log)
 
 
 def _everywhere(coordinator: tuple[str, int]) -> str:
@@ -175,10 +175,10 @@ class SiteGroup:
     """
 
     def __init__(
-        self, agent: Agent, *, timeout: float = TIMEOUT_SECONDS, enrolment: Enrolment | None = None,
+        self, agent: Agent, *, timeout: float = TIMEOUT_SECONDS, renewal: SiteRenewal | None = None,
         log: Callable[[str], None] = _log.info,
     ) -> None:  # fmt: skip
-        self._enrolment = enrolment
+        self._renewal = renewal
         self.agent, self.timeout, self._log = agent, timeout, log
         self.site = agent.node
 
@@ -315,8 +315,8 @@ class SiteGroup:
         """Leave the group: the others go on without this site. Chunks that it still passes on for others are sent
         first.
         """
-        if self._enrolment is not None:
-            self._enrolment.close()
+        if self._renewal is not None:
+            self._renewal.close()
         self.agent.leave()
 
     def __enter__(self) -> SiteGroup:

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from controlplane.cli.certificates import Wanted, make
 from controlplane.cli.certificates import main as certificates
 from controlplane.cli.serve import make_parser
-from controlplane.common.access import MAY, ROLES, Caller, TokenError, load_tokens, parse_uri
+from controlplane.common.access import MAY, ROLES, Caller, TokenError, parse_uri
 from controlplane.common.authority import CLIENT, Authority, CertificatesError, now
 from controlplane.common.log_lines import SILENT, calling
 from controlplane.common.rpc import inart_pb2 as pb
@@ -30,6 +30,7 @@ from controlplane.common.rpc.channels import open_channel
 from controlplane.common.rpc.client import ControllerError, Identity, Membership, fetch_status
 from controlplane.common.rpc.stubs import METHODS, ControllerStub
 from controlplane.common.rpc.tls import Tls, credentials, is_local, not_after
+from controlplane.common.tokens import load_tokens
 from controlplane.service.controller import Controller, listen
 from controlplane.service.listening import open_listening
 from controlplane.targets.base import SwitchAddress, TargetError

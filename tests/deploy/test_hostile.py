@@ -15,11 +15,12 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from controlplane.common.access import TokenError, load_tokens
+from controlplane.common.access import TokenError
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import open_channel
 from controlplane.common.rpc.client import fetch_status
 from controlplane.common.rpc.stubs import METHODS, SERVICE, ControllerStub
+from controlplane.common.tokens import load_tokens
 from controlplane.planner.generators import testbed as make_testbed
 from controlplane.planner.job import Job, JobError, parse_job
 from controlplane.planner.plan import Plan, PlanError

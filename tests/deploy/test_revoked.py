@@ -17,12 +17,11 @@ from cryptography import x509
 
 from controlplane.cli.certificates import Wanted, make, revoke
 from controlplane.cli.certificates import main as certificates
-from controlplane.common.access import Access, Revoked
+from controlplane.common.access import Access, Revoked, issuer_of
 from controlplane.common.authority import Authority
 from controlplane.common.rpc.client import ControllerError, fetch_status
 from controlplane.common.rpc.renewal import Renewal
 from controlplane.common.rpc.tls import Tls, credentials
-from controlplane.service.listening import issuer_of
 from controlplane.service.web.server import Web
 from tests.deploy.memory_network import MemoryNetwork
 

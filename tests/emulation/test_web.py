@@ -22,10 +22,11 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from controlplane.cli.certificates import Wanted, make
-from controlplane.common.access import Access, load_tokens
+from controlplane.common.access import Access
 from controlplane.common.rpc.channels import open_channel
 from controlplane.common.rpc.stubs import SERVICE
 from controlplane.common.rpc.tls import credentials
+from controlplane.common.tokens import load_tokens
 from controlplane.service.journal import logger_of
 from controlplane.service.measure import Measurements
 from controlplane.service.snapshot import Snapshots

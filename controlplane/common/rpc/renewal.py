@@ -57,10 +57,10 @@ class Renewal:
         try:
             if not due(certificate, datetime.datetime.now(datetime.UTC)):
                 return False
-            reply = ask(self._controller, "renew", pb.RenewRequest(), self._tls)
+            new, its_key = self._next()
             # Whoever connects between the two finds no pair, and tries again.
-            replace_file(key, reply.key)
-            replace_file(certificate, reply.certificate, 0o644)
+            replace_file(key, its_key)
+            replace_file(certificate, new, 0o644)
         except NoAnswer:
             return False
         except (ControllerError, OSError, ValueError, LookupError) as error:
@@ -70,3 +70,8 @@ class Renewal:
             return False
         self._log(f"the certificate {certificate} is renewed")
         return True
+
+    def _next(self) -> tuple[bytes, bytes]:
+        """Return the next certificate and its key (PEM). Raise NoAnswer or ControllerError where there is none."""
+        reply = ask(self._controller, "renew", pb.RenewRequest(), self._tls)
+        return reply.certificate, reply.key

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import datetime
 import json
 import socket
 import ssl
@@ -20,7 +19,7 @@ from urllib.parse import urlsplit
 import bokeh
 import grpc
 
-from controlplane.common.access import Access, Caller, Denied, parse_uri
+from controlplane.common.access import Access, Caller, Denied, parse_uri, peer_began
 from controlplane.common.rpc.tls import Tls
 from controlplane.common.whole_file import Fresh
 from controlplane.service.snapshot import Snapshots
@@ -174,7 +173,7 @@ class Handler(BaseHTTPRequestHandler):
         callers = [parse_uri(str(value)) for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
         caller = next((caller for caller in callers if caller is not None), None)
         if caller is not None:
-            self.server.access.check_revoked(caller, lambda: _time(certificate["notBefore"]))
+            self.server.access.check_revoked(caller, lambda: peer_began(certificate))
         return caller
 
     def _token(self) -> str:
@@ -295,11 +294,6 @@ class Web:
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
-
-
-def _time(words: str) -> datetime.datetime:
-    """Return the time that a certificate has in this form, such as "Nov 29 17:30:00 2026 GMT"."""
-    return datetime.datetime.fromtimestamp(ssl.cert_time_to_seconds(words), datetime.UTC)
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
