@@ -227,9 +227,10 @@ class Network:
         job_id: int | None = None,
     ) -> tuple[Admission, RunningJob, int]:
         """Admit a job (`AdmissionControl.admit`, or, with `together`, `shared`) and `add` it, as one order. It is
-        replanned when something fails meanwhile. Raise the errors of these calls."""
+        replanned when something fails meanwhile. Raise the errors of these calls; other jobs have their plans then."""
         with self.replanning.changing:
             attempts, late = 0, dict[str, str]()
+            before = {other: other.plan for other in self.jobs}
             while True:
                 off = dict(self.state.off)
                 try:
@@ -244,12 +245,17 @@ class Network:
                     late |= error.why
                 except Infeasible as error:
                     attempts += 1
+                    self.replanning.restore(before)
                     _wait_for_room(error, job, late, attempts)
                     late = {}
                 except (PlanError, MigrationError):
                     attempts += 1
                     if off == self.state.off or attempts == ATTEMPTS:
+                        self.replanning.restore(before)
                         raise
+                except BaseException:
+                    self.replanning.restore(before)
+                    raise
             if together and admission.others:
                 self.replanning.fair = True
             if late or self.admissions.steps:
@@ -277,6 +283,7 @@ class Network:
             self.jobs.check_name(plan.job.name)
             try:
                 if others:
+                    self.replanning.check(others)
                     self.replanning.fair = True
                     self.replanning.rebalance(others)
                 job_id = self.free_id() if job_id is None else job_id

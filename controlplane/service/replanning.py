@@ -120,6 +120,29 @@ class Replanning:
                     raise Late(late)
                 return rates
 
+    def check(self, plans: Mapping[str, Plan]) -> None:
+        """Check that the jobs of these plans can migrate to them, as far as that is known before any of them does.
+        Raise Late with those that cannot."""
+        late = {}
+        for job in self.state.jobs.staying():
+            if job.name in plans:
+                try:
+                    job.migrator.migrate(self.state.of(job), plan=plans[job.name], dry_run=True, wait=TURN_SECONDS)
+                except (MigrationError, ValueError) as error:
+                    late[job.name] = str(error)
+        if late:
+            raise Late(late)
+
+    def restore(self, before: Mapping[RunningJob, Plan]) -> None:
+        """Return jobs that have made room for a job that was not added to the plans that they had."""
+        wanted = {job.name: plan for job, plan in before.items() if self.state.jobs.runs(job) and not _same(job, plan)}
+        if wanted:
+            try:
+                self.rebalance(wanted)
+            except (MigrationError, TargetError, ValueError) as error:
+                self._log.warning(f"jobs have not all again what they had: {error}")
+                self.soon()
+
     def most_of(self, job: RunningJob) -> float:
         """Return the most Mbit/s that a job may have when it is replanned by itself: no more than its tenant's quota
         leaves and, beside other jobs, no more than it was given. Otherwise the first job to be replanned would take

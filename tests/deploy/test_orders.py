@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +15,7 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree
 from controlplane.planner.job import Job
+from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.strategies import Infeasible
 from controlplane.planner.terms import Terms
 from controlplane.service import migration, network
@@ -282,6 +284,27 @@ def test_a_job_with_late_agents_keeps_its_rate_and_delays_no_other_job(rig, monk
         left = evaluate(plan, with_loads(NETWORK, others)).rate_mbps
         assert left >= plan.rate_mbps * (1 - 1e-6), "nothing is used twice"
     assert rig.as_wanted()
+
+
+@pytest.mark.parametrize("problem", ["late", "no room"])
+def test_job_that_is_refused_changes_no_other_job(rig, monkeypatch, problem):
+    """The guarantee could not be held beside a job that did not migrate, but another job had made room already."""
+    monkeypatch.setattr(migration, "PREPARE_SECONDS", 0.3)
+    one, two = rig.add(ONE, together=True), rig.add(TWO, together=True)
+    jobs, before = [one, two], rates([one, two])
+    if problem == "late":
+        rig.join(one)  # The job does not answer.
+    else:
+        monkeypatch.setattr(rig.network, "install", Mock(side_effect=DoesNotFit("c1", "slots", 2, 1)))
+    seen: list[dict[str, float]] = []
+    monkeypatch.setattr(network, "time", SimpleNamespace(sleep=lambda seconds: seen.append(rates(jobs))))
+    monkeypatch.setattr(rig.network.replanning, "soon", lambda: None)
+    rival = Job("rival", (*ONE.workers[:2], *TWO.workers[:2]), SERVERS[14:15], 1_000_000)
+    with pytest.raises((Infeasible, DoesNotFit)):
+        rig.network.launch(rival, "inart", together=True, terms=Terms(guarantee_mbps=0.5 * before["one"]))
+    for rates_now in (*seen, rates(jobs)):
+        assert rates_now == pytest.approx(before)
+    assert nothing_twice(jobs) and rig.as_wanted()
 
 
 @pytest.mark.parametrize("ready_again", [True, False])
