@@ -9,8 +9,10 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from controlplane.common.whole_file import replace_file
 from controlplane.targets.secret_labels import SecretLabels
 
 LAST_EPOCH = (1 << 32) - 1
@@ -79,9 +81,9 @@ class EpochStore:
         return hashlib.blake2b(text, digest_size=size, key=self._secret()).hexdigest()
 
     def _stored_secret(self) -> bytes:
-        """Return the stored secret; b"" where there is none."""
+        """Return the stored secret; b"" if none was stored. Raise OSError if it is damaged."""
         path = self.folder / SECRET
-        return path.read_bytes() if path.exists() else b""
+        return _secret_of(path.read_bytes(), path) if path.exists() else b""
 
     def _secret(self) -> bytes:
         if not self._known:
@@ -89,20 +91,16 @@ class EpochStore:
         return self._known
 
     def _kept_secret(self) -> bytes:
-        """Return the secret, which is drawn once and kept in a file that only this user can read."""
+        """Return the secret, which is drawn once and kept in a file that only this user can read. The file has its name
+        only when it is complete, so that an empty one is damaged."""
         path = self.folder / SECRET
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            secret = file.read()
-            if not secret:
-                secret = secrets.token_bytes(SECRET_BYTES)
-                file.write(secret)
-                file.flush()
-                os.fsync(file.fileno())
-        if len(secret) != SECRET_BYTES:
-            raise OSError(f"{path} does not hold a secret of {SECRET_BYTES} bytes: remove it, and a new one is drawn")
-        return secret
+        if not path.exists():
+            drawn = path.with_name(f"{SECRET}.{secrets.token_hex(8)}")
+            replace_file(drawn, secrets.token_bytes(SECRET_BYTES))
+            with suppress(FileExistsError):  # another process was faster
+                os.link(drawn, path)
+            drawn.unlink()
+        return _secret_of(path.read_bytes(), path)
 
     def _within(self, epoch: int) -> int:
         """Return the epoch, if it fits into 32 bits; raise OSError otherwise."""
@@ -113,16 +111,29 @@ class EpochStore:
     def _advance(self, rule: Callable[[int], int]) -> int:
         path = self.folder / EPOCH
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "a+") as file:
+        new = not path.exists()
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            text = file.read()
+            epoch = self._within(rule(0 if new and not text else epoch_of(text, path)))
+            # Epochs grow, so the new number covers the old one: the file is never empty, also after a power failure.
             file.seek(0)
-            text = file.read().strip()
-            if text and not text.isdigit():
-                raise OSError(f"{path} does not hold an epoch but {text[:40]!r}: remove it")
-            epoch = self._within(rule(int(text or 0)))
-            file.truncate(0)
-            file.write(f"{epoch}\n")
-            file.flush()
+            file.write(b"%d\n" % epoch)
+            file.truncate()
             os.fsync(file.fileno())
         self.last = max(self.last, epoch)
         return epoch
+
+
+def epoch_of(text: bytes, where: object) -> int:
+    """Return the epoch that was stored in this place; raise OSError if it is damaged."""
+    if not text.strip().isdigit():
+        raise OSError(f"{where} does not hold an epoch but {text[:40]!r}: remove it")
+    return int(text)
+
+
+def _secret_of(content: bytes, where: object) -> bytes:
+    """Return the secret that was stored in this place; raise OSError if it is damaged."""
+    if len(content) != SECRET_BYTES:
+        raise OSError(f"{where} does not hold a secret of {SECRET_BYTES} bytes: remove it, and a new one is drawn")
+    return content

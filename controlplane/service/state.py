@@ -99,7 +99,9 @@ class StateFolder:
         """Return what was stored last; nothing where nothing was."""
         try:
             text = self._stored()
-            data = parse_json(text) if text else {"jobs": []}
+            data = {"jobs": []} if text is None else parse_json(text)
+            if "digest" in data and data["digest"] != digest_of(data):  # earlier versions stored none
+                raise ValueError("its content does not have the digest that it names: it was damaged or edited")
             _check_reservations(data)
             return Keeps(
                 [_job(entry) for entry in data["jobs"]],
@@ -112,12 +114,12 @@ class StateFolder:
             where = self.path / "jobs.json"
             raise StateError(f"{where} cannot be used ({error}): move it away to begin without jobs") from None
 
-    def _stored(self) -> str:
-        """Return the stored text; "" where there is none. Raise OSError where it cannot be read."""
+    def _stored(self) -> bytes | None:
+        """Return the stored text, or None if none was stored. Raise OSError or ValueError if it cannot be read."""
         try:
-            return (self.path / "jobs.json").read_text()
+            return (self.path / "jobs.json").read_bytes()
         except FileNotFoundError:
-            return ""
+            return None
 
     def _store(self, text: str) -> None:
         """Replace the stored text, all or nothing. Raise OSError where it cannot be written."""
@@ -133,7 +135,7 @@ class StateFolder:
                 "epoch": keeps.epoch,
                 "secret": keeps.secret,
             }
-            self._store(json.dumps(data))
+            self._store(json.dumps(data | {"digest": digest_of(data)}))
 
     @property
     def closed(self) -> bool:
@@ -231,6 +233,12 @@ def resume(state: StateFolder, epochs: EpochStore) -> Keeps:
     if jobs and kept.secret not in ("", epochs.fingerprint()):
         raise StateError(f"{state.path} has jobs that were stored with another secret than {SECRET}: {remedy}")
     return kept
+
+
+def digest_of(data: Mapping[str, Any]) -> str:
+    """Return the digest of a stored state, in hexadecimal digits. The field `digest` is not counted."""
+    counted = {name: value for name, value in data.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
 
 
 def _epoch(epoch: object) -> int:

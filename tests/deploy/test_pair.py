@@ -295,6 +295,19 @@ def test_the_only_controller_of_a_network_becomes_one_of_a_pair(ones, tmp_path):
     assert alone.next() == before + 10**6 + 2 and epochs.EpochStore(tmp_path / "state").key(1) == key
 
 
+@pytest.mark.parametrize("name", ["jobs", EPOCH])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe"])
+def test_a_damaged_value_of_the_store_is_reported(ones, tmp_path, name, content):
+    first = ones("a")
+    assert first.led.wait(SECONDS)
+    first.leadership.commit({name: content})
+    with (
+        SharedState(tmp_path / "a", first.leadership) as state,
+        pytest.raises((StateError, OSError), match=f"the store's value '{name}'"),
+    ):
+        resume(state, SharedEpochs(tmp_path / "a", first.leadership))
+
+
 def test_a_folder_of_another_secret_does_not_bring_its_jobs_into_the_store(ones, tmp_path):
     """The store has a secret but no jobs yet: entries of the folder's jobs could not be read with it."""
     own = epochs.EpochStore(tmp_path / "b")

@@ -18,7 +18,7 @@ from controlplane.planner.job import Job
 from controlplane.service import epochs as epochs_module
 from controlplane.service.epochs import EPOCH, SECRET, EpochStore
 from controlplane.service.journal import Journal, logger_of
-from controlplane.service.state import Keeps, StateError, StateFolder, default_folder, resume
+from controlplane.service.state import Keeps, StateError, StateFolder, default_folder, digest_of, resume
 from controlplane.targets.base import SwitchAddress
 from tests.deploy.agents import Agents
 from tests.deploy.memory_network import MemoryNetwork
@@ -52,6 +52,12 @@ def test_a_network_stores_its_last_epoch_and_the_fingerprint_of_its_secret(rig, 
     rig.network.remove("A")
     for thread in agents.threads:
         thread.join()
+
+
+def store(folder: Path, **fields: object) -> None:
+    """Store other values of these fields, with the digest that belongs to them."""
+    data = json.loads((folder / JOBS).read_text()) | fields
+    (folder / JOBS).write_text(json.dumps(data | {"digest": digest_of(data)}))
 
 
 def start(folder: Path) -> tuple[Keeps, EpochStore]:
@@ -108,8 +114,7 @@ def test_the_larger_epoch_of_both_files_counts(folder, monkeypatch, lost):
     elif lost == "no epoch":
         (folder / EPOCH).unlink()
     else:
-        stored = json.loads((folder / JOBS).read_text())
-        (folder / JOBS).write_text(json.dumps(stored | {"epoch": 17}))
+        store(folder, epoch=17)
     set_back(monkeypatch)
     again, epochs = start(folder)
     assert again.jobs == kept.jobs and epochs.next() == last + 1
@@ -129,10 +134,27 @@ def test_a_whole_old_copy_begins_after_all_epochs_by_the_clock(folder, tmp_path)
         assert again.next() > max(used)
 
 
+@pytest.mark.parametrize("name", [JOBS, EPOCH, SECRET])
+@pytest.mark.parametrize("damage", [lambda content: b"", lambda content: b"\xff" + content[1:]])
+def test_a_damaged_file_is_reported_and_kept_and_never_counts_as_empty(folder, name, damage):
+    """An empty jobs.json meant that there is no job yet, so that a network lost all its jobs without a word."""
+    damaged = damage((folder / name).read_bytes())
+    (folder / name).write_bytes(damaged)
+    with pytest.raises((StateError, OSError), match=rf"{name}.* (move|remove)|stored with another secret"):
+        start(folder)
+    assert (folder / name).read_bytes() == damaged
+
+
+def test_jobs_whose_content_has_changed_are_refused(folder):
+    text = (folder / JOBS).read_text()
+    (folder / JOBS).write_text(text.replace('"kept_off": ["s1"]', '"kept_off": ["s2"]'))
+    with pytest.raises(StateError, match="does not have the digest that it names"):
+        start(folder)
+
+
 @pytest.mark.parametrize("epoch", [-1, 1 << 32, "7", True, 1.5, None])
 def test_an_epoch_that_is_none_is_refused(folder, epoch):
-    stored = json.loads((folder / JOBS).read_text())
-    (folder / JOBS).write_text(json.dumps(stored | {"epoch": epoch}))
+    store(folder, epoch=epoch)
     with pytest.raises(StateError, match=r"an epoch is an integer of 32 bits.*move it away"):
         start(folder)
 

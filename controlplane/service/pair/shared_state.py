@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from controlplane.service.epochs import EPOCH, SECRET, SECRET_BYTES, EpochStore
+from controlplane.service.epochs import EPOCH, SECRET, SECRET_BYTES, EpochStore, epoch_of
 from controlplane.service.pair.leadership import Leadership
-from controlplane.service.pair.store import StoreError
+from controlplane.service.pair.store import StoreError, Value
 from controlplane.service.state import StateFolder
 
 JOBS = "jobs"
@@ -27,9 +27,14 @@ class SharedState(StateFolder):
         super().__init__(path)
         self._leadership = leadership
 
-    def _stored(self) -> str:
+    def _stored(self) -> bytes | None:
         there = self._leadership.store.read(JOBS)
-        return zlib.decompress(there.content).decode() if there.revision else super()._stored()
+        if not there.revision:
+            return super()._stored()
+        try:
+            return zlib.decompress(there.content)
+        except zlib.error as error:
+            raise ValueError(f"the store's value {JOBS!r} is damaged: {error}") from None
 
     def _store(self, text: str) -> None:
         self._leadership.commit({JOBS: zlib.compress(text.encode())})
@@ -62,7 +67,7 @@ class SharedEpochs(EpochStore):
     def _advance(self, rule: Callable[[int], int]) -> int:
         while True:
             there = self._leadership.store.read(EPOCH)
-            epoch = self._within(rule(max(int(there.content or b"0"), self._of_folder())))
+            epoch = self._within(rule(max(_epoch_in(there), self._of_folder())))
             if self._leadership.commit({EPOCH: str(epoch).encode()}, {EPOCH: there.revision}):
                 break
             # Another job of this controller has begun an epoch meanwhile: `commit` raises if this one does not lead.
@@ -73,5 +78,9 @@ class SharedEpochs(EpochStore):
 
     def _of_folder(self) -> int:
         path = self.folder / EPOCH
-        text = path.read_text().strip() if path.exists() else ""
-        return int(text) if text.isdigit() else 0
+        return epoch_of(path.read_bytes(), path) if path.exists() else 0
+
+
+def _epoch_in(there: Value) -> int:
+    """Return the epoch of the store; 0 if it has none. Raise OSError if it is damaged."""
+    return epoch_of(there.content, f"the store's value {EPOCH!r}") if there.revision else 0
