@@ -113,12 +113,12 @@ def run_serve(arguments: argparse.Namespace) -> None:
     ) as service:
         print(f"agent serves on {arguments.socket}", flush=True)
         if arguments.metrics is None:
-            service.run(stop)
+            service.run(stop, stays=True)
             return
         port, close = serve_metrics(arguments.metrics, service)
         print(f"metrics on port {port}", flush=True)
         try:
-            service.run(stop)
+            service.run(stop, stays=True)
         finally:
             close()
 

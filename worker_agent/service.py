@@ -158,6 +158,7 @@ class Service:
         self._session: _Session | None = None
         self._team: Team | None = None
         self._closed = False
+        self._bound = False  # whether the agent may join only the job of its trainers
         abandon_when_forked(self)
         try:
             self._agent = self._new_agent(take_over=take_over)
@@ -168,16 +169,19 @@ class Service:
                 self._path.unlink(missing_ok=True)
             raise
 
-    def run(self, stop: threading.Event) -> None:
-        """Serve until `stop` is set. Raise AgentError when the agent cannot go on (the controller refused)."""
+    def run(self, stop: threading.Event, *, stays: bool = False) -> None:
+        """Serve until `stop` is set. Raise AgentError when the agent cannot go on (the controller refused).
+
+        With `stays`, an agent whose job was removed waits for the next job of this node.
+        """
         # Not select(): a process with more than 1,024 descriptors could not use it.
         ready = selectors.DefaultSelector()
         for listener in self._listeners:
             ready.register(listener, selectors.EVENT_READ, listener)
         with ready:
-            self._accept(ready, stop)
+            self._accept(ready, stop, stays)
 
-    def _accept(self, ready: selectors.BaseSelector, stop: threading.Event) -> None:
+    def _accept(self, ready: selectors.BaseSelector, stop: threading.Event, stays: bool) -> None:
         while not stop.is_set() and not self._closed:
             try:
                 for key, _ in ready.select(0.2):
@@ -189,7 +193,27 @@ class Service:
                 if self._closed:
                     return
                 raise
-            self._agent.wait_change(0)
+            agent = self._agent
+            try:
+                agent.wait_change(0)
+            except AgentError as error:
+                if not stays or agent.config is None:  # it was refused before it had a job
+                    raise
+                self._wait_for_next_job(agent, str(error))
+
+    def _wait_for_next_job(self, agent: Agent, reason: str) -> None:
+        """Replace an agent that was refused because its job is over, and end the job's trainers."""
+        with self._renewal:
+            if self._closed or self._agent is not agent:
+                return
+            self._log(f"{reason}: waiting for the next job")
+            self._end_team(reason)
+            with self._changed:
+                places = list(self._session.places.values()) if self._session is not None else []
+            for place in places:
+                place.leave(reason)
+            agent.close(announce=False)
+            self._agent, self._bound = self._new_agent(), False
 
     def attach(self, seat: Seat, timeout: float) -> Port:
         """Give a trainer in this process its place. Raise AgentError where it is refused, NotReadyError where the job
@@ -298,7 +322,10 @@ class Service:
         with self._changed:
             if session.places.get(place.seat.rank) is place:
                 del session.places[place.seat.rank]
+            last = not session.places
             self._changed.notify_all()
+        if last:
+            self._unbind()
 
     def _lose(self, place: _Place) -> None:
         """Join anew where a trainer that others may wait for is gone without a word, which stops their operations.
@@ -313,8 +340,21 @@ class Service:
             self._log(f"{place.who} is gone without a word: joining anew")
             self._end_team(f"{agent.config.node if agent.config else 'the node'} is gone: {place.who}")
             agent.close(announce=False)
-            # Another job may have this node by now, for which the trainers did not come.
-            self._agent = self._new_agent(job=agent.config.job) if agent.config else self._new_agent()
+            with self._changed:
+                session = self._session
+                others = session is not None and any(one is not place for one in session.places.values())
+            # Another job may have this node by now, and the other trainers did not come for that one.
+            config = agent.config if others else None
+            self._agent = self._new_agent(job=config.job) if config is not None else self._new_agent()
+            self._bound = config is not None
+
+    def _unbind(self) -> None:
+        """Replace an agent that still waits for the job of trainers who have left: that job may be gone."""
+        with self._renewal:
+            if self._closed or not self._bound or self._agent.config is not None:
+                return
+            self._agent.close(announce=False)
+            self._agent, self._bound = self._new_agent(), False
 
     def _join(self, place: _Place, timeout: float) -> Team:
         """Return the team of the present epoch, once the job is complete. Raise AgentError where the agent cannot go

@@ -397,6 +397,7 @@ class AgentStub:
     """An agent that is ready in job A at once. `made` has the arguments of all of them."""
 
     made: ClassVar[list[dict[str, object]]] = []
+    refused: str = ""
     config = AgentConfig("A", 1, 1, "w0", "worker", 0, ("w0", "w1"), ("s",), 64)
     problem = ""
 
@@ -405,6 +406,10 @@ class AgentStub:
 
     def wait_ready(self, timeout: float) -> AgentConfig:
         return self.config
+
+    def wait_change(self, seconds: float) -> None:
+        if self.refused:
+            raise AgentError(self.refused)
 
     def on_stop(self, listener: object, remove: bool = False) -> None:
         """It never stops."""
@@ -424,5 +429,39 @@ def test_an_agent_that_joins_anew_names_the_job_of_its_trainers(monkeypatch):
     monkeypatch.setattr(service, "Agent", AgentStub)
     monkeypatch.setattr(AgentStub, "made", [])
     with Service(f"127.0.0.1:{os.getpid()}") as serving:
-        serving.attach(Seat("trainers"), 1.0).abort("gone")
-    assert [made["job"] for made in AgentStub.made] == [None, "A"]
+        first, last = (serving.attach(Seat("trainers", rank, 2), 1.0) for rank in range(2))
+        first.abort("gone")
+        assert [made["job"] for made in AgentStub.made] == [None, "A"]
+        monkeypatch.setattr(AgentStub, "config", None)  # The job is gone, too.
+        last.close()
+    assert [made["job"] for made in AgentStub.made] == [None, "A", None], "it no longer waits for that job"
+
+
+def test_an_agent_service_outlives_its_job(monkeypatch):
+    """Trainers of the next job may come at once, when a process that is started anew would not listen yet."""
+    monkeypatch.setattr(service, "Agent", AgentStub)
+    monkeypatch.setattr(AgentStub, "made", [])
+    stop = threading.Event()
+    with Service(f"127.0.0.1:{os.getpid()}") as serving:
+        trainer = serving.attach(Seat("trainers"), 1.0)
+        first = serving.agent
+        thread = threading.Thread(target=serving.run, args=(stop,), kwargs={"stays": True})
+        thread.start()
+        first.refused = "job A was removed"
+        wait_until(lambda: serving.agent is not first, "it waits for the next job")
+        assert not trainer.ready
+        trainer.close()
+        assert serving.attach(Seat("next trainers"), 1.0).ready
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_an_agent_that_was_refused_before_it_had_a_job_ends(monkeypatch, stays):
+    monkeypatch.setattr(service, "Agent", AgentStub)
+    monkeypatch.setattr(AgentStub, "made", [])
+    monkeypatch.setattr(AgentStub, "refused", "who is this?")
+    if stays:
+        monkeypatch.setattr(AgentStub, "config", None)
+    with Service(f"127.0.0.1:{os.getpid()}") as serving, pytest.raises(AgentError, match="who is this"):
+        serving.run(threading.Event(), stays=stays)
