@@ -13,8 +13,11 @@ from typing import Any
 
 from controlplane.service.pair.store import NOTHING, StoreError, Value
 
-CALL_SECONDS = 0.4
+CALL_SECONDS = 0.6
 """Seconds that one member of the cluster may take to answer; then the next one is asked."""
+
+
+FULL = "compact and defragment it, then disarm its alarm (etcdctl alarm disarm)"
 
 
 class EtcdStore:
@@ -59,6 +62,8 @@ class EtcdStore:
                 answer = self._ask(member, method, body)
             except (OSError, ValueError, http.client.HTTPException) as error:
                 problem = f"{member}: {error or type(error).__name__}"
+                if "space exceeded" in problem:
+                    raise StoreError(f"etcd is full ({problem}): {FULL}") from None
                 continue
             with self._lock:  # The member that has answered is asked first from now on.
                 self._members = [member, *(other for other in self._members if other != member)]

@@ -46,6 +46,7 @@ class Leadership:
         self._token = f"{name} {secrets.token_hex(8)}"
         self._revision = 0
         self._until = 0.0
+        self._problem = ""  # why the last beat was not written
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -69,7 +70,6 @@ class Leadership:
         since, said = 0.0, ""
         while not stop.is_set():
             words = said
-            began = time.monotonic()
             try:
                 now = self.store.read(LEADER), self.store.read(BEAT)
                 if now != seen:
@@ -77,7 +77,7 @@ class Leadership:
                 leader = now[0].content.decode(errors="replace")
                 words = f"waiting: {leader.partition(' ')[0]} leads" if leader else said
                 if leader == self._token or not leader or time.monotonic() - since >= self._after:
-                    if self._take(now, began):
+                    if self._take(now):
                         return True
                     seen = None
             except StoreError as error:
@@ -88,14 +88,13 @@ class Leadership:
             stop.wait(self._pause)
         return False
 
-    def _take(self, seen: tuple[Value, Value], began: float) -> bool:
+    def _take(self, seen: tuple[Value, Value]) -> bool:
         """Take the lead, unless the leader has written meanwhile. Return whether that worked. Raise StoreError."""
         leader, beat = seen
-        if leader.content.decode(errors="replace") == self._token:  # It had been written, and the answer was lost.
-            self._revision = leader.revision
-        else:
-            wanted = {BEAT: b"0", LEADER: self._token.encode()}
-            self._revision = self.store.commit(wanted, {LEADER: leader.revision, BEAT: beat.revision})
+        began = time.monotonic()  # the next controller counts from the beat that is written now, or later
+        # Written again if only the answer was lost: the others have counted since the first time.
+        wanted = {BEAT: b"0", LEADER: self._token.encode()}
+        self._revision = self.store.commit(wanted, {LEADER: leader.revision, BEAT: beat.revision})
         if not self._revision:
             return False
         self._until = began + self._after * PART_THAT_LEADS
@@ -134,23 +133,28 @@ class Leadership:
                 pass  # The others notice it by the missing beats.
 
     def _beat(self) -> None:
-        number = 0
-        while not self._ended.wait(self._pause):
+        number, took = 0, 0.0
+        while not self._ended.wait(max(0.0, self._pause - took)):
             number += 1
             began = time.monotonic()
             try:
                 done = self._commit({BEAT: str(number).encode()}, {})
             except NotLeading:
                 return
-            except StoreError:
+            except StoreError as error:
+                self._problem = str(error)
                 continue
+            finally:
+                took = time.monotonic() - began
+            self._problem = ""
             if done and began < self._until:  # The lead was lost in between where the answer comes too late.
                 self._until = began + self._after * PART_THAT_LEADS
 
     def _watch(self) -> None:
         while not self._ended.wait(self._pause / 2):
             if time.monotonic() >= self._until:
-                self._end(f"the store has not answered for {self._after * PART_THAT_LEADS:g} s")
+                words = f"the store has taken no beat for {self._after * PART_THAT_LEADS:g} s"
+                self._end(f"{words}: {self._problem}" if self._problem else words)
 
     def _end(self, reason: str) -> None:
         if not self._ended.is_set():
