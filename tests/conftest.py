@@ -57,6 +57,7 @@ QUICK: dict[str, tuple[str, ...]] = {
 LONG = (
     "hook/test_training.py", "emulation/test_allreduce.py", "emulation/test_shared_hosts.py",
     "emulation/test_failures.py", "emulation/test_chaos.py", "emulation/test_lost_agents.py",
+    "emulation/test_renewed_epochs.py", "engines/test_engines.py",
     "emulation/test_torchrun.py", "hook/test_sharded.py", "emulation/test_late_ranks.py",
     "emulation/test_lifetime.py", "hook/test_leaving.py", "emulation/test_hosts.py",
     "emulation/test_culprits.py", "hook/test_nodes.py", "emulation/test_mpi.py", "hook/test_tools.py",

@@ -20,7 +20,7 @@ from controlplane.common.rpc.tls import Tls, add_tls_arguments
 from worker_agent.collectives import Collective, Operation, collective
 from worker_agent.engine import DEFAULT_TIMEOUT, Engine
 from worker_agent.engine_stats import EngineStats
-from worker_agent.errors import AbortedError, AgentError
+from worker_agent.errors import AbortedError, AgentError, ExhaustedError
 from worker_agent.flight import flight
 from worker_agent.member import Member
 from worker_agent.operands import HostArray, operand
@@ -103,7 +103,11 @@ class Agent(Member):
     def submit(self, memory: HostArray, how: Collective) -> Work:
         """Start an operation on host memory, as `allreduce_async` does."""
         epoch, began = self._engine().config.epoch, time.monotonic()
-        work = self._versions.submit(memory, how)
+        try:
+            work = self._versions.submit(memory, how)
+        except ExhaustedError as error:
+            self._give_up(str(error))
+            raise
         work.add_done_callback(self._check)
         work.add_done_callback(lambda done: flight.operation(done, str(how.plain), began, epoch))
         return work
@@ -111,7 +115,7 @@ class Agent(Member):
     def _check(self, work: Work) -> None:
         # After a timeout or a mismatch the engine accepts no operation until it is configured again.
         error = work.exception()
-        if error is not None and not isinstance(error, AbortedError):
+        if error is not None and (isinstance(error, ExhaustedError) or not isinstance(error, AbortedError)):
             self._give_up(str(error))
 
     def allreduce(

@@ -28,6 +28,7 @@ from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import (
     AbortedError,
     AllReduceError,
+    ExhaustedError,
     MismatchError,
     ProgressTimeoutError,
 )
@@ -66,6 +67,7 @@ _ERRORS: dict[int, type[AllReduceError]] = {
     2: ProgressTimeoutError,
     3: AbortedError,
     4: AllReduceError,
+    5: ExhaustedError,
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from controlplane.common.agentconfig import AgentConfig, WorkerTree
 from p4src.protocol import frame_bytes
+from worker_agent import native_worker
 from worker_agent.io_options import IoStats
 from worker_agent.native_engine import counters
 from worker_agent.native_worker import NativeStats, NativeTreeStats
@@ -22,6 +23,7 @@ class TreeStats:
         measured_mbps: wire bits of the chunks (each counted once) over the time in which an operation was in progress,
             from its first send to its last answer.
         rtt_seconds: the lowest round-trip time of about the last second.
+        numbers_used: sequence numbers of the epoch that are used, of all directions and lanes of the tree.
     """
 
     tree: int
@@ -41,6 +43,7 @@ class TreeStats:
     rtt_lowest: float
     oldest_unanswered: int
     next_sequence: int
+    numbers_used: int
 
     @classmethod
     def of(cls, tree: WorkerTree, native: NativeTreeStats, frame_bits: int) -> TreeStats:
@@ -105,6 +108,11 @@ class EngineStats:
     def resent(self) -> int:
         """Number of packets sent again, on all trees."""
         return sum(tree.resent for tree in self.trees)
+
+    @property
+    def numbers_used(self) -> float:
+        """The fraction of the epoch's sequence numbers that are used on the tree that has used the most."""
+        return max((tree.numbers_used for tree in self.trees), default=0) / native_worker.LAST_NUMBER
 
     @property
     def measured_mbps(self) -> float:

@@ -28,6 +28,10 @@ class AbortedError(AllReduceError):
     """
 
 
+class ExhaustedError(AbortedError):
+    """The sequence numbers of the epoch are used up: the operation was not started, and a new epoch begins."""
+
+
 class NotReadyError(AgentError, TimeoutError):
     """The job cannot start, or continue, yet; the message says which nodes or whose answer is missing."""
 

@@ -25,6 +25,8 @@ from worker_agent.native_engine import (
 from worker_agent.tree_lanes import lanes_of
 
 NAME_BYTES = 64
+LAST_NUMBER = 2**32 - 1
+"""The last sequence number of a chunk on the wire. The controller renews the epoch of a job long before."""
 
 
 class NativeTreeConfig(ctypes.Structure):
@@ -61,6 +63,7 @@ class NativeConfig(ctypes.Structure):
         ("sources", ctypes.c_uint32),
         ("source", ctypes.POINTER(ctypes.c_uint32)),
         ("timeout_seconds", ctypes.c_double),
+        ("last_number", ctypes.c_uint32),
         ("tree", ctypes.POINTER(NativeTreeConfig)),
     ]
 
@@ -109,6 +112,7 @@ _TREE_COUNTERS = (
     "busy_ns",
     "next_sequence",
     "oldest_unanswered",
+    "numbers_used",
 )
 
 
@@ -238,6 +242,7 @@ def native_config(config: AgentConfig, threads: int, timeout: float) -> tuple[Na
         len(sources),
         sources,
         timeout,
+        LAST_NUMBER,
         trees,
     )
     return native, (trees, labels, sources)

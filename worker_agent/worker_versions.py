@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.common.agentconfig import REFUSED, SWITCH_ADDS, AgentConfig, ReroutedTree, suspect_key
+from controlplane.common.agentconfig import NUMBERS_USED, REFUSED, SWITCH_ADDS, AgentConfig, ReroutedTree, suspect_key
 from controlplane.common.rpc import inart_pb2 as pb
 from worker_agent.adding import OfSwitch
 from worker_agent.collectives import Collective
@@ -158,6 +158,7 @@ class WorkerVersions(PlanVersions):
         numbers |= {REFUSED: refused} if refused else {}
         numbers |= {suspect_key(tree.tree): float(tree.check_failures) for tree in stats.trees if tree.check_failures}
         numbers |= {"resent": stats.resent, "measured_mbps": round(stats.measured_mbps, 3)}
+        numbers[NUMBERS_USED] = stats.numbers_used
         self._root.add_to(numbers, trees)
         if self.engine.config.adds:
             numbers[SWITCH_ADDS] = self._switch.mbps(self.engine.config.values_per_packet)

@@ -13,6 +13,8 @@ REFUSED = "refused_by_the_check"
 those of worker NAME."""
 SUSPECT = "suspect"
 ROOT_ADDS, SWITCH_ADDS = "adds_mbps", "switch_adds_mbps"
+NUMBERS_USED = "numbers_used"
+"""A worker's statistic: the fraction of the epoch's sequence numbers that are used."""
 """Names of statistics of agents: what the agent's host adds, Mbit/s, as a parameter server (while its engine was busy),
 and as the switch of a host that adds inside of trees (worker_agent/adding.py)."""
 LANE_MBPS = 10_000.0

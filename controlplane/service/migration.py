@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from controlplane.common.log_lines import SILENT, Log
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.limits import DoesNotFit
-from controlplane.planner.plan.replan import Difference
+from controlplane.planner.plan.replan import Difference, difference
 from controlplane.planner.plan.reroute import CannotReroute, unbroken
 from controlplane.planner.rules import Deployment
 from controlplane.planner.topology import Topology
@@ -156,11 +156,7 @@ class Migrator:
         nothing of the old version is left. Raise MigrationError, or an error of planning (Infeasible, PlanError,
         JobError), where the job runs on as before.
         """
-        if not self._lock.acquire(timeout=wait if wait >= 0 else -1):
-            raise MigrationError("another migration is under way")
-        try:
-            if self._ended:
-                raise MigrationError("the job has ended")
+        with self._alone(wait):
             began = time.monotonic()
             wanted = Wanted(strategy, plan, most, crowded)
             new, before, trees = next_plan(self._frame, self.plan, self.home, topology, wanted)
@@ -175,6 +171,29 @@ class Migrator:
             if most is None:
                 self.home = done.plan
             return done
+
+    def renew(self) -> Migrated:
+        """Migrate the job to the plan that it has, in a new epoch, whose sequence numbers begin again. Raise
+        MigrationError where the job runs on as before.
+        """
+        with self._alone(0.0):
+            began = time.monotonic()
+            plan = self.plan.with_version(self.plan.version + 1)
+            result = Migrated(plan, plan.rate_mbps, difference(self.plan, plan))
+            done = self._migrate(result, self.topology, lambda: None)
+            return replace(done, changed=True, seconds=time.monotonic() - began)
+
+    @contextmanager
+    def _alone(self, wait: float) -> Iterator[None]:
+        """Let no other migration run in the `with` block; one that is under way is waited for `wait` seconds (where
+        negative, without limit). Raise MigrationError where it does not end, or the job has ended.
+        """
+        if not self._lock.acquire(timeout=wait if wait >= 0 else -1):
+            raise MigrationError("another migration is under way")
+        try:
+            if self._ended:
+                raise MigrationError("the job has ended")
+            yield
         finally:
             self._lock.release()
 

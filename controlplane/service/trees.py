@@ -1,4 +1,5 @@
-"""The watch over jobs' trees: those that carry much less than planned, and those that have no result at all."""
+"""The watch over jobs' trees: those that carry much less than planned, those that have no result at all, and those
+whose sequence numbers come to an end."""
 
 from __future__ import annotations
 
@@ -8,11 +9,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from weakref import WeakKeyDictionary
 
-from controlplane.common.agentconfig import AgentConfig
+from controlplane.common.agentconfig import NUMBERS_USED, AgentConfig
 from controlplane.common.log_lines import SILENT, Log
 from controlplane.service.core.standing import Do, Stand, decide
 from controlplane.service.members import lacking
 from controlplane.service.network import Network
+from controlplane.service.next_plan import MigrationError
 from controlplane.service.running import JobsError, RunningJob
 from controlplane.targets.base import TargetError
 from p4src.protocol import frame_bytes
@@ -22,6 +24,9 @@ SLOW_PART = 0.5
 """Part of its planned rate below which a tree is slow."""
 SLOW_LOOKS = 10
 """Looks in a row that must find a tree slow before the log tells it."""
+RENEW_AT = 0.5
+"""Fraction of the sequence numbers of an epoch at which a job gets another epoch. What is left must last until that has
+happened: at 100 Gbit/s for three minutes."""
 
 
 class TreeWatch:
@@ -42,6 +47,9 @@ class TreeWatch:
         # By job: the version of the plan for which it was logged.
         self._said: WeakKeyDictionary[RunningJob, int] = WeakKeyDictionary()
         self._stands: WeakKeyDictionary[RunningJob, Stand] = WeakKeyDictionary()
+        # By job: the thread that gives it another epoch, and why it could not be given one, as the log says.
+        self._renewing: WeakKeyDictionary[RunningJob, threading.Thread] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[RunningJob, str] = WeakKeyDictionary()
 
     def look(self) -> None:
         """Log which trees are slow, and take the steps that are due about those without a result."""
@@ -54,6 +62,7 @@ class TreeWatch:
             # During a migration agents report on the new plan only, whose operations may wait for the old plan's.
             if job.roster.running and job.roster.state.migration is None:
                 self._look_for_results(job)
+                self._look_at_numbers(job)
 
     def _look_at_rates(self, job: RunningJob) -> None:
         rates, planned = job.roster.tree_rates(), planned_tree_rates(job.roster.configs)
@@ -98,6 +107,33 @@ class TreeWatch:
         else:
             self.log.warning(f"job {job.name}: {reason}, in another epoch, too: it is taken off the network")
             threading.Thread(target=self._refuse, args=(job, reason), name=f"refuse-{job.name}", daemon=True).start()
+
+    def _look_at_numbers(self, job: RunningJob) -> None:
+        """Give the job another epoch if its sequence numbers come to an end. From a thread of its own, which waits for
+        operations to end."""
+        used = max((member.statistics.get(NUMBERS_USED, 0.0) for member in job.roster.members().values()), default=0.0)
+        running = self._renewing.get(job)
+        if used < RENEW_AT or (running is not None and running.is_alive()):
+            return
+        thread = threading.Thread(target=self._renew, args=(job, used), name=f"renew-{job.name}", daemon=True)
+        self._renewing[job] = thread
+        thread.start()
+
+    def _renew(self, job: RunningJob, used: float) -> None:
+        try:
+            done = job.migrator.renew()
+        except (MigrationError, TargetError, OSError) as error:
+            said = self._kept.get(job)
+            self._kept[job] = str(error)
+            if said != str(error):
+                words = f"{used:.0%} of its sequence numbers are used, and it could not be given another epoch: {error}"
+                self.log.warning(f"job {job.name}: {words}")
+            return
+        self._kept.pop(job, None)
+        self.log.info(
+            f"job {job.name}: {used:.0%} of its sequence numbers were used; epoch {done.epoch} begins at operation "
+            f"{done.first_operation}"
+        )
 
     def _read_again(self, job: RunningJob, number: int) -> None:
         """Read the switches of a tree of the running plan again."""

@@ -140,6 +140,25 @@ def test_job_changes_over_at_the_first_operation_that_nobody_has_started(rig):
     assert "migrated at operation 7" in words
 
 
+def test_a_job_gets_another_epoch_with_the_plan_that_it_has(rig):
+    """The plan to which the job returns after a failure is the same as before."""
+    rig.agents.started = {"W1": 4, "W2": 7, "W3": 6}
+    rig.agents.join()
+    reduced = rig.migrator.migrate(rig.migrator.state(changes=BUSY), most=rig.plan.rate_mbps)
+    home, installed = rig.migrator.home, rig.snapshots()
+    assert home == rig.plan != reduced.plan
+    renewed = rig.migrator.renew()
+    assert renewed.epoch == rig.roster.epoch > reduced.epoch
+    assert renewed.first_operation == 7
+    assert rig.migrator.plan == replace(reduced.plan, version=reduced.plan.version + 1)
+    assert rig.migrator.home == home
+    assert rig.hold(rig.migrator.deployment) and rig.snapshots() != installed, "it has other labels and slots"
+    rig.agents.unwilling = "W2"
+    with pytest.raises(MigrationError, match="no memory"):
+        rig.migrator.renew()
+    assert rig.roster.epoch == renewed.epoch and rig.hold(rig.migrator.deployment)
+
+
 def test_old_entries_stay_until_every_worker_is_done_with_them(rig, until):
     rig.agents.slow = "W4"
     rig.agents.join()

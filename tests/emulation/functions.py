@@ -14,7 +14,7 @@ from controlplane.common import native_build
 from topologies import hosts
 from topologies.hosts import gradient
 from topologies.zygote import Channel
-from worker_agent import connect
+from worker_agent import connect, native_worker
 
 
 def fail(_: Channel, *, word: str) -> None:
@@ -37,13 +37,18 @@ def hang(_: Channel) -> None:
     time.sleep(600)
 
 
-def train(channel: Channel, *, controller: str, worker: int, size: int) -> None:
+def train(
+    channel: Channel, *, controller: str, worker: int, size: int, last_number: int = native_worker.LAST_NUMBER
+) -> None:
     """Run a worker each of whose steps is two all-reduces of `size` bytes, submitted one after the other without
     waiting.
 
-    For each message {"steps": n, "pause": seconds} the worker pauses, as a late rank does, and then takes n steps; the
-    answer is a list with a digest of every result. The message null ends it.
+    For each message {"steps": n, "pause": seconds} the worker pauses, as a late rank does, and then takes n steps, with
+    "waits": true each all-reduce when the one before has ended; the
+    answer is a list with a digest of every result. The message null ends it. An epoch has sequence numbers up to
+    `last_number`.
     """
+    native_worker.LAST_NUMBER = last_number
     agent = connect(controller, timeout=60.0, operation_timeout=120.0)
     try:
         agent.allreduce(np.zeros(1, np.float32), op="sum")
@@ -53,8 +58,12 @@ def train(channel: Channel, *, controller: str, worker: int, size: int) -> None:
             digests = []
             for step in range(order["steps"]):
                 values = [gradient(step, 2 * worker + part, size) for part in range(2)]
-                for work in [agent.allreduce_async(each, op="sum") for each in values]:
-                    work.wait(120.0)
+                if order.get("waits"):
+                    for each in values:
+                        agent.allreduce(each, op="sum", timeout=120.0)
+                else:
+                    for work in [agent.allreduce_async(each, op="sum") for each in values]:
+                        work.wait(120.0)
                 digests += [hashlib.sha256(each.tobytes()).hexdigest() for each in values]
             channel.send(digests)
     finally:
@@ -64,7 +73,6 @@ def train(channel: Channel, *, controller: str, worker: int, size: int) -> None:
 def _become(uid: int, cache: str) -> None:
     """Another user from now on, with no groups and no capabilities. What agents compile is in a cache of its own."""
     from ps_server import server
-    from worker_agent import native_worker
 
     os.chown(cache, uid, uid)
     for load in (native_worker.library, server.library):

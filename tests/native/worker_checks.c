@@ -66,7 +66,8 @@ static void unused_time_is_lost(void) {
     char error[256] = "";
     struct inart_io_config io = {.interface = "lo", .threads = 1};
     struct inart_tree_config tree = {.slots = 64, .port = INART_UDP_PORT_BASE, .rate_mbps = 1, .root = "ps"};
-    struct inart_worker_config config = {.workers = 2, .values = 64, .trees = 1, .tree = &tree, .timeout_seconds = 60};
+    struct inart_worker_config config = {
+        .workers = 2, .values = 64, .trees = 1, .tree = &tree, .timeout_seconds = 60, .last_number = UINT32_MAX};
     struct inart_part_range range = {0, 6400};
     uint32_t number = 0;
     int32_t status;

@@ -163,6 +163,7 @@ static void worker_engine(struct job *j, uint32_t w) {
                                     .trees = s->trees * s->lanes,
                                     .index = w,
                                     .timeout_seconds = s->timeout,
+                                    .last_number = UINT32_MAX,
                                     .tree = trees};
     memcpy(c.key, j->key, sizeof c.key);
     char error[MESSAGE_BYTES];

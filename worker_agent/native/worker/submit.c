@@ -26,15 +26,15 @@ static struct worker_tree *tree_for(struct inart_worker *w, uint32_t number, con
     return t && t->direction.of == INART_DIRECTIONS && o->layout.kind == INART_GATHER ? t + 1 : t;
 }
 
-/* Makes a part for a tree, with numbers that follow those submitted last. Returns NULL with the reason in `error` where
- * that fails. */
+/* Makes a part for a tree, with numbers that follow those submitted last. Returns NULL with the reason in `error`, and
+ * in *status, where that fails. */
 static struct worker_part *part_make(struct inart_worker *w, struct worker_tree *t, struct worker_operation *o,
-                                     const struct inart_part_range *range, char *error, size_t size) {
+                                     const struct inart_part_range *range, int32_t *status, char *error, size_t size) {
     uint64_t values = INART_EXPONENT_WORDS(w->config.values), n = chunk_values(&w->threads[0], o);
     uint64_t data = (range->count + n - 1) / n * (inart_takes_turns(&o->layout) ? o->layout.workers : 1);
-    if ((t->end + data + numbering_words(data) / values + 2) * inart_ways(&t->direction) > UINT32_MAX) {
-        snprintf(error, size,
-                 "tree %u (root %s) has used up the sequence numbers of epoch %u: the job needs a new configuration",
+    if ((t->end + data + numbering_words(data) / values + 2) * inart_ways(&t->direction) > w->config.last_number) {
+        *status = STATUS_EXHAUSTED;
+        snprintf(error, size, "tree %u (root %s) has used up the sequence numbers of epoch %u: a new one begins",
                  t->config.tree, t->config.root, w->config.epoch);
         return NULL;
     }
@@ -124,10 +124,10 @@ static void parts_free(struct worker_part **parts, uint32_t trees) {
 }
 
 /* Makes the operation's parts, one for each of the trees; a tree that carries none of it has NULL. `count` is set to
- * their number. Returns NULL with the reason in `error` where one of them cannot be. */
+ * their number. Returns NULL with the reason in `error`, and in *status, where one of them cannot be. */
 static struct worker_part **parts_make(struct inart_worker *w, struct worker_operation *o, uint32_t trees,
                                        const uint32_t *number, const struct inart_part_range *range, uint32_t *count,
-                                       char *error, size_t size) {
+                                       int32_t *status, char *error, size_t size) {
     struct worker_part **parts = calloc(trees ? trees : 1, sizeof *parts);
     *count = 0;
     for (uint32_t i = 0; parts && i < trees; i++) {
@@ -135,7 +135,7 @@ static struct worker_part **parts_make(struct inart_worker *w, struct worker_ope
         struct worker_tree *t = tree_for(w, number[i], o, &x);
         if (!range[i].count) continue;
         if (t)
-            parts[i] = part_make(w, t, o, &range[i], error, size);
+            parts[i] = part_make(w, t, o, &range[i], status, error, size);
         else
             snprintf(error, size, "there is no tree %u", number[i]);
         if (!parts[i]) {
@@ -181,7 +181,7 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
     struct worker_operation *o = operation_make(w, elements, dtype, encoding, kind, source);
     uint32_t count;
     snprintf(error, size, "out of memory"); /* unless it is something else */
-    struct worker_part **parts = o ? parts_make(w, o, trees, number, range, &count, error, size) : NULL;
+    struct worker_part **parts = o ? parts_make(w, o, trees, number, range, &count, status, error, size) : NULL;
     if (!parts) {
         free(o);
         return -1;

@@ -169,6 +169,8 @@ static void tree_statistics(const struct worker_tree *t, struct inart_tree_stats
         sum->next_sequence = inart_on_wire(&t->direction, t->end);
         sum->oldest_unanswered = inart_on_wire(&t->direction, t->base);
     }
+    uint64_t used = t->end * inart_ways(&t->direction);
+    sum->numbers_used = used > sum->numbers_used ? used : sum->numbers_used;
     double lowest = t->rtt_lowest / 1e9;
     sum->rtt_seconds = sum->rtt_seconds > 0 ? sum->rtt_seconds : t->round_trip / 1e9;
     sum->rtt_lowest = sum->rtt_lowest > 0 && (lowest <= 0 || sum->rtt_lowest < lowest) ? sum->rtt_lowest : lowest;

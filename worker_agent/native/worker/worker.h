@@ -9,7 +9,14 @@
 #define NAME_BYTES 64
 #define MESSAGE_BYTES 512
 
-enum inart_status { STATUS_OK = 0, STATUS_MISMATCH = 1, STATUS_TIMEOUT = 2, STATUS_ABORTED = 3, STATUS_PROTOCOL = 4 };
+enum inart_status {
+    STATUS_OK = 0,
+    STATUS_MISMATCH = 1,
+    STATUS_TIMEOUT = 2,
+    STATUS_ABORTED = 3,
+    STATUS_PROTOCOL = 4,
+    STATUS_EXHAUSTED = 5 /* the sequence numbers of the epoch are used up */
+};
 
 /* ---- shared with worker_agent/native_worker.py (ctypes), which compares the sizes (inart_worker_sizes) ---- */
 struct inart_tree_config {
@@ -32,6 +39,7 @@ struct inart_worker_config {
     uint32_t sources;
     const uint32_t *source; /* addresses of the parameter servers, host order; none: any */
     double timeout_seconds;
+    uint32_t last_number; /* the last sequence number on the wire */
     const struct inart_tree_config *tree;
 };
 
@@ -60,6 +68,7 @@ struct inart_tree_stats {
     uint64_t chunks_sent, resent_gap, resent_timeout, resent_recovery, answers, duplicates, refused, check_failures;
     uint64_t marked; /* answers: queues were too long (ECN) */
     uint64_t first_send_ns, last_answer_ns, busy_ns, next_sequence, oldest_unanswered;
+    uint64_t numbers_used;          /* of all sequence numbers on the wire, in all directions and lanes */
     double rtt_seconds, rtt_lowest; /* lowest of the last second; of all */
 };
 
