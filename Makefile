@@ -80,7 +80,7 @@ wan: setup ## systems across an emulated WAN over TCP, measured beside simulated
 	$(PY) -m evaluation.wan run --network netstorm --rounds 3 --plot $(RESULTS)/wan.png
 
 doctor: ## what is installed, what is missing and what installs it
-	@if [ -x $(PY) ]; then $(PY) -m controlplane.doctor; \
+	@if [ -x $(PY) ]; then $(PY) -m inart doctor; \
 	else echo "nothing is installed yet: make setup"; exit 1; fi
 
 p4: setup ## compile the P4 programs again (needs p4c)

@@ -1,4 +1,4 @@
-"""`python -m controlplane.deploy`: the command line of controlplane/cli/deploy.py."""
+"""`python -m controlplane.deploy`: `inart deploy`, for scripts."""
 
 from controlplane.cli.deploy import main
 

@@ -1,4 +1,4 @@
-"""`python -m controlplane.plan`: the command line of controlplane/cli/plan/command.py."""
+"""`python -m controlplane.plan`: `inart plan`, for scripts."""
 
 from controlplane.cli.plan.command import main
 

@@ -4,8 +4,8 @@
     inart serve ... --listen 0.0.0.0:9600 --credentials DIR/controller
     inart ps --controller HOST:PORT
 
-A verb passes the rest of the line to the module that `python -m` can run as well, and imports nothing else, because a
-training node has none of the packages that planning needs (the extra "control").
+A verb passes the rest of the line to its module, and imports nothing else, because a training node has none of the
+packages that planning needs (the extra "control").
 """
 
 from __future__ import annotations
@@ -30,52 +30,62 @@ class Verb:
 
     Attributes:
         module: the module whose main() is run.
+        help: words for the list of verbs; "" where the list has only the name.
         first: words that are put before the user's.
-        order: whether the first of these words is a command of the module, with help of its own.
         extra: the extra of the distribution that the module needs; "" for none.
     """
 
     module: str
-    help: str
+    help: str = ""
     first: tuple[str, ...] = ()
     extra: str = ""
-    order: bool = False
 
 
+CONTROLLER = "controlplane.cli.controller"
 VERBS = {
     "plan": Verb(
-        "controlplane.cli.plan.command", "plan a job on a topology, or compare strategies; no switch", extra="control"
+        "controlplane.cli.plan.command", "plan a job on a topology, or compare strategies; needs no switch",
+        extra="control",
     ),
     "deploy": Verb(
-        "controlplane.cli.deploy", "put a plan on the switches, show or remove its entries", extra="control"
+        "controlplane.cli.deploy", "install a plan on switches, show its entries, or remove them", extra="control"
     ),
-    "serve": Verb("controlplane.cli.serve", "the controller of a network; jobs come and go", extra="control"),
-    "job": Verb("controlplane.cli.controller", "add, list, show, remove jobs", ("job",), order=True),
-    "status": Verb("controlplane.cli.controller", "who has joined, what is missing", ("status",), order=True),
-    "replan": Verb("controlplane.cli.controller", "change the plan under a running job", ("replan",), order=True),
-    "log": Verb("controlplane.cli.controller", "who did what on the network, and when", ("log",), order=True),
-    "drain": Verb("controlplane.cli.controller", "take a switch or link out of service", ("drain",), order=True),
-    "undrain": Verb("controlplane.cli.controller", "put it back", ("undrain",), order=True),
-    "topology": Verb(
-        "controlplane.cli.controller", "read the topology again, with jobs running", ("topology",), order=True
+    "serve": Verb(
+        "controlplane.cli.serve", "run the controller of a network, to which jobs are added", extra="control"
     ),
+    "job": Verb(CONTROLLER, "add, list, show and remove jobs", ("job",)),
+    "run": Verb("worker_agent.launch.command", "run a training command as a job of its own"),
+    "agent": Verb("worker_agent.__main__", "run the agent of a worker node, for its trainers", ("serve",)),
+    "ps": Verb("ps_server.__main__", "run a parameter server"),
+    "allreduce": Verb("worker_agent.__main__", "try a job without PyTorch: add generated data", ("allreduce",)),
+    "status": Verb(CONTROLLER, "show jobs, agents and switches, and what is missing or stuck", ("status",)),
+    "log": Verb(CONTROLLER, "show the journal: who did what, when, and what changed", ("log",)),
+    "doctor": Verb("controlplane.cli.doctor", "check this machine, its data interface, switches and controller"),
+    "replan": Verb(CONTROLLER, "plan a running job again, for the present state of the network", ("replan",)),
+    "drain": Verb(CONTROLLER, "take a switch or link out of service", ("drain",)),
+    "undrain": Verb(CONTROLLER, "put it back into service", ("undrain",)),
+    "topology": Verb(CONTROLLER, "reload the topology file, with jobs running", ("topology",)),
     "certificates": Verb(
-        "controlplane.cli.certificates", "a private authority and certificates, to try TLS with", extra="control"
+        "controlplane.cli.certificates", "make the certificates or tokens that say who may do what", extra="control"
     ),
-    "simulate": Verb("controlplane.cli.simulate", "run a plan in the simulator", extra="control"),
-    "emulate": Verb("topologies.__main__", "an emulated network of P4 switches (root)", extra="emulation"),
-    "agent": Verb("worker_agent.__main__", "the agent of a worker node, for its trainers", ("serve",), order=True),
-    "ps": Verb("ps_server.__main__", "a parameter server"),
-    "run": Verb("worker_agent.launch.command", "run a training command with a job of its own in the network"),
-    "slurm": Verb("worker_agent.launch.slurm", "what Slurm calls when a job begins and ends (prolog, epilog, task)"),
-    "kubernetes": Verb("worker_agent.launch.kubernetes", "add and remove jobs as Kubernetes' PyTorchJobs ask for"),
-    "mpi": Verb("worker_agent.clients.mpi", "run a rank of an MPI program, whose collectives go through the network"),
-    "nccl": Verb("worker_agent.clients.nccl", "write a plugin by which NCCL's all-reduces go through the network"),
-    "allreduce": Verb("worker_agent.__main__", "try the network without PyTorch", ("allreduce",), order=True),
-    "site": Verb("overlay.sites.command", "train across data centres: coordinator, run, status", extra="control"),
-    "overlay": Verb("overlay.__main__", "agents that add for each other: coordinator, agent", extra="control"),
-    "doctor": Verb("controlplane.cli.doctor", "what is missing on this machine, and what installs it"),
+    "emulate": Verb(
+        "topologies.__main__", "build a network of P4 switches on this machine (root)", extra="emulation"
+    ),
+}  # fmt: skip
+PLUGINS = {
+    "simulate": Verb("controlplane.cli.simulate", extra="control"),
+    "slurm": Verb("worker_agent.launch.slurm"),
+    "kubernetes": Verb("worker_agent.launch.kubernetes"),
+    "mpi": Verb("worker_agent.clients.mpi"),
+    "nccl": Verb("worker_agent.clients.nccl"),
+    "site": Verb("overlay.sites.command", extra="control"),
+    "overlay": Verb("overlay.__main__", extra="control"),
 }
+"""Verbs for other systems, which the list of verbs only names.
+
+A table and not entry points of the distribution: loading those takes longer than all else that `inart --help` does, and
+a verb would be unknown until the distribution is installed again.
+"""
 ALIASES = {"compare": ("plan", "--compare")}
 """Words that stand for others, for scripts."""
 SERVERS = {("agent",), ("ps",), ("serve",), ("site", "coordinator"), ("overlay", "coordinator"), ("overlay", "agent")}
@@ -89,7 +99,8 @@ def usage() -> str:
     """Return the text that `inart --help` prints."""
     width = max(map(len, VERBS))
     lines = [f"  {name:<{width}}  {verb.help}" for name, verb in VERBS.items()]
-    return "\n".join(["usage: inart VERB ...", "", *lines, "", "inart VERB --help explains a verb."])
+    more = f"also: {', '.join(PLUGINS)}"
+    return "\n".join(["usage: inart VERB ...", "", *lines, "", more, "inart VERB --help explains a verb."])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,21 +128,18 @@ def run(words: list[str]) -> int:
         print(f"inart {__version__}")
         return 0
     words = [*ALIASES.get(words[0], words[:1]), *words[1:]]
-    verb = VERBS.get(words[0])
+    verb = VERBS.get(words[0]) or PLUGINS.get(words[0])
     if verb is None:
         print(f"inart: no verb {words[0]!r}\n{usage()}", file=sys.stderr)
         return 2
     if not SERVERS.isdisjoint((tuple(words[:1]), tuple(words[:2]))):
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    before, sys.argv[0] = sys.argv[0], "inart" if verb.order else f"inart {words[0]}"
     try:
         return int(importlib.import_module(verb.module).main([*verb.first, *words[1:]]) or 0)
     except ModuleNotFoundError as error:  # The error may also come from an import at first use.
         return _missing(words[0], verb, error)
     except KeyboardInterrupt:  # Ctrl-C may come while modules are imported, which takes long on a busy machine.
         return INTERRUPTED
-    finally:
-        sys.argv[0] = before
 
 
 def _missing(name: str, verb: Verb, error: ModuleNotFoundError) -> int:

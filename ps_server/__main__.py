@@ -1,6 +1,6 @@
 """Runs a parameter server as a process, which joins the controller and becomes the root of trees.
 
-python -m ps_server --controller HOST:PORT [--node NAME]
+inart ps --controller HOST:PORT [--node NAME]
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ParameterServer(Member):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.make("ps_server", "Parameter server: joins the controller and serves its trees.")
+    parser = command_line.make("ps", "Parameter server: joins the controller and serves its trees.")
     add_agent_arguments(parser)
     return parser
 

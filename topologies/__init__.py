@@ -1,6 +1,6 @@
 """Emulated networks: Mininet hosts and links around P4 switches (softswitch or bmv2).
 
-`Emulation` builds a network from a `Topology` and removes it again; `python -m topologies` does the same from the
+`Emulation` builds a network from a `Topology` and removes it again; `inart emulate` does the same from the
 command line.
 """
 

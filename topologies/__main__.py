@@ -1,11 +1,11 @@
 """Build an emulated network, try it, and give it to Mininet's command line; or run jobs on it.
 
-python -m topologies run --topology T --job J ...        network, controller, agents, work, failures: run --help
-python -m topologies run --wan netstorm --system wan     the same across data centres: run --wan --help
-python -m topologies generate ring --switches 6          a topology by rule, as JSON: generate --help
-python -m topologies --topology fattree:k=4              builds it, pings every pair, takes it down
-python -m topologies --topology testbed --cli            ... and opens Mininet's CLI: h1 ping h2, links, net, exit
-python -m topologies --topology fattree:k=4 --hold       ... and waits, e.g. for python -m controlplane.deploy
+inart emulate run --topology T --job J ...        network, controller, agents, work, failures: run --help
+inart emulate run --wan netstorm --system wan     the same across data centres: run --wan --help
+inart emulate generate ring --switches 6          a topology by rule, as JSON: generate --help
+inart emulate --topology fattree:k=4              builds it, pings every pair, takes it down
+inart emulate --topology testbed --cli            ... and opens Mininet's CLI: h1 ping h2, links, net, exit
+inart emulate --topology fattree:k=4 --hold       ... and waits, e.g. for inart serve
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build(argv: Sequence[str]) -> int:
     """Run the command without a verb: build a network and try it."""
-    parser = command_line.make("topologies", __doc__)
+    parser = command_line.make("emulate", __doc__)
     parser.add_argument(
         "--topology", default="testbed", metavar="T", help="fattree:k=4,bandwidth=20, testbed, or a file"
     )

@@ -1,8 +1,8 @@
 """Writes a topology made by rule as a JSON file, which every command with --topology can read.
 
-python -m topologies generate leafspine --leaves 8 --spines 4 --servers 6 --uplink 40 --output net.json
-python -m topologies generate clos --oversubscription 3
-python -m topologies generate ring --help
+inart emulate generate leafspine --leaves 8 --spines 4 --servers 6 --uplink 40 --output net.json
+inart emulate generate clos --oversubscription 3
+inart emulate generate ring --help
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from controlplane.planner.topology import TopologyError
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.make("topologies", __doc__, "generate")
+    parser = command_line.make("emulate generate", __doc__)
     rules = parser.add_subparsers(dest="shape", required=True, metavar="RULE")
     for name, shape in shapes().items():
         rule = rules.add_parser(name, help=shape.help, description=shape.help)

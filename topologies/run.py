@@ -1,9 +1,9 @@
 """Emulate a network with its controller and jobs, give the jobs work, inject failures, and report the results.
 
-    python -m topologies run --topology fattree:k=4 --job workers=8,ps=2
-    python -m topologies run --topology leafspine:leaves=4,spines=2 --job workers=4 --job workers=5,ps=2 --share
-    python -m topologies run --topology fattree:k=4 --job workers=8,ps=2 --allreduce 10M --fail 'c1 at 3s for 10s'
-    python -m topologies run --topology fattree:k=4 --job workers=4 --script 'torchrun examples/train_digits.py'
+    inart emulate run --topology fattree:k=4 --job workers=8,ps=2
+    inart emulate run --topology leafspine:leaves=4,spines=2 --job workers=4 --job workers=5,ps=2 --share
+    inart emulate run --topology fattree:k=4 --job workers=8,ps=2 --allreduce 10M --fail 'c1 at 3s for 10s'
+    inart emulate run --topology fattree:k=4 --job workers=4 --script 'torchrun examples/train_digits.py'
 
 Everything is removed at the end, after Ctrl-C too; several runs can go side by side. Each job's hosts are its own. A
 --script runs on every worker of every job, by sh, with the variables that a launcher would set (MASTER_ADDR, RANK,
@@ -364,7 +364,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Settings, Path | None]:
 
     Raise TopologyError, JobError, EmulationError or Infeasible for arguments that cannot be.
     """
-    parser = command_line.make("topologies", __doc__, "run")
+    parser = command_line.make("emulate run", __doc__)
     parser.add_argument(
         "--topology", required=True, metavar="T",
         help="a file, fattree:k=4, leafspine:leaves=4,spines=2, ring:, dumbbell:, clos:, testbed, ...; see `generate`",

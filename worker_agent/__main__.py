@@ -1,7 +1,7 @@
 """Command line of the worker: a trial all-reduce, and the agent service for trainers of this machine.
 
-python -m worker_agent allreduce --controller HOST:PORT --bytes 25M --repeat 5
-python -m worker_agent serve --controller HOST:PORT --socket /run/inart/agent.sock
+inart allreduce --controller HOST:PORT --bytes 25M --repeat 5
+inart agent --controller HOST:PORT --socket /run/inart/agent.sock
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def parse_size(text: str) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.make("worker_agent", "Worker of an in-network all-reduce.")
+    parser = command_line.make("", "Worker of an in-network all-reduce.")
     commands = parser.add_subparsers(dest="command", required=True)
     allreduce = commands.add_parser("allreduce", help="all-reduce generated data; prints time, bandwidth and error")
     allreduce.add_argument("--bytes", type=parse_size, default=25_000_000, metavar="N", help="tensor size (25M)")
@@ -54,10 +54,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     allreduce.add_argument("--op", choices=("sum", "mean"), default="sum", help="default: %(default)s")
     allreduce.add_argument("--seed", type=int, default=0, help="seed of the data, the same on all workers")
-    command_line.add_output(allreduce, "print one JSON object")
-    # The command `inart agent` has another name than the subcommand.
-    own = "inart agent" if parser.prog == "inart" else None
-    serve = commands.add_parser("serve", prog=own, help="run the agent for unprivileged trainers on this machine")
+    command_line.add_json(allreduce, "print one JSON object")
+    serve = commands.add_parser(
+        "serve", prog="inart agent", help="run the agent for unprivileged trainers on this machine"
+    )
     serve.add_argument("--socket", default="/run/inart/agent.sock", metavar="PATH", help="default: %(default)s")
     add_config_argument(serve)
     serve.add_argument("--metrics", metavar="HOST:PORT", help="serve counters for Prometheus here, under /metrics")

@@ -1,4 +1,4 @@
-"""`python -m worker_agent allreduce`: all-reduces made-up tensors and prints how fast and how exact that was.
+"""`inart allreduce`: all-reduces made-up tensors and prints how fast and how exact that was.
 
 Every worker can compute the exact sum without asking the others: worker i has s_i * r, with the same random vector r
 everywhere and a random whole number s_i of its own. Both have half of the format's bits, so each product is exact.

@@ -263,7 +263,7 @@ def write_switches(folder: Path, source: Path) -> Path:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.make("controlplane.certificates", __doc__)
+    parser = command_line.make("certificates", __doc__)
     parser.add_argument(
         "--folder", type=Path, required=True, metavar="DIR", help="folder for the files; keep it private"
     )
@@ -300,7 +300,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--days", type=int, default=DAYS, metavar="N", help="days that certificates are valid (%(default)s)"
     )
-    command_line.add_output(parser, "print the certificates in the folder, and until when they hold, as JSON")
+    command_line.add_json(parser, "print the certificates in the folder, and until when they hold, as JSON")
     return parser
 
 

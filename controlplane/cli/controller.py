@@ -1,11 +1,11 @@
 """The operator's commands to a running controller: status, replan, drain, log, topology reload, and its jobs.
 
-python -m controlplane.controller status --controller HOST:PORT [--job NAME] [--watch]
-python -m controlplane.controller replan --controller HOST:PORT --set V1-V2.used_bandwidth_mbps=40
-python -m controlplane.controller drain NODE --wait --controller HOST:PORT
-python -m controlplane.controller log --since 2h --controller HOST:PORT
-python -m controlplane.controller topology reload --controller HOST:PORT
-python -m controlplane.controller job add|list|show|remove --controller HOST:PORT ...
+inart status --controller HOST:PORT [--job NAME] [--watch]
+inart replan --controller HOST:PORT --set V1-V2.used_bandwidth_mbps=40
+inart drain NODE --wait --controller HOST:PORT
+inart log --since 2h --controller HOST:PORT
+inart topology reload --controller HOST:PORT
+inart job add|list|show|remove --controller HOST:PORT ...
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ Orders: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.make("controlplane.controller", __doc__.splitlines()[0])
+    parser = command_line.make("", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     status = commands.add_parser("status", help="show agents, missing ones, switches and trees")
     status.add_argument("--job", default="", metavar="NAME", help="show all about this job (default: the only one)")
@@ -255,7 +255,7 @@ def make_parser() -> argparse.ArgumentParser:
     for command in (plan, drain, undrain, add, remove, reload):
         _add_controller(command, REPLAN_SECONDS)
     for command in (status, show, listed, log, drain, undrain, add, remove, reload):
-        command_line.add_output(command)
+        command_line.add_json(command)
     return parser
 
 
@@ -264,7 +264,7 @@ def _add_controller(command: argparse.ArgumentParser, seconds: float) -> None:
     command.add_argument(
         "--controller", metavar="HOST:PORT", help="where the controller listens (default: $INART_CONTROLLER)"
     )
-    command.set_defaults(timeout=seconds)
+    command.set_defaults(timeout=seconds, refuse=command.error)
     add_tls_arguments(command)
 
 
@@ -294,7 +294,13 @@ def _add_replan(commands: Orders) -> argparse.ArgumentParser:
     plan.add_argument("--with", dest="restored", action="append", default=[], metavar="NAME", help="use it again")
     plan.add_argument("--strategy", metavar="NAME", help="strategy (default: that of the running plan)")
     plan.add_argument("--dry-run", action="store_true", help="plan and evaluate, change nothing")
-    command_line.add_output(plan, file=Path, of_file="FILE: write the new plan there; deploy takes it with --plan")
+    command_line.add_json(plan)
+    plan.add_argument(
+        "--output",
+        type=command_line.new_file,
+        metavar="FILE",
+        help="write the new plan there, as JSON; deploy takes it with --plan",
+    )
     return plan
 
 
@@ -335,9 +341,6 @@ def run_replan(arguments: argparse.Namespace) -> None:
         dry_run=arguments.dry_run,
         job=arguments.job,
     )
-    if arguments.output is not None and not arguments.dry_run:
-        # Check first that the file can be written: a plan that the job already runs must not get lost.
-        arguments.output.open("a").close()
     reply = _ask(arguments, "replan", request)
     if arguments.output is not None:
         arguments.output.write_text(reply.plan + "\n")
@@ -452,12 +455,11 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = make_parser()
-    arguments = parser.parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     try:
         arguments.controller = controller_address(arguments.controller)
     except ValueError as error:
-        parser.error(str(error))
+        arguments.refuse(str(error))
 
     def work() -> None:
         with suppress(KeyboardInterrupt):  # which ends --watch and --follow

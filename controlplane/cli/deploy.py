@@ -177,7 +177,7 @@ HELP = {
 
 def make_parser(command: str = "") -> argparse.ArgumentParser:
     """Return the parser of a command; without a name, that of the one that installs."""
-    parser = command_line.make("controlplane.deploy", HELP[command], order=command)
+    parser = command_line.make(f"deploy {command}", HELP[command])
     parser.set_defaults(dry_run=False)
     if command == "remove":
         parser.add_argument(
@@ -196,7 +196,7 @@ def make_parser(command: str = "") -> argparse.ArgumentParser:
     how = parser.add_argument_group("how")
     if not command:
         how.add_argument("--dry-run", action="store_true", help="print every table entry, change nothing")
-    command_line.add_output(how, "print what it does, and the log, as JSON")
+    command_line.add_json(how, "print what it does, and the log, as JSON")
     if command == "cabling":
         how.add_argument(
             "--cpu-port", type=command_line.whole(0, 511, "a port that the switch has, 0 to 511"), default=64,

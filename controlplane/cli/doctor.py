@@ -1,6 +1,6 @@
 """Reports what is installed, what is missing, which command installs it, and what this user and kernel allow.
 
-python -m controlplane.doctor [--json] [--interface NAME] [--controller HOST:PORT [--credentials DIR]]
+inart doctor [--json] [--interface NAME] [--controller HOST:PORT [--credentials DIR]]
     [--switches FILE [--tofino [2]]]
 
 Ends with 0 when everything that is required is there.
@@ -366,8 +366,8 @@ def show(checks: Iterable[Check]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = command_line.make("controlplane.doctor", (__doc__ or "").splitlines()[0])
-    command_line.add_output(parser)
+    parser = command_line.make("doctor", __doc__)
+    command_line.add_json(parser)
     parser.add_argument("--interface", metavar="NAME[,NAME]", help="also check these data interfaces of an agent")
     parser.add_argument("--controller", metavar="HOST:PORT", help="also check this controller and its agents")
     parser.add_argument(

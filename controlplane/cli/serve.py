@@ -241,7 +241,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.make("controlplane.serve", __doc__)
+    parser = command_line.make("serve", __doc__)
     parser.add_argument("--topology", required=True, metavar="T", help="node-link JSON file, fattree:k=4, testbed")
     parser.add_argument(
         "--listen",
@@ -264,7 +264,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_job_arguments(parser.add_argument_group("a job that exists from the start"))
     add_switch_arguments(parser)
     add_listen_arguments(parser)
-    command_line.add_output(parser, "print the address, and the log, as JSON")
+    command_line.add_json(parser, "print the address, and the log, as JSON")
     parser.set_defaults(dry_run=False)
     return parser
 

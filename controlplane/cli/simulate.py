@@ -1,4 +1,4 @@
-"""Runs a plan in the simulator: python -m controlplane.simulate --topology .. --plan FILE [--rounds N] ..
+"""Runs a plan in the simulator: inart simulate --topology .. --plan FILE [--rounds N] ..
 
 Prints when each round of training ends, in seconds. The same arguments give the same numbers.
 """
@@ -47,11 +47,9 @@ def _range(text: str) -> tuple[float, float]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_line.make("controlplane.simulate", __doc__)
-    parser.add_argument("--topology", required=True, help="a file, or a rule, as for python -m controlplane.plan")
-    parser.add_argument(
-        "--plan", required=True, metavar="FILE", help="a plan that python -m controlplane.plan --output wrote"
-    )
+    parser = command_line.make("simulate", __doc__)
+    parser.add_argument("--topology", required=True, help="a file, or a rule, as for inart plan")
+    parser.add_argument("--plan", required=True, metavar="FILE", help="a plan that inart plan --output wrote")
     parser.add_argument("--rounds", type=int, default=1, help="rounds of training (default: %(default)s)")
     parser.add_argument(
         "--compute",
@@ -81,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NODE,NODE:TIME=MBPS",
         help="the link from the first to the second node has MBPS from TIME s on",
     )
-    command_line.add_output(parser)
+    command_line.add_json(parser)
     return parser
 
 

@@ -1,84 +1,33 @@
-"""Helpers for command lines: parsers that name the command as the user typed it, and checked option values."""
+"""Helpers for command lines: parsers of the verbs of `inart`, their exit status, and checked option values."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Value = TypeVar("Value")
-FORMS = ("json", "text")
-OURS = re.compile(r"python -m controlplane\.(\w+)")
-"""Matches the command of a module that is also a command of `inart` (job, status and replan are the controller's)."""
 
 
-def typed(module: str) -> str:
-    """Return "inart deploy" if the user typed that (inart/command.py sets argv), else "python -m controlplane..."."""
-    name = sys.argv[0]
-    return name if name == "inart" or name.startswith("inart ") else f"python -m {module}"
+def make(name: str, description: str | None = "") -> argparse.ArgumentParser:
+    """Return the parser of `inart NAME`, whose help shows the description as it is written."""
+    return argparse.ArgumentParser(
+        prog=f"inart {name}".rstrip(), description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose help names commands in the form that the user typed, as the parsers of its subcommands do."""
-
-    def format_help(self) -> str:
-        words = super().format_help()
-        if not self.prog.startswith("inart"):
-            return words
-        return OURS.sub(lambda found: "inart" if found[1] == "controller" else f"inart {found[1]}", words)
-
-
-def make(module: str, description: str | None = "", order: str = "") -> argparse.ArgumentParser:
-    """Return the parser of a module that is run, or of one of its commands. `description` is the module's docstring."""
-    name, words = typed(module), (description or "").replace(f"python -m {module}", typed(module))
-    prog = f"{name} {order}".rstrip()
-    return Parser(prog=prog, description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_json(parser: argparse.ArgumentParser | argparse._ArgumentGroup, what: str = "print JSON") -> None:
+    """Add the option --json, with which a command prints JSON on standard output instead of text."""
+    parser.add_argument("--json", action="store_true", help=what)
 
 
 def program(words: list[str]) -> list[str]:
     """Return a program's command line from what follows a command's own options, with the "--" or without it."""
     return words[1:] if words[:1] == ["--"] else words
-
-
-class _Output(argparse.Action):
-    """Sets `json` for "json" and "text". Any other value is a file, where the command writes one."""
-
-    file: Callable[[str], Any] | None = None
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        if values in FORMS:
-            namespace.json = values == "json"
-        elif self.file is not None:
-            namespace.output = self.file(values)
-        else:
-            parser.error(f"argument --output: got {values!r}; wanted: {' or '.join(FORMS)}")
-
-
-def add_output(
-    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
-    what: str = "print JSON",
-    file: Callable[[str], Any] | None = None,
-    of_file: str = "",
-) -> None:
-    """Add `--output json` and its short form `--json`, which set `json`.
-
-    Args:
-        file: makes the value of `output` from a file's name, for a command that takes one, too (a file that is called
-            json is ./json).
-    """
-    metavar = "json|text" if file is None else "json|FILE"
-    more = f"; {of_file}" if of_file else " (default: text)"
-    option = parser.add_argument("--output", action=_Output, metavar=metavar, help=f"{what}{more}")
-    assert isinstance(option, _Output), "it was made with this class"
-    option.file = file
-    parser.add_argument("--json", action="store_true", help="short for --output json")
 
 
 def end_in_order() -> None:

@@ -27,7 +27,7 @@ SAYS = "controller serves on "
 
 
 class ControllerProcess:
-    """A process `python -m controlplane.serve`, with its state on a small disk of its own (a tmpfs in a mount namespace
+    """A process `inart serve`, with its state on a small disk of its own (a tmpfs in a mount namespace
     that is removed with the emulation) and a clock of its own (see `skewed`). While it is wanted it is started again
     whenever it ends.
     """

@@ -146,7 +146,7 @@ class Controllers:
 
     def _start(self, name: str) -> None:
         command = [
-            sys.executable, "-m", "controlplane.serve", "--topology", str(self._topology), "--bmv2",
+            sys.executable, "-m", "inart", "serve", "--topology", str(self._topology), "--bmv2",
             "--switches", str(self._switches), "--insecure", "--config", str(self._config(name)),
             "--listen", f"{self._emulation.controller_host}:{self._ports[name]}",
             "--state", str(self._folder / name),

@@ -393,7 +393,7 @@ def make_parser() -> argparse.ArgumentParser:
     _token_parser(verbs)
     last = verbs.add_parser("status", help="sites, measured rates, and what the round waits for")
     _who(last, site=False)
-    command_line.add_output(last)
+    command_line.add_json(last)
     last.set_defaults(act=status)
     return parser
 

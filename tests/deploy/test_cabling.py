@@ -208,7 +208,7 @@ def test_exchanged_cables_of_real_switches_are_named_and_jobs_stay(ring, capsys,
     job = small("s1")
     target.apply(difference(rules, job))
     target.close()
-    assert main(["cabling", *options, "--output", "json"]) == 1
+    assert main(["cabling", *options, "--json"]) == 1
     wrong = json.loads(capsys.readouterr().out)
     assert wrong["directions"] == 6 and len(wrong["wrong"]) == 4
     target.connect(60.0)

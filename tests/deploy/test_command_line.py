@@ -1,6 +1,4 @@
-"""Properties of all command lines: a command's messages name it as it was typed, and say for a wrong value what it must
-be.
-"""
+"""Properties of all command lines: a command's messages name it, and say for a wrong value what it must be."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import importlib
 
 import pytest
 
-from inart.command import VERBS
+from inart.command import PLUGINS, VERBS
 from inart.command import main as inart
 
 
@@ -18,11 +16,28 @@ def usage(run, capsys) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verbs_help_calls_it_as_it_was_typed(verb: str, capsys) -> None:
+@pytest.mark.parametrize("verb", [*VERBS, *PLUGINS])
+def test_a_verbs_help_calls_it_inart(verb: str, capsys) -> None:
     words = usage(lambda: inart([verb, "--help"]), capsys)
     assert words.startswith(f"usage: inart {verb} ")
     assert "python -m controlplane" not in words
+
+
+@pytest.mark.parametrize("words", ["status", "topology reload", "job add", "log", "drain s1", "replan"])
+def test_a_command_without_a_controller_shows_its_own_usage(words: str, monkeypatch, capsys) -> None:
+    monkeypatch.delenv("INART_CONTROLLER", raising=False)
+    with pytest.raises(SystemExit) as end:
+        inart(words.split())
+    said = capsys.readouterr().err
+    command = words.removesuffix(" s1")
+    assert end.value.code == 2
+    assert said.startswith(f"usage: inart {command} [-h] ") and f"inart {command}: error: " in said
+
+
+@pytest.mark.parametrize("name", ["plan", "deploy"])
+def test_scripts_may_call_two_verbs_as_modules(name: str, capsys) -> None:
+    main = importlib.import_module(f"controlplane.{name}").main
+    assert usage(lambda: main(["--help"]), capsys).startswith(f"usage: inart {name} ")
 
 
 def test_scripts_may_call_the_comparison_of_strategies_compare(capsys) -> None:
@@ -30,21 +45,6 @@ def test_scripts_may_call_the_comparison_of_strategies_compare(capsys) -> None:
     assert inart(["compare", *words]) == inart(["plan", "--compare", *words]) == 0
     heads = [line for line in capsys.readouterr().out.splitlines() if line.startswith("strategy ")]
     assert len(heads) == 2
-
-
-@pytest.mark.parametrize(
-    ("module", "order"),
-    [
-        ("controlplane.deploy", ""), ("controlplane.deploy", "remove"),
-        ("controlplane.serve", ""), ("controlplane.controller", "job add"),
-        ("controlplane.controller", "status"), ("controlplane.certificates", ""), ("worker_agent", "serve"),
-        ("ps_server", ""), ("topologies", "run"), ("topologies", "generate ring"),
-    ],
-)  # fmt: skip
-def test_a_modules_help_calls_it_as_it_was_typed(module: str, order: str, capsys) -> None:
-    main = importlib.import_module(module if "." in module else f"{module}.__main__").main
-    words = usage(lambda: main([*order.split(), "--help"]), capsys)
-    assert words.startswith(f"usage: {f'python -m {module} {order}'.strip()} ")
 
 
 @pytest.mark.parametrize(

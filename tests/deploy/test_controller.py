@@ -314,8 +314,10 @@ def test_files_that_an_order_needs_are_looked_at_before_it_is_given(job, tmp_pat
     assert main(["job", "add", "--controller", job.address, "--job", "nosuch.json"]) == 1
     assert "cannot read job file nosuch.json: No such file" in capsys.readouterr().err
     missing = str(tmp_path / "missing" / "plan.json")
-    assert main(["replan", "--controller", job.address, "--output", missing]) == 1
-    assert f"No such file or directory: '{missing}'" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as end:
+        main(["replan", "--controller", job.address, "--output", missing])
+    assert end.value.code == 2
+    assert f"there is no folder {tmp_path / 'missing'}" in capsys.readouterr().err
 
 
 def test_parameter_server_that_is_refused_says_so_once(job):

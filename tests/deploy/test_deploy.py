@@ -245,7 +245,7 @@ def test_a_controller_without_state_serves_until_told_to_stop_and_a_second_one_b
 ):
     switches, file = testbed
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
-    command = [sys.executable, "-m", "controlplane.cli.serve", *PLAN, "--bmv2", "--switches", str(file), "--no-state"]
+    command = [sys.executable, "-m", "inart", "serve", *PLAN, "--bmv2", "--switches", str(file), "--no-state"]
     command += ["--listen", "127.0.0.1:0"]
 
     def started() -> subprocess.Popen[str]:

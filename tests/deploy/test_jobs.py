@@ -623,12 +623,12 @@ def test_terms_that_are_none_are_refused(terms):
 
 @pytest.fixture
 def served(tmp_path, monkeypatch):
-    """Start `python -m controlplane.serve` on the paper's testbed; returns (its address, the switches, the command)."""
+    """Start `inart serve` on the paper's testbed; returns (its address, the switches, the command)."""
     switches = {name: FakeSwitch(number) for number, name in enumerate(("V1", "V2"), 1)}
     file = tmp_path / "switches.json"
     file.write_text(json.dumps({n: {"address": s.address, "device_id": s.device_id} for n, s in switches.items()}))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    command = [sys.executable, "-m", "controlplane.serve", "--topology", "testbed:switch=60,server=40,link=60"]
+    command = [sys.executable, "-m", "inart", "serve", "--topology", "testbed:switch=60,server=40,link=60"]
     command += ["--bmv2", "--switches", str(file), "--listen", "127.0.0.1:0"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None

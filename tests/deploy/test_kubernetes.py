@@ -14,7 +14,7 @@ pytest.importorskip("yaml", reason="PyYAML is not installed")
 from controlplane.planner.job import Job
 from controlplane.planner.terms import Quota
 from examples.train_gpt import HOW, make_parser
-from inart.command import VERBS
+from inart.command import PLUGINS, VERBS
 from tests.deploy.cluster import EXAMPLES, TOKEN, FakeCluster, documents, serving
 from tests.deploy.memory_network import MemoryNetwork
 from worker_agent.launch import kubernetes
@@ -217,9 +217,10 @@ def test_the_commands_in_the_files_are_ours(tmp_path):
             if one["kind"] in ("Deployment", "DaemonSet"):
                 (container,) = one["spec"]["template"]["spec"]["containers"]
                 verb, *options = container["args"]
-                parser = import_module(VERBS[verb].module).make_parser()
+                found = (VERBS | PLUGINS)[verb]
+                parser = import_module(found.module).make_parser()
                 options = [option.replace("=/config/", f"={tmp_path}/") for option in options]
-                read = parser.parse_args([*VERBS[verb].first, *options])
+                read = parser.parse_args([*found.first, *options])
                 assert verb != "serve" or read.config.controller.store == "etcd://etcd.inart:2379/network"
                 seen.add(verb)
     assert seen == {"serve", "agent", "kubernetes"}

@@ -1,8 +1,7 @@
-"""The lines of the log: level and job, on a terminal, for journald and as JSON; and `--output json` everywhere."""
+"""The lines of the log: level and job, on a terminal, for journald and as JSON; and `--json` everywhere."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import io
 import json
@@ -10,14 +9,12 @@ import logging
 import os
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
-from controlplane.common import command_line
 from controlplane.common.log_lines import Lines, is_journal, of_job, to_stderr
 from controlplane.service.journal import Journal, logger_of
-from inart.command import VERBS
+from inart.command import PLUGINS, VERBS
 from inart.command import main as inart
 
 
@@ -83,40 +80,26 @@ def test_a_log_as_json_is_an_object_a_line(monkeypatch):
 
 
 PRINT_NOTHING = {
-    "shell": "an interactive shell", "emulate": "a network to look at", "agent": "a process that serves",
+    "emulate": "a network to look at", "agent": "a process that serves",
     "ps": "a process that serves", "run": "the output of the command that it runs", "site": "several commands",
     "overlay": "a process that serves", "kubernetes": "a process that serves",
     "slurm": "what Slurm reads", "mpi": "the output of the command that it runs", "nccl": "the path of a file",
 }  # fmt: skip
-COMMANDS = [(verb,) for verb in VERBS if verb not in (*PRINT_NOTHING, "job", "topology")]
+COMMANDS = [(verb,) for verb in (*VERBS, *PLUGINS) if verb not in (*PRINT_NOTHING, "job", "topology")]
 COMMANDS += [("job", order) for order in ("add", "list", "show", "remove")] + [("site", "status")]
 COMMANDS.append(("topology", "reload"))
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_verb_that_prints_takes_output_json(words: tuple[str, ...], capsys):
+def test_every_verb_that_prints_takes_json(words: tuple[str, ...], capsys):
     with pytest.raises(SystemExit):
         inart([*words, "--help"])
     said = capsys.readouterr().out
-    assert "--output json" in said and "--json" in said, f"{' '.join(words)} has no --output json"
-
-
-def test_output_is_a_form_or_a_file_where_a_command_writes_one(capsys):
-    parser = argparse.ArgumentParser()
-    command_line.add_output(parser, file=Path)
-    found = parser.parse_args(["--output", "json", "--output", "plan.json"])
-    assert found.json and found.output == Path("plan.json")
-    assert not parser.parse_args([]).json and parser.parse_args(["--json"]).json
-    only = argparse.ArgumentParser()
-    command_line.add_output(only)
-    assert only.parse_args(["--output", "json"]).json and not only.parse_args(["--output", "text"]).json
-    with pytest.raises(SystemExit):
-        only.parse_args(["--output", "plan.json"])
-    assert "wanted: json or text" in capsys.readouterr().err
+    assert "--json" in said, f"{' '.join(words)} has no --json"
 
 
 def test_certificates_are_listed_with_their_end(tmp_path, capsys):
     main = importlib.import_module("controlplane.cli.certificates").main
-    assert main(["--folder", str(tmp_path / "own"), "--nodes", "W1", "--output", "json"]) == 0
+    assert main(["--folder", str(tmp_path / "own"), "--nodes", "W1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {"controller", "nodes/W1", "operators/operator"} <= set(found["until"])

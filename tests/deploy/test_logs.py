@@ -40,7 +40,7 @@ def test_the_log_has_times_and_no_text_of_strangers(tmp_path, tls):
     file = tmp_path / "switches.json"
     file.write_text(json.dumps({n: {"address": s.address, "device_id": s.device_id} for n, s in switches.items()}))
     command = [
-        sys.executable, "-m", "controlplane.serve", "--topology", TOPOLOGY, "--bmv2", "--switches", str(file),
+        sys.executable, "-m", "inart", "serve", "--topology", TOPOLOGY, "--bmv2", "--switches", str(file),
         "--state", str(tmp_path / "state"), "--listen", "127.0.0.1:0",
         *config(tmp_path, switches={"artifacts": "v1model-4"}),
     ]  # fmt: skip

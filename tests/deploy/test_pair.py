@@ -379,7 +379,7 @@ class Process:
     def __init__(self, folder: Path, name: str, *, store: str, switches: Path, port: int, artifacts: str) -> None:
         self.log = folder / f"{name}.log"
         command = [
-            sys.executable, "-m", "controlplane.serve", "--topology", TOPOLOGY, "--bmv2", "--switches", str(switches),
+            sys.executable, "-m", "inart", "serve", "--topology", TOPOLOGY, "--bmv2", "--switches", str(switches),
             "--state", str(folder / name), "--listen", f"127.0.0.1:{port}",
         ]  # fmt: skip
         own = {"store": store, "name": name, "takeover_after": 4}

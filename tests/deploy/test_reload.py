@@ -220,7 +220,7 @@ def test_the_verb_reloads_what_the_files_say_and_the_dry_runs_name_entries(rig, 
     assert operate(["topology", "reload", "--controller", address]) == 0
     assert "nothing is different" in capsys.readouterr().out
     file.write_text(json.dumps(TWO.replace(links={("e1", "s1"): {"bandwidth_mbps": 7.0}}).to_json()))
-    assert operate(["topology", "reload", "--dry-run", "--output", "json", "--controller", address]) == 0
+    assert operate(["topology", "reload", "--dry-run", "--json", "--controller", address]) == 0
     assert json.loads(capsys.readouterr().out)["changed"] == ["e1-s1"]
     files.hangup()
     assert rig.network.topology.bandwidth_mbps("e1", "s1") == 7.0

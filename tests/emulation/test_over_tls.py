@@ -46,7 +46,7 @@ def test_two_jobs_with_certificates(tmp_path: Path, capsys: pytest.CaptureFixtur
     switches = tmp_path / "switches.json"
     with Emulation(topology, "softswitch", seed=1) as emulation:
         switches.write_text(json.dumps(switches_file(emulation.switch_addresses)))
-        command = [sys.executable, "-m", "controlplane.serve", "--bmv2", "--switches", str(switches)]
+        command = [sys.executable, "-m", "inart", "serve", "--bmv2", "--switches", str(switches)]
         command += ["--topology", "testbed:switch=60,server=40,link=60", "--listen", f"{emulation.controller_host}:0"]
         command += ["--state", str(tmp_path / "state")]
         refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.cli.serve import make_parser as serve
-from inart.command import VERBS
+from inart.command import PLUGINS, VERBS
 from overlay.sites.command import make_parser as site
 from ps_server.__main__ import make_parser as ps
 from worker_agent.__main__ import make_parser as agent
@@ -39,7 +39,7 @@ def test_there_are_units():
 def test_the_programs_of_units_accept_their_options(unit):
     path, verb, *words = shlex.split(section(unit)["ExecStart"])
     assert path == "/opt/inart/bin/inart"
-    PARSERS[verb]().parse_args([*VERBS[verb].first, *(VALUES.get(word, word) for word in words)])
+    PARSERS[verb]().parse_args([*(VERBS | PLUGINS)[verb].first, *(VALUES.get(word, word) for word in words)])
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)

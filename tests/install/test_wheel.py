@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.common import native_build
-from inart.command import VERBS, main
+from inart.command import PLUGINS, VERBS, main
 from tests.support.examples import nightly
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,7 +164,7 @@ def test_the_wheel_of_the_sdist_has_all_that_the_clone_would_install(sources: Pa
 
 
 def test_every_verb_has_its_module(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, verb in VERBS.items():
+    for name, verb in (VERBS | PLUGINS).items():
         if verb.extra == "emulation":
             pytest.importorskip("mininet", reason="mininet is not installed")
         with pytest.raises(SystemExit) as ended:
@@ -176,7 +176,7 @@ def test_every_verb_has_its_module(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_verbs_are_refused_with_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fly"]) == 2
     assert "no verb 'fly'" in (said := capsys.readouterr().err)
-    assert all(f"  {name} " in said for name in VERBS)
+    assert all(f"  {name} " in said for name in VERBS) and all(name in said for name in PLUGINS)
 
 
 SOURCE = "int answer(void) { return %d; }\n"

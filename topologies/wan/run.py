@@ -1,8 +1,8 @@
 """Emulate a WAN with a system's agents and controller, inject failures in the middle of rounds, and report results.
 
-    python -m topologies run --wan netstorm --system wan --fail 'dc0-dc1 at 5s for 5s'
-    python -m topologies run --wan netstorm --system crew --fail 'controller at 5s for 4s' --fail 'h3 at 8s for 5s'
-    python -m topologies run --wan netstorm --system netstorm --loss 0.0002 --delay-ms 15 --redraw 180 --seconds 600
+    inart emulate run --wan netstorm --system wan --fail 'dc0-dc1 at 5s for 5s'
+    inart emulate run --wan netstorm --system crew --fail 'controller at 5s for 4s' --fail 'h3 at 8s for 5s'
+    inart emulate run --wan netstorm --system netstorm --loss 0.0002 --delay-ms 15 --redraw 180 --seconds 600
 
 Each site is a namespace: its agent synchronises values round after round and checks every mean. --fail names a link
 between two sites (dc0-dc1), a site's agent (h3) or the controller; without "for" the failure is for good.
@@ -154,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
     The exit status is 0 where all is well, 1 where it could not run, and 3 where a result was wrong or the work did not
     go on after failures.
     """
-    parser = command_line.make("topologies", __doc__, "run --wan")
+    parser = command_line.make("emulate run --wan", __doc__)
     parser.add_argument("--wan", nargs="?", const="netstorm", metavar="NETWORK",
                         help=f"one of {', '.join(NETWORKS)}, or a file with the links of one's own, {{\"links\": "
                         "[[from, to, Mbit/s, Mbit/s back], ..]} (default: netstorm)")  # fmt: skip

@@ -31,7 +31,7 @@ OPERATION_SECONDS = 1800.0
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.make("worker_agent.clients.mpi", __doc__)
+    parser = command_line.make("mpi", __doc__)
     parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
     parser.add_argument("--agent", metavar="unix:PATH", help="an agent that runs here already (inart agent)")
     parser.add_argument("--node", metavar="NAME", help="this node (default: the one whose address this machine has)")

@@ -22,7 +22,7 @@ NAME = "libnccl-net-inart.so"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = command_line.make("worker_agent.clients.nccl", __doc__)
+    parser = command_line.make("nccl", __doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help=f"gets {NAME}")
     arguments = parser.parse_args(argv)
     try:

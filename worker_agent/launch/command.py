@@ -66,7 +66,7 @@ def say(words: str) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.make("worker_agent.launch.command", __doc__)
+    parser = command_line.make("run", __doc__)
     parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
     parser.add_argument(
         "--nodes", metavar="A,B,C",

@@ -205,7 +205,7 @@ def run(operator: Operator, stop: threading.Event) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = command_line.make("worker_agent.launch.kubernetes", __doc__)
+    parser = command_line.make("kubernetes", __doc__)
     parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
     parser.add_argument("--server", default="", metavar="URL", help="Kubernetes' API server (default: this pod's own)")
     parser.add_argument(

@@ -186,7 +186,7 @@ DOES: Mapping[str, Callable[[str, Environment], int]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = command_line.make("worker_agent.launch.slurm", __doc__)
+    parser = command_line.make("slurm", __doc__)
     parser.add_argument("what", choices=tuple(DOES), help="when Slurm calls it")
     parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
     arguments: argparse.Namespace = parser.parse_args(argv)

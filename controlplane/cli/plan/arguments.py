@@ -81,7 +81,7 @@ def command_of(words: Sequence[str]) -> str:
 def parser(description: str | None, command: str = "plan") -> argparse.ArgumentParser:
     """Return the parser of all commands, whose help has the options of this one. It accepts those of the others, too,
     so that `refuse_useless` can say which command they are for."""
-    result = command_line.make("controlplane.plan", description)
+    result = command_line.make("plan", description)
     result.add_argument(
         "command",
         nargs="?",
@@ -199,8 +199,11 @@ def _add_shown(group: argparse._ArgumentGroup) -> None:
         "kept when any one link loses so much of its capacity",
     )
     group.add_argument("--plot", metavar="PNG", help="draw the rate over the number of trees")
-    command_line.add_output(
-        group, "print JSON (docs/planner.md)", str, "FILE: also write the JSON there; of one plan, it can be read again"
+    command_line.add_json(group, "print JSON (docs/planner.md)")
+    group.add_argument(
+        "--output",
+        metavar="FILE",
+        help="write the JSON there, too: a plan can be read again with --frozen-split; place: the job file",
     )
     group.add_argument("--draw", metavar="PNG", help="draw the fabric with trees, link loads and the bottleneck")
 
