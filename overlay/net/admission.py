@@ -94,8 +94,9 @@ class Admission:
 
         caller = Caller("node", site)
         try:
+            began = begin_of_new(self._revoked, caller)
             self._tokens.claim(token, site, lambda name: (self._nodes / name).exists())
-            return self._issued(caller, begin_of_new(self._revoked, caller))
+            return self._issued(caller, began)
         except (OSError, ValueError) as error:
             raise OverlayError(f"the coordinator cannot use its credentials: {error}") from None
 

@@ -16,8 +16,6 @@ A round has a number, which trainers give: a site's state is "before round r" or
   remaining time and all its sites live, links are slow: the network is measured again meanwhile, and the task is done
   again as soon as that gives another plan.
 - A site whose own time is over leaves the round, and the others go on: a task that has its values has them once.
-- A site that has another way to the others (overlay/sites/fallback.py) does no round alone while others live: it has
-  to wait for them, until all of them take that way.
 - A round whose task is given up, because a site was lost, is submitted again by those that do not have its result.
   A site that has the result submits the next round, and then the others are behind: they get the result with the
   state.
