@@ -301,7 +301,13 @@ def check_controller(address: str, folder: Path | None = None) -> Iterable[Check
     except ControllerError as error:
         yield Check("controller", address, False, True, str(error), "inart serve")
         return
-    yield Check("controller", address, True, True, f"job {status.job}, {status.state}, epoch {status.epoch}")
+    only = f"job {status.job}, {status.state}, epoch {status.epoch}"
+    yield Check("controller", address, True, True, only if status.job else f"{len(status.jobs)} jobs")
+    if len(status.jobs) > 1:  # the status has the agents of an only job
+        for job in status.jobs:
+            detail = f"{job.joined} of {job.agents} agents have joined"
+            fix = f"start the agents of {', '.join(job.missing)}" if job.missing else ""
+            yield Check("jobs", job.name, not job.missing, True, detail, fix)
     for agent in status.agents:
         verb = "ps" if agent.role == "parameter_server" else "agent"
         detail = f"{agent.role.replace('_', ' ')}, joined from {agent.peer}" if agent.joined else "has not joined"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.planner.evaluate import unit_loads
+from controlplane.planner.evaluate import root_mbps, unit_loads
 from controlplane.planner.plan import Plan
 from controlplane.planner.topology import Topology
 
@@ -19,12 +19,14 @@ ALONE = 0.995
 @dataclass(frozen=True)
 class Loads:
     """Load of a plan at its rate, Mbit/s. `flows` counts links with results, also where planners leave those out
-    (`Topology.results_on_links`); `links` counts as planners do."""
+    (`Topology.results_on_links`); `links` counts as planners do. `root_capacities` are the rates at which the job's
+    parameter servers can add, Mbit/s."""
 
     flows: Mapping[Link, float]
     links: Mapping[Link, float]
     switches: Mapping[str, float]
     roots: Mapping[str, float]
+    root_capacities: Mapping[str, float]
 
     @classmethod
     def of(cls, plan: Plan, topology: Topology) -> Loads:
@@ -37,6 +39,7 @@ class Loads:
             {link: load * rate for link, load in links.items()},
             {node: load * rate for node, load in switches.items()},
             {node: load * rate for node, load in roots.items()},
+            {node: root_mbps(topology, plan.job, node) for node in roots},
         )
 
 
@@ -76,7 +79,7 @@ class Used:
                 note(node, loads.switches, self.switches, topology.residual_aggregation_mbps(node))
         for node in loads.roots:
             if node in topology:
-                note(node, loads.roots, self.roots, topology.residual_ingress_mbps(node))
+                note(node, loads.roots, self.roots, loads.root_capacities[node])
         if not found:
             return {"kind": "", "name": "", "link": None, "used": 0.0, "share": 1.0}
         # Among equally full ones, prefer what is shared with others, then what this job has most of (rates are made

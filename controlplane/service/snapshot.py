@@ -116,7 +116,7 @@ class Snapshots:
         history = self.measurements.history(job)
         members = job.roster.members()
         status = job.roster.status()
-        waits = {one.tree: one for one in status.trees}
+        waits, rates = {one.tree: one for one in status.trees}, job.roster.tree_rates()
         trees = []
         for index, tree in enumerate(plan.trees):
             flow = reading.trees.get((job.job_id, index))
@@ -129,6 +129,7 @@ class Snapshots:
                     "share": tree.share,
                     "planned_mbps": plan.rate_mbps * tree.share,
                     "measured_mbps": flow.mbps if flow is not None else 0.0,
+                    "busy_mbps": rates.get(index),
                     "points": list(tree.points),
                     "links": sorted({pair for one in tree.flows for pair in pairwise(one.route)}),
                     "oldest_chunk": waiting.oldest_chunk if waiting is not None and late else None,
@@ -153,6 +154,7 @@ class Snapshots:
             "workers": list(plan.job.workers),
             "parameter_servers": list(plan.job.parameter_servers),
             "missing": [node for node in job.roster.configs if node not in members],
+            "workers_waiting": 0 if job.roster.running else sum(node in members for node in plan.job.workers),
             "agents": {
                 node: {"role": config.role, "joined": node in members, "statistics": _statistics(members, node)}
                 for node, config in job.roster.configs.items()

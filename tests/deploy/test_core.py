@@ -93,6 +93,19 @@ def test_agent_that_is_lost_between_being_ready_and_changing_over_does_not_block
     assert job.state.phase == Phase.RUNNING
 
 
+def test_normal_end_of_a_job_is_no_warning():
+    """The log warned that the others stop until a worker is back, at the end of every training."""
+    job = CoreJob()
+    agents = job.join_all()
+    for node in ("w1", "w2"):
+        job.take(ev.LeaveAnnounced(f"agent {agents[node]}", ""))
+        job.take(ev.Left(agents[node]))
+    done = job.take(job.timers.pop(0))
+    assert actions.Say("all workers have left: the job is done") in done
+    assert not any(action.warning for action in done if isinstance(action, actions.Say))
+    assert job.state.phase == Phase.WAITING
+
+
 def test_a_draining_server_is_told_when_all_stop():
     """The agent was told nothing, and served an epoch that was over."""
     job = CoreJob()

@@ -12,6 +12,7 @@ import pytest
 from controlplane.cli import doctor
 from controlplane.common import probe
 from controlplane.common.data_interface import describe_link
+from controlplane.planner.job import Job
 from tests.deploy.fake_switch import FakeSwitch
 from topologies.choice import choose
 from topologies.network import EmulationError
@@ -115,10 +116,21 @@ def test_switches_that_answer_and_that_do_not(tmp_path):
     assert "start the switch at 127.0.0.1:1" in checks["dead"].fix
 
 
-def test_controller_and_its_missing_agents(tmp_path):
-    from tests.deploy.test_controller import Job
+def test_missing_agents_of_several_jobs_are_found(rig, address):
+    """All was ok, as the status of a network with several jobs has no agents."""
+    servers = rig.topology.servers
+    rig.add(Job("one", servers[:2], servers[2:3], 10**6), together=True)
+    rig.add(Job("two", servers[3:5], servers[5:6], 10**6), together=True)
+    checks = {check.name: check for check in doctor.check_controller(address)}
+    assert checks[address].detail == "2 jobs"
+    assert not checks["two"].ok and checks["two"].detail == "0 of 3 agents have joined"
+    assert checks["two"].fix == f"start the agents of {', '.join(sorted(servers[3:6]))}"
 
-    job = Job(tmp_path)
+
+def test_controller_and_its_missing_agents(tmp_path):
+    from tests.deploy.test_controller import Job as Running
+
+    job = Running(tmp_path)
     job.start()
     try:
         checks = {check.name: check for check in doctor.check_controller(job.address)}

@@ -22,10 +22,12 @@ pytest.importorskip("bokeh", reason="the page's packages are not installed: pip 
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.job import Job
 from controlplane.service.measure import Measurements
 from controlplane.service.snapshot import Snapshots
 from controlplane.service.web.metrics import Metrics
+from p4src.protocol import ENCODING
 from tests.deploy.memory_network import RACKS, MemoryNetwork
 from tests.support.waiting import wait_until
 from topologies.ports import free_port
@@ -40,11 +42,12 @@ QUERIES = [rule["expr"] for rule in RULES] + [
 
 @pytest.fixture(scope="module")
 def network_metrics(tmp_path_factory) -> bytes:
-    """Return what a network with a planned job exposes, whose agents have not joined."""
+    """Return what a network with a planned job exposes, of whose agents one has joined."""
     folder = tmp_path_factory.mktemp("monitoring")
     network = MemoryNetwork(folder, values=256).network
     servers = RACKS.servers
-    network.launch(Job("one", servers[:3], servers[3:4], model_bytes=1_000_000), "inart")
+    _, job, _ = network.launch(Job("one", servers[:3], servers[3:4], model_bytes=1_000_000), "inart")
+    job.roster.join(pb.JoinRequest(node=servers[0], role="worker", version=ENCODING))
     snapshots = Snapshots(network, Measurements(network))
     _, body = Metrics(snapshots).render("text/plain")
     network.close()
@@ -60,6 +63,27 @@ def exposed(network_metrics: bytes) -> dict[str, set[str]]:
         for sample in family.samples:
             names.setdefault(sample.name, set()).update(sample.labels)
     return names
+
+
+def test_only_a_job_whose_workers_wait_is_reported(rig: MemoryNetwork) -> None:
+    """The alert was on for every job that had not begun yet, or had ended and not been removed."""
+    job = rig.add(Job("one", RACKS.servers[:3], RACKS.servers[3:4], model_bytes=1_000_000))
+
+    def waiting() -> float:
+        _, body = Metrics(Snapshots(rig.network, Measurements(rig.network))).render("text/plain")
+        (found,) = (
+            one for one in text_string_to_metric_families(body.decode()) if one.name == "inart_job_workers_waiting"
+        )
+        return found.samples[0].value
+
+    alert = next(rule["expr"] for rule in RULES if rule["alert"] == "InArtJobWaits")
+    assert alert == "inart_job_workers_waiting > 0" and waiting() == 0
+    agents = {node: job.roster.join(pb.JoinRequest(node=node, role=config.role, version=ENCODING, agent=node))
+              for node, config in list(job.roster.configs.items())[:2]}  # fmt: skip
+    assert waiting() == len(agents)
+    for member in agents.values():
+        job.roster.leave(member)
+    assert waiting() == 0
 
 
 def test_every_metric_that_is_asked_for_is_exposed(exposed: dict[str, set[str]]) -> None:

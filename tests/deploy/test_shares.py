@@ -66,6 +66,13 @@ def test_the_bottleneck_is_what_is_fullest_and_shares_of_it_are_one_together(par
         assert total == pytest.approx(1.0)
 
 
+def test_server_that_is_also_a_worker_is_not_more_than_full() -> None:
+    """The page said "200 % full": the server's own gradients were counted as if they came over its link."""
+    job = Job("both", HOSTS[:4], HOSTS[:4], 10**6)
+    loads = Loads.of(get_strategy("inart")(TREE, job, seed=0), TREE)
+    assert Used(TREE, [loads]).bottleneck(loads)["used"] <= 1 + 1e-6
+
+
 def capacity(found: dict[str, object]) -> float:
     """What there is of a bottleneck, Mbit/s."""
     if found["link"]:
@@ -95,14 +102,14 @@ def test_of_equals_that_is_said_which_is_shared() -> None:
 def test_of_what_is_shared_that_is_said_of_which_the_job_has_most() -> None:
     """Of two full links, of which a job has a half and a tenth, the first is where rates are made equal."""
     few, half = [(u, v) for u, v in TREE.links if TREE.residual_bandwidth_mbps(u, v) == 100.0][:2]
-    own = Loads({}, {few: 10.0, half: 50.0}, {}, {})
-    other = Loads({}, {few: 90.0, half: 50.0}, {}, {})
+    own = Loads({}, {few: 10.0, half: 50.0}, {}, {}, {})
+    other = Loads({}, {few: 90.0, half: 50.0}, {}, {}, {})
     found = Used(TREE, [own, other]).bottleneck(own)
     assert (found["link"], found["share"]) == (list(half), 0.5)
 
 
 def test_a_job_of_nothing_has_no_bottleneck() -> None:
-    nothing = Loads({}, {}, {}, {})
+    nothing = Loads({}, {}, {}, {}, {})
     assert bottleneck_words(Used(TREE, [nothing]).bottleneck(nothing)) == ""
 
 

@@ -101,9 +101,7 @@ def decide(state: State, event: ev.Event, now: float) -> tuple[State, tuple[Acti
         case ev.GivenUp(reason) if state.phase == Phase.SHORT:
             _stop_all(step, reason, next(iter(state.lost())))
         case ev.GraceOver(epoch, node):
-            if state.running and state.epoch == epoch and state.state_of(node) not in MEMBER:
-                _abort(step, f"{node} has left the job", node)
-                step.tell_missing()
+            _grace_over(step, epoch, node)
         case ev.ReturnOver():
             _return_over(step)
         case ev.Closed(refusal):
@@ -284,10 +282,23 @@ def _stop_all(step: Step, reason: str, node: str = "") -> None:
         _start_or_wait(step)
 
 
-def _abort(step: Step, reason: str, node: str) -> None:
+def _grace_over(step: Step, epoch: int, node: str) -> None:
+    """Stop what still runs of an epoch that this node's agent, which was done, has left."""
+    state = step.state
+    if not state.running or state.epoch != epoch or state.state_of(node) in MEMBER:
+        return
+    workers = [one for one in state.plan if state.known[one].role == "worker"]
+    if all(state.state_of(one) == NodeState.LEFT for one in workers):
+        _abort(step, "all workers have left: the job is done", "", warning=False)
+    else:
+        _abort(step, f"{node} has left the job", node)
+    step.tell_missing()
+
+
+def _abort(step: Step, reason: str, node: str, *, warning: bool = True) -> None:
     """Stop the epoch, if one runs. Agents that run one from before a restart of the controller stop that one, too."""
     running, members = step.state.running, step.state.having(MEMBER)
-    step.say(reason + (": the others stop until it is back" if running and members and node else ""), warning=True)
+    step.say(reason + (": the others stop until it is back" if running and members and node else ""), warning=warning)
     step.fail_migration(reason)
     for other in members:
         step.stop(other, reason, *([node] if node else []))

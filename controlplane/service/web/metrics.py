@@ -52,6 +52,7 @@ def _of_jobs(jobs: Sequence[Object]) -> Iterator[Any]:
         ("running", "1 while all agents are there.", lambda job: job["state"] == "running"),
         ("agents", "Agents that the job has.", lambda job: len(job["agents"])),
         ("agents_missing", "Agents that have not joined.", lambda job: len(job["missing"])),
+        ("workers_waiting", "Workers that wait until all agents are there.", lambda job: job["workers_waiting"]),
         ("epoch", "The job's epoch.", lambda job: job["epoch"]),
         ("plan_version", "Version of the plan.", lambda job: job["version"]),
         ("bottleneck_ratio", "Planned load over capacity where it is fullest.", lambda job: job["bottleneck"]["used"]),
@@ -64,6 +65,9 @@ def _of_jobs(jobs: Sequence[Object]) -> Iterator[Any]:
         ("waiting_seconds", "How long a tree's oldest chunk has lacked a worker."),
     ):
         yield _gauge(f"tree_{name}", text, ("job", "tree", "root"), [(labels, tree[name]) for labels, tree in trees])
+    busy = [(labels, tree["busy_mbps"]) for labels, tree in trees if tree["busy_mbps"] is not None]
+    text = "What a tree carries for a worker while all workers are busy there, Mbit/s; no sample while one is idle."
+    yield _gauge("tree_busy_mbps", text, ("job", "tree", "root"), busy)
 
 
 def _of_links(links: Sequence[Object], reading: Reading) -> Iterator[Any]:
