@@ -103,6 +103,6 @@ def test_curves_and_bytes_cover_all_sites() -> None:
 
 
 def test_a_sites_traffic_is_counted_over_its_cpu_seconds():
-    row = through(Load(20_000, rounds=1, connections=2), 4096, 4)
+    row = through(Load(20_000, rounds=1), 4096, 4)
     assert row["in_and_out_gbit_per_cpu_s"] == pytest.approx(2 * row["in_gbit_per_cpu_s"])
     assert row["in_gbit_per_cpu_s"] > 0 and row["leaf_cpu_s"] > 0
