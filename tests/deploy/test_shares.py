@@ -69,8 +69,9 @@ def test_the_bottleneck_is_what_is_fullest_and_shares_of_it_are_one_together(par
 def test_server_that_is_also_a_worker_is_not_more_than_full() -> None:
     """The page said "200 % full": the server's own gradients were counted as if they came over its link."""
     job = Job("both", HOSTS[:4], HOSTS[:4], 10**6)
-    loads = Loads.of(get_strategy("inart")(TREE, job, seed=0), TREE)
-    assert Used(TREE, [loads]).bottleneck(loads)["used"] <= 1 + 1e-6
+    network = fattree(4, 100.0, aggregation_mbps=None, ingress_mbps=None)
+    loads = Loads.of(get_strategy("inart")(network, job, seed=0), network)
+    assert Used(network, [loads]).bottleneck(loads)["used"] == pytest.approx(1)
 
 
 def capacity(found: dict[str, object]) -> float:
