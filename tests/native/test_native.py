@@ -31,6 +31,11 @@ WORKER = (
     "any_word_is_a_number",
     "values_that_were_written_meanwhile",
 )
+CLIENT = (
+    "a_client_goes_on_when_signals_are_handled",
+    "threads_lose_no_wake_up",
+    "nccl_connects_when_signals_are_handled",
+)
 SWITCH = ("full_is_not_refused", "events_have_a_limit_in_bytes")
 
 
@@ -70,6 +75,14 @@ def switch(compiler: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pat
     return build_switch(compiler, tmp_path_factory.mktemp("native") / "switch_checks")
 
 
+@pytest.fixture(scope="module")
+def client(compiler: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output, clients = tmp_path_factory.mktemp("native") / "client_checks", ROOT / "worker_agent" / "clients"
+    calls = [f"-I{clients}", "-D_GNU_SOURCE", "-include", HERE / "client_calls.h"]
+    sources = [clients / "client.c", clients / "nccl_sockets.c", clients / "nccl_collnet.c"]
+    return build(compiler, output, *calls, HERE / "client_checks.c", *sources)
+
+
 def build_switch(compiler: list[str], output: Path) -> Path:
     others = [source for source in sorted(RUNTIME.glob("*.c")) if source.name not in ("transmit.c", "idle.c")]
     return build(compiler, output, f"-I{RUNTIME}", HERE / "switch_checks.c", *others)
@@ -85,6 +98,11 @@ def run(program: Path, name: str) -> None:
 @pytest.mark.parametrize("name", WORKER)
 def test_worker(worker: Path, name: str) -> None:
     run(worker, name)
+
+
+@pytest.mark.parametrize("name", CLIENT)
+def test_client(client: Path, name: str) -> None:
+    run(client, name)
 
 
 @pytest.mark.parametrize("name", SWITCH)

@@ -9,14 +9,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PROTOCOL_VERSION 2
 #define MESSAGE_BYTES 65536
 #define SMALLEST_REGION 65536
+#define PATIENCE 1e9 /* seconds at most: the clock has room for them */
 
 enum { FREE = 2, TAKEN = 3 }; /* states of an operation beside those of client.h */
 
@@ -25,9 +28,34 @@ struct inart_client {
     int regions, started;
     struct inart_operation *operations;
     pthread_mutex_t lock;
+    /* Of the threads that await something one polls the socket, and the others wait for `heard`. Whoever takes messages
+     * from the socket wakes all of them, the one that polls by `wake`: what it waited for may have been among them. */
+    pthread_cond_t heard;
+    int polling, wake;
     char failure[512];
     char message[MESSAGE_BYTES + 1];
 };
+
+#define NS_PER_SECOND 1000000000LL
+
+static long long now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * NS_PER_SECOND + now.tv_nsec;
+}
+
+/* Waits until one of the descriptors is readable, also when signals are handled meanwhile. Returns whether one is by
+ * the time `until` (ns; negative: no limit). */
+static int wait_readable(struct pollfd *descriptors, nfds_t count, long long until) {
+    for (;;) {
+        long long left = until < 0 ? -1 : (until - now_ns() + 999999) / 1000000;
+        if (until >= 0 && left < 0) left = 0;
+        int ready = poll(descriptors, count, left > INT_MAX ? INT_MAX : (int)left);
+        if (ready > 0) return 1;
+        if (ready < 0 && errno != EINTR) return 0;
+        if (ready == 0 && left <= INT_MAX) return 0;
+    }
+}
 
 /* Where the value of a key begins in an object that json.dumps of Python has written; NULL: it has none. A key cannot
  * be found within a text, where its quotes would be escaped. */
@@ -111,17 +139,44 @@ static void understand(struct inart_client *client) {
 
 /* Takes the messages that have come. */
 static void hear(struct inart_client *client) {
+    int heard = 0;
     for (;;) {
         ssize_t got = recv(client->socket, client->message, MESSAGE_BYTES, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+        heard = 1;
         if (got <= 0) {
             lose(client, "the agent process is gone");
-            return;
+            break;
         }
         client->message[got] = 0;
         understand(client);
     }
+    if (!heard) return;
+    pthread_cond_broadcast(&client->heard);
+    if (client->polling) eventfd_write(client->wake, 1);
+}
+
+/* Waits until something is heard, or `until`; the caller holds the lock. */
+static void wait_for_news(struct inart_client *client, long long until) {
+    if (client->polling) {
+        struct timespec at = {until / NS_PER_SECOND, until % NS_PER_SECOND};
+        if (until < 0)
+            pthread_cond_wait(&client->heard, &client->lock);
+        else
+            pthread_cond_timedwait(&client->heard, &client->lock, &at);
+        return;
+    }
+    struct pollfd descriptors[] = {{.fd = client->socket, .events = POLLIN}, {.fd = client->wake, .events = POLLIN}};
+    eventfd_t count;
+    client->polling = 1;
+    pthread_mutex_unlock(&client->lock);
+    wait_readable(descriptors, 2, until);
+    pthread_mutex_lock(&client->lock);
+    eventfd_read(client->wake, &count);
+    client->polling = 0;
+    pthread_cond_broadcast(&client->heard); /* another one polls */
+    hear(client);
 }
 
 static int introduce(struct inart_client *client, const char *address, double seconds, char *why, size_t room) {
@@ -132,7 +187,11 @@ static int introduce(struct inart_client *client, const char *address, double se
     }
     strcpy(where.sun_path, address + 5);
     client->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (client->socket < 0 || connect(client->socket, (struct sockaddr *)&where, sizeof where)) {
+    client->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int connected = -1;
+    do connected = connect(client->socket, (struct sockaddr *)&where, sizeof where);
+    while (connected && errno == EINTR); /* a Unix socket is not connected then, nor about to be */
+    if (client->wake < 0 || connected) {
         snprintf(why, room, "no agent at %.200s: %s; inart agent --socket makes one", where.sun_path, strerror(errno));
         return -1;
     }
@@ -144,11 +203,14 @@ static int introduce(struct inart_client *client, const char *address, double se
         PROTOCOL_VERSION, seconds, (int)getpid());
     struct pollfd answer = {.fd = client->socket, .events = POLLIN};
     /* An agent welcomes when the job is complete; it says that it is not a moment before we lose patience. */
-    if (say(client->socket, hello, -1) || poll(&answer, 1, (int)(1000 * (seconds + 5))) <= 0) {
+    long long until = now_ns() + (long long)((seconds < PATIENCE ? seconds + 5 : PATIENCE) * NS_PER_SECOND);
+    if (say(client->socket, hello, -1) || !wait_readable(&answer, 1, until)) {
         snprintf(why, room, "the agent at %.200s does not answer", where.sun_path);
         return -1;
     }
-    ssize_t got = recv(client->socket, client->message, MESSAGE_BYTES, 0);
+    ssize_t got;
+    do got = recv(client->socket, client->message, MESSAGE_BYTES, 0);
+    while (got < 0 && errno == EINTR);
     client->message[got > 0 ? got : 0] = 0;
     if (!is_type(client->message, "welcome")) {
         copy_text(client->message, "message", why, room);
@@ -160,18 +222,31 @@ static int introduce(struct inart_client *client, const char *address, double se
     return 0;
 }
 
+/* Closes and frees all but the operations. */
+static void release(struct inart_client *client) {
+    if (client->socket >= 0) close(client->socket);
+    if (client->wake >= 0) close(client->wake);
+    pthread_cond_destroy(&client->heard);
+    pthread_mutex_destroy(&client->lock);
+    free(client);
+}
+
 struct inart_client *inart_connect(const char *address, double seconds, char *why, size_t room) {
     struct inart_client *client = calloc(1, sizeof *client);
     if (!client) {
         snprintf(why, room, "out of memory");
         return NULL;
     }
-    client->socket = -1;
+    client->socket = client->wake = -1;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&client->heard, &attributes);
+    pthread_condattr_destroy(&attributes);
     pthread_mutex_init(&client->lock, NULL);
     why[0] = 0;
     if (!introduce(client, address, seconds, why, room)) return client;
-    if (client->socket >= 0) close(client->socket);
-    free(client);
+    release(client);
     return NULL;
 }
 
@@ -261,10 +336,13 @@ int inart_test(struct inart_client *client, struct inart_operation *operation) {
 }
 
 int inart_await(struct inart_client *client, struct inart_operation *operation, int milliseconds) {
-    int state = inart_test(client, operation);
-    struct pollfd answer = {.fd = client->socket, .events = POLLIN};
-    if (state != INART_PENDING || poll(&answer, 1, milliseconds) <= 0) return state;
-    return inart_test(client, operation);
+    long long until = milliseconds < 0 ? -1 : now_ns() + milliseconds * 1000000LL;
+    pthread_mutex_lock(&client->lock);
+    if (operation->state == INART_PENDING) hear(client);
+    while (operation->state == INART_PENDING && (until < 0 || now_ns() < until)) wait_for_news(client, until);
+    int state = operation->state;
+    pthread_mutex_unlock(&client->lock);
+    return state;
 }
 
 void inart_release(struct inart_client *client, struct inart_operation *operation) {
@@ -275,12 +353,10 @@ void inart_release(struct inart_client *client, struct inart_operation *operatio
 
 void inart_close(struct inart_client *client) {
     say(client->socket, "{\"type\": \"bye\"}", -1); /* who goes without a word is taken for dead */
-    close(client->socket);
     for (struct inart_operation *each = client->operations, *next; each; each = next) {
         next = each->next;
         if (each->memory) munmap(each->memory, each->room);
         free(each);
     }
-    pthread_mutex_destroy(&client->lock);
-    free(client);
+    release(client);
 }

@@ -36,7 +36,8 @@ struct inart_operation *inart_take(struct inart_client *client, size_t bytes);
 int inart_start(struct inart_client *client, struct inart_operation *operation, size_t elements, const char *type,
                 const char *name);
 
-/* INART_PENDING, INART_DONE or INART_FAILED; `inart_await` waits so long at most for one of the latter two. */
+/* INART_PENDING, INART_DONE or INART_FAILED; `inart_await` waits so long at most (negative: without limit) for one of
+ * the latter two, also while signals are handled. */
 int inart_test(struct inart_client *client, struct inart_operation *operation);
 int inart_await(struct inart_client *client, struct inart_operation *operation, int milliseconds);
 

@@ -9,6 +9,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,14 +153,41 @@ static struct connection *connection_of(int socket, int receives) {
     return made;
 }
 
+/* Connects; a call that a signal interrupts goes on meanwhile, and its end is waited for. Returns 0, or -1 with errno.
+ */
+static int connect_through(int socket, const struct sockaddr_in *where) {
+    if (!connect(socket, (const struct sockaddr *)where, sizeof *where)) return 0;
+    if (errno != EINTR) return -1;
+    struct pollfd writable = {.fd = socket, .events = POLLOUT};
+    while (poll(&writable, 1, -1) < 0)
+        if (errno != EINTR) return -1;
+    int error;
+    socklen_t length = sizeof error;
+    if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length)) return -1;
+    errno = error;
+    return error ? -1 : 0;
+}
+
+/* Sends or receives all of a secret, also when signals are handled meanwhile. Returns 0, or -1 with errno. */
+static int move_secret(int socket, uint64_t *secret, int receives) {
+    for (size_t moved = 0; moved < sizeof *secret;) {
+        char *at = (char *)secret + moved;
+        ssize_t done = receives ? recv(socket, at, sizeof *secret - moved, 0)
+                                : send(socket, at, sizeof *secret - moved, MSG_NOSIGNAL);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) return -1;
+        moved += (size_t)done;
+    }
+    return 0;
+}
+
 /* Who listens need not have accepted: its kernel has. So this waits for a round trip, and no longer. */
 static nccl_result start_connecting(void *context, int device, void *handle, void **connection, void **offload) {
     (void)context, (void)device, (void)offload;
     struct address address;
     memcpy(&address, handle, sizeof address);
     int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (made < 0 || connect(made, (struct sockaddr *)&address.where, sizeof address.where) ||
-        send(made, &address.secret, sizeof address.secret, MSG_NOSIGNAL) != sizeof address.secret) {
+    if (made < 0 || connect_through(made, &address.where) || move_secret(made, &address.secret, 0)) {
         if (made >= 0) close(made);
         return fail(NCCL_SYSTEM_ERROR, "cannot connect");
     }
@@ -178,7 +206,7 @@ static nccl_result accept_connection(void *listening, void **connection, void **
         return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? NCCL_SUCCESS
                                                                           : fail(NCCL_SYSTEM_ERROR, "cannot accept");
     setsockopt(accepted, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    if (recv(accepted, &secret, sizeof secret, MSG_WAITALL) == sizeof secret && secret == at->secret)
+    if (!move_secret(accepted, &secret, 1) && secret == at->secret)
         *connection = connection_of(accepted, 1);
     else /* somebody else's; the right one is still to come */
         close(accepted);
