@@ -100,6 +100,7 @@ struct worker_tree {
     uint64_t complete;              /* all before it are, as the root has said */
     /* Chunks that are to be sent again are from `repeat` to before `repeat_end`, and wait until `repeat_at`. */
     uint64_t repeat, repeat_end, repeat_at;
+    uint64_t put_off_at;            /* when timers were last put off, because the tree was led another way */
     uint64_t asked_from, asked_end; /* the last chunks that the root has asked all for, and in which attempt */
     uint8_t asked_attempt;
     /* The most chunks in progress in an all-reduce: few while nothing is known of the tree; twice as many after each
