@@ -15,6 +15,7 @@ from typing import Any
 from controlplane.planner.adding_hosts import workers_add
 from controlplane.planner.job import Job
 from controlplane.planner.plan.host_collectives import host_rows
+from controlplane.planner.plan.limits import switch_limits
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.planning import ERRORS
 from controlplane.planner.strategies import get_strategy
@@ -22,10 +23,11 @@ from controlplane.planner.strategies.deadline import OutOfTime, limited_time
 from controlplane.planner.strategies.fabric.bounds import all_reduce_bound, cheap_bound
 from controlplane.planner.strategies.fabric.prove import closer_bound, proven_bound
 from controlplane.planner.topology import Topology
+from evaluation.inart import kinds
 from evaluation.inart.checked import faults
 from evaluation.inart.varied import Instance, draw
 
-SEARCH_S = 10.0  # seconds of processor time for one plan
+SEARCH_S = 60.0  # seconds of processor time for one plan
 PROOF_S = 5.0  # seconds of processor time for one bound over all trees
 LOOKED_AT = 5e-3  # gap to the printed bound from which the one over all trees is computed
 AIM_PRINTED, AIM_TRUE = 0.02, 0.01
@@ -39,9 +41,10 @@ class Row:
     Attributes:
         bound_mbps: the bound that is printed beside the plan, which `what` names.
         true_mbps: the least of that and of the bound over all trees.
-        limited: the plan keeps within what switches hold, of which bounds know nothing.
+        limited: the plan keeps within what switches hold, or has few trees, of which bounds know nothing.
         faults: what the independent check has found.
         refused: why there is no plan, in words.
+        cut_short: whether the search took longer than it may.
     """
 
     rate_mbps: float
@@ -53,6 +56,7 @@ class Row:
     limited: bool
     faults: tuple[str, ...] = ()
     refused: str = ""
+    cut_short: bool = False
 
     @property
     def gap(self) -> float:
@@ -70,7 +74,7 @@ class Measured:
     Attributes:
         plans: our plans by the parameter servers that they use: "own" are the job's; "workers" one on every
             worker's host; "hosts" the same where workers' hosts also add inside of trees, measured only where a
-            collective among hosts alone is faster than the other plans.
+            collective among hosts alone is faster than the other plans, or where that is asked for.
         hosts: rates that hosts reach alone.
         any_kind_mbps: rate that no all-reduce can exceed.
     """
@@ -116,26 +120,27 @@ def _gap(rate: float, bound: float) -> float:
     return max(0.0, 1 - rate / bound) if bound > 0 else 0.0
 
 
-def measure(seed: int) -> Measured:
-    """Plan the instance of a seed in every way, and compute the bounds."""
-    instance = draw(seed)
+def measure(instance: Instance, *, on_hosts: bool = False) -> Measured:
+    """Plan an instance in every way, and compute the bounds. With `on_hosts`, let hosts add in any case."""
     topology, job = instance.topology, instance.job
     plans = {"own": _row(instance, job)}
     if not set(job.workers) <= set(job.parameter_servers):
         plans["workers"] = _row(instance, replace(job, parameter_servers=job.workers))
     with limited_time(SEARCH_S, clock=time.process_time):
         hosts = {row.strategy: row.rate_mbps for row in host_rows(topology, job)} if topology.results_on_links else {}
-    found = Measured(seed, instance.what, plans, hosts, all_reduce_bound(topology, job).mbps)
-    if found.beaten_by:
+    found = Measured(instance.seed, instance.what, plans, hosts, all_reduce_bound(topology, job).mbps)
+    if found.beaten_by or on_hosts:
         network, everywhere = workers_add(topology, job)
         plans["hosts"] = _row(replace(instance, topology=network), everywhere)
     return found
 
 
-def measured(seeds: Iterable[int], kept: Path | None = None) -> Iterator[Measured]:
-    """Yield the instances of these seeds, measured. `kept` is a file with a line of JSON for each instance that was
-    measured before, which is not measured again. Each new one is added to the file as soon as it is known, so that a
-    run that was cut off goes on where it was. A line that was cut off is ignored.
+def measured(seeds: Iterable[int], kept: Path | None = None, *, of_kinds: bool = False) -> Iterator[Measured]:
+    """Yield the instances of these seeds, measured: drawn by varied.py, or by kinds.py.
+
+    `kept` is a file with a line of JSON for each instance that was measured before, which is not measured again. Each
+    new one is added to the file as soon as it is known, so that a run that was cut off goes on where it was. A line
+    that was cut off is ignored.
     """
     before: dict[int, Measured] = {}
     if kept is not None and kept.exists():
@@ -149,7 +154,7 @@ def measured(seeds: Iterable[int], kept: Path | None = None) -> Iterator[Measure
                 continue
             before[found.seed] = found
     for seed in seeds:
-        found = before.get(seed) or measure(seed)
+        found = before.get(seed) or measure((kinds.draw if of_kinds else draw)(seed), on_hosts=of_kinds)
         if kept is not None and seed not in before:
             with kept.open("a") as file:
                 file.write(f"{json.dumps(found.to_json())}\n")
@@ -159,9 +164,9 @@ def measured(seeds: Iterable[int], kept: Path | None = None) -> Iterator[Measure
 def _row(instance: Instance, job: Job) -> Row:
     topology = instance.topology
     begin = time.process_time()
-    limited = any("slots" in topology.graph.nodes[v] for v in topology.switches)
+    limited = switch_limits(topology).anything or job.max_trees is not None
     try:
-        with limited_time(SEARCH_S, clock=time.process_time):
+        with limited_time(SEARCH_S, clock=time.process_time) as limit:
             plan = get_strategy("inart")(topology, job)
     except ERRORS as error:
         return Row(0.0, 0.0, "", 0.0, 0, time.process_time() - begin, limited, refused=str(error))
@@ -171,7 +176,8 @@ def _row(instance: Instance, job: Job) -> Row:
     if _gap(plan.rate_mbps, true) > LOOKED_AT and not limited:
         true = min(true, _proven(plan, topology))
     wrong = faults(topology.to_json(), plan.to_json())
-    return Row(plan.rate_mbps, bound.mbps, bound.what, true, len(plan.trees), seconds, limited, tuple(wrong))
+    size = len(plan.trees), seconds, limited
+    return Row(plan.rate_mbps, bound.mbps, bound.what, true, *size, tuple(wrong), cut_short=limit.cut_short)
 
 
 def _proven(plan: Plan, topology: Topology) -> float:
@@ -206,6 +212,9 @@ def distribution(all_found: Sequence[Measured]) -> Iterator[str]:
     yield f"{len(all_found)} instances, {len(rows)} plans; {sum(bool(r.faults) for _, r in rows)} not feasible"
     refused = [found.seed for found in all_found if any(row.refused for row in found.plans.values())]
     yield f"refused: {len(refused)} {refused}"
+    cut = [found.seed for found, row in rows if row.cut_short]
+    slowest = max((row.seconds for _, row in rows), default=0.0)
+    yield f"slowest plan: {slowest:.1f} s of processor time; cut short after {SEARCH_S:g} s: {len(cut)} {cut}"
     beaten = [found.seed for found in all_found if found.beaten_by]
     yield f"below a collective of hosts: {len(beaten)} {beaten}"
     free = [(found, row) for found, row in rows if not row.limited]

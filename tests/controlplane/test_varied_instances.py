@@ -151,7 +151,12 @@ def test_instances_that_were_measured_are_not_measured_again(tmp_path, capsys, m
     with kept.open("a") as file:
         file.write('{"seed": 87, "wh')  # a run was cut off while it wrote
     measured = []
-    monkeypatch.setattr("evaluation.inart.instances.measure", lambda seed: measured.append(seed) or draw_nothing(seed))
+
+    def measure(instance, on_hosts):
+        measured.append(instance.seed)
+        return draw_nothing(instance.seed)
+
+    monkeypatch.setattr("evaluation.inart.instances.measure", measure)
     assert main([*words, "--count", "2"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == first
     assert main([*words, "--count", "2"]) == 0
