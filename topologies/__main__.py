@@ -20,7 +20,6 @@ from mininet.cli import CLI
 from mininet.log import setLogLevel
 
 from controlplane.common import command_line
-from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.topology import TopologyError
 from controlplane.targets.base import TargetError
@@ -63,7 +62,7 @@ def build(argv: Sequence[str]) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Build the network, install routes, ping every pair, and keep the network if the arguments ask for it."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # others may wait for a line
-    topology = with_adding_switches(parse_topology(arguments.topology))
+    topology = parse_topology(arguments.topology)
     started = time.monotonic()
     with Emulation(topology, arguments.switch) as emulation:
         print(

@@ -28,7 +28,6 @@ from typing import Any
 
 from controlplane.common import command_line
 from controlplane.common.log_lines import Log
-from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, JobError, parse_bytes, parse_next_job
 from controlplane.planner.plan.limits import DoesNotFit, Limits, limited
@@ -388,7 +387,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Settings, Path | None]:
     arguments = parser.parse_args(argv)
     if arguments.repeat < 1 or arguments.ranks < 1:
         parser.error("--repeat and --ranks are at least 1")
-    switch, topology = choose(arguments.switch), with_adding_switches(parse_topology(arguments.topology))
+    switch, topology = choose(arguments.switch), parse_topology(arguments.topology)
     jobs: dict[str, Job] = {}
     for spec in arguments.job or [""]:
         job = parse_next_job(_read(spec), topology, {j.name: (*j.workers, *j.parameter_servers) for j in jobs.values()})

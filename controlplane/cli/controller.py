@@ -328,10 +328,9 @@ def run_replan(arguments: argparse.Namespace) -> None:
     topology = ""
     if arguments.topology:
         # Imported here, as an agent's machine has no networkx.
-        from controlplane.planner.adding_hosts import with_adding_switches
         from controlplane.planner.generators import parse_topology
 
-        topology = json.dumps(with_adding_switches(parse_topology(arguments.topology)).to_json())
+        topology = json.dumps(parse_topology(arguments.topology).to_json())
     request = pb.ReplanRequest(
         topology=topology,
         changes=arguments.changes,

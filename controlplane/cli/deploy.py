@@ -36,7 +36,6 @@ from controlplane.cli.options import (
 from controlplane.cli.serve import ERRORS
 from controlplane.common import command_line
 from controlplane.common.log_lines import Log, to_stderr
-from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import JobError
@@ -229,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> None:
         check_arguments(arguments, command)
         topology = arguments.topology
-        topology = with_adding_switches(parse_topology(topology)) if topology is not None else None
+        topology = parse_topology(topology) if topology is not None else None
         COMMANDS[command](arguments, topology, to_stderr(as_json=arguments.json))
 
     errors = (JobError, PlanError, Infeasible, DoesNotFit, WrongCables, *ERRORS)

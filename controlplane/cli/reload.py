@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from controlplane.common.log_lines import Log
-from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import parse_topology
 from controlplane.service.network import Network
 from controlplane.service.reload import Reloaded, reload
@@ -39,7 +38,7 @@ class Files:
     def read_again(self, dry_run: bool = False) -> Reloaded:
         """Read the files again and apply what has changed; with `dry_run`, return the changes only. Raise what reading
         them and `reload` raise."""
-        topology = with_adding_switches(parse_topology(self._arguments.topology))
+        topology = parse_topology(self._arguments.topology)
         switches = self._switches()
 
         def connect(names: Sequence[str]) -> Sequence[SwitchTarget]:

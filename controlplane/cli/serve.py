@@ -44,7 +44,6 @@ from controlplane.common.config_file import ControllerTable
 from controlplane.common.descriptors import raise_limit
 from controlplane.common.log_lines import to_stderr
 from controlplane.common.rpc.client import ControllerError
-from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
@@ -84,7 +83,7 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: logging.Logger
             leadership = lead(arguments, log)
             stack.callback(leadership.end)
             # The file may have changed while it waited.
-            topology = with_adding_switches(parse_topology(arguments.topology))
+            topology = parse_topology(arguments.topology)
             switches = wanted_switches(arguments, topology)
         folder = state_folder(arguments, switches)
         epochs = SharedEpochs(folder, leadership) if leadership else EpochStore(folder)
@@ -127,7 +126,7 @@ def serve(arguments: argparse.Namespace, topology: Topology, log: logging.Logger
             log.info(f"{before}; jobs are kept in {state.path}")
         files = Files(
             arguments, network, connect=connect, log=log, close=lambda target: stack.callback(target.close),
-            switches=lambda: wanted_switches(arguments, with_adding_switches(parse_topology(arguments.topology))),
+            switches=lambda: wanted_switches(arguments, parse_topology(arguments.topology)),
         )  # fmt: skip
         network.read_again = files.read_again
         if isinstance(wanted, Plan):
@@ -237,7 +236,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise DeployError("--no-state goes with neither --state nor a store: they keep the jobs")
     # A second trial removes what the first one has left of its job on the switches.
     arguments.job_id = None if arguments.keeps else 1
-    serve(arguments, with_adding_switches(parse_topology(arguments.topology)), log)
+    serve(arguments, parse_topology(arguments.topology), log)
 
 
 def make_parser() -> argparse.ArgumentParser:

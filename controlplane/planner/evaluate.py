@@ -6,8 +6,7 @@ counts
 
 - x on every link of every worker's route and of every relay's route, and on every link of the return tree (the latter
   only where the topology counts results on links);
-- x of aggregation capacity at a switch, or at a host that adds inside of trees, for every flow that is added there
-  (partial sums count like workers' flows);
+- x of aggregation capacity at a switch for every flow that is added there (partial sums count like workers' flows);
 - x of ingress at the root for every flow that ends there (direct ones and partial sums).
 
 A host that is worker and parameter server at once receives its own gradients over no link; they count as ingress only
@@ -32,7 +31,7 @@ from controlplane.planner.plan.cost import windows
 from controlplane.planner.plan.model import Multicast, Plan
 from controlplane.planner.topology import Topology
 
-KINDS = ("parameter_server", "switch", "host", "nic", "link", "aggregation_memory", "window")
+KINDS = ("parameter_server", "switch", "nic", "link", "aggregation_memory", "window")
 """Kinds of resources, in the order in which resources of equal utilisation are listed."""
 
 
@@ -41,8 +40,8 @@ class Load:
     """The load of one resource.
 
     Attributes:
-        kind: "switch", "host" (one that adds inside of trees), "parameter_server", "link", "nic" (a link that a worker
-            hangs on), "aggregation_memory" (of a switch) or "window" (of a tree).
+        kind: "switch", "parameter_server", "link", "nic" (a link that a worker hangs on), "aggregation_memory" (of a
+            switch) or "window" (of a tree).
         name: The node, "u->v", or "tree i".
         load_mbps: Load in Mbit/s at the plan's rate.
         capacity_mbps: Residual capacity in Mbit/s, without background load.
@@ -117,7 +116,7 @@ def bound(topology: Topology, job: Job) -> float:
     workers, both = len(job.workers), len(job.both_roles)
     counted, roots = topology.results_on_links, job.parameter_servers
     ingress = sum(topology.residual_ingress_mbps(s) for s in roots)
-    aggregation = sum(topology.residual_aggregation_mbps(v) for v in (*topology.switches, *topology.adding_servers))
+    aggregation = sum(topology.residual_aggregation_mbps(v) for v in topology.switches)
     rates = topology.residual_rates_mbps
     limits = [ingress]
     if counted or not both:
@@ -243,8 +242,7 @@ _last = _Last()
 def evaluated_anew(plan: Plan, topology: Topology) -> Evaluation:
     links, switches, roots = unit_loads(plan, topology.results_on_links)
     workers = set(plan.job.workers)
-    kinds = {"switch": "switch", "server": "host"}
-    items = [(kinds[topology.kind(v)], v, load, topology.residual_aggregation_mbps(v)) for v, load in switches.items()]
+    items = [("switch", v, load, topology.residual_aggregation_mbps(v)) for v, load in switches.items()]
     items += [("parameter_server", s, load, root_mbps(topology, plan.job, s)) for s, load in roots.items()]
     items += [
         (

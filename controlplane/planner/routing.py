@@ -23,8 +23,8 @@ Memory = dict[int, tuple[float, float, int, int]]  # node -> highest utilisation
 class Unreachable(ValueError):
     """Error: no route leads from one node to another; the message names both, and says why."""
 
-    def __init__(self, topology: Topology, source: str, target: str, what: str = "") -> None:
-        super().__init__(f"{what + ': ' if what else ''}{_no_route(topology, source, target)}")
+    def __init__(self, topology: Topology, source: str, target: str, what: str = "", why: str = "") -> None:
+        super().__init__(f"{what + ': ' if what else ''}{why or _no_route(topology, source, target)}")
         self.source, self.target = source, target
 
 
@@ -103,6 +103,11 @@ class Network:
         if len(out) != 1 or len(into) != 1 or out[0][0] != into[0][0] or not self.forwards[out[0][0]]:
             return None
         return Access(out[0][0], out[0][1], into[0][1])
+
+    def hangs_on_several(self, server: int) -> bool:
+        """Return whether a node is a server with links to several switches, and to nothing else."""
+        out = self.out[server]
+        return not self.forwards[server] and len(out) > 1 and all(self.forwards[v] for v, _ in out)
 
     @cached_property
     def _behind(self) -> Neighbours:
@@ -238,13 +243,18 @@ class Router:
 
     def return_tree(self, root: int, leaves: Sequence[int], amount: float) -> list[int]:
         """Return the links of a tree of shortest paths from the root to all leaves. A path joins the tree where it can,
-        else it takes the least loaded links.
+        else it takes the least loaded links. A server sends results over one of its links only.
         """
         network = self.network
-        distance = network.distances_from(root)
-        parent: dict[int, int] = {}
         joined = {root}
         links: list[int] = []
+        top = root
+        if network.hangs_on_several(root):
+            top, first = self._first_hop(root, leaves, amount)
+            joined.add(top)
+            links.append(first)
+        distance = network.distances_from(top)
+        parent: dict[int, int] = {}
         for leaf in leaves:
             if distance[leaf] < 0:
                 raise Unreachable(network.topology, network.names[root], network.names[leaf])
@@ -253,7 +263,7 @@ class Router:
                 joined.add(node)
                 options = [
                     (u not in joined, (self.load[e] + amount) * self.inverse[e], e, u)
-                    for u, e in network.hops_before(node, root)
+                    for u, e in network.hops_before(node, top)
                 ]
                 _, _, e, u = min(options)
                 parent[node] = u
@@ -262,6 +272,22 @@ class Router:
         if network.topology.results_on_links:
             self.add(links, amount)
         return links
+
+    def _first_hop(self, root: int, leaves: Sequence[int], amount: float) -> tuple[int, int]:
+        """Return the node and the link of a server over which all leaves are nearest; of equals, the least loaded
+        one.
+        """
+        network, found = self.network, []
+        for v, e in network.out[root]:
+            hops = [0 if leaf == v else network.distances_from(v)[leaf] for leaf in leaves if leaf != root]
+            if min(hops, default=0) >= 0:
+                found.append((sum(hops), (self.load[e] + amount) * self.inverse[e], e, v))
+        if not found:
+            names = network.names[root], network.names[leaves[0]]
+            why = f"{names[0]} sends results over one of its links, and none of these leads to all workers"
+            raise Unreachable(network.topology, *names, why=why)
+        _, _, e, v = min(found)
+        return v, e
 
     def nodes(self, source: int, links: Sequence[int]) -> tuple[str, ...]:
         """Return the names of the nodes along a path of links."""

@@ -20,7 +20,6 @@ from controlplane.planner.plan.limits import (
     check_fits,
     fan_in,
     switch_limits,
-    undeployable,
 )
 from controlplane.planner.plan.model import Multicast, Plan, PlanError, Tree
 from controlplane.planner.plan.slots import place_slots, under_way
@@ -166,8 +165,6 @@ def build(
     be installed.
     """
     plan.check(topology)
-    if why := undeployable(plan, topology):
-        raise PlanError(f"job {plan.job.name!r}: {why}")
     if plan.multicasts:
         return build_multicasts(plan.multicasts, topology, limits, first_label=beside.first_label, taken=beside.taken)
     check_fits(plan, topology)

@@ -27,6 +27,7 @@ from controlplane.planner.topology_checks import (
     parse,
     read,
 )
+from controlplane.planner.topology_hosts import HOST, with_host_switches
 from controlplane.planner.topology_numbers import (
     assign_addresses,
     assign_ports,
@@ -51,6 +52,12 @@ def _left(capacity: float, used: float) -> float:
     return left if left > ROUNDING * used else 0.0
 
 
+def _place(node: str, attributes: Mapping[str, Any]) -> tuple[tuple[tuple[int, int, str], ...], bool]:
+    """Return a sort key of a node. A switch on a host comes where the host would, so that ports keep their numbers."""
+    host = attributes.get(HOST)
+    return natural_key(host if isinstance(host, str) else node), isinstance(host, str)
+
+
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key of a name under which h2 comes before h10."""
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)
@@ -62,12 +69,13 @@ class Topology:
 
     Attributes of any node are kind ("switch" or "server") and cable (true of a switch that stands for one of several
     cables between two nodes, topology_cables.py). Switches have aggregation_mbps (input rate that the switch can
-    aggregate; absent: unlimited) and used_aggregation_mbps (of it, what others use). Servers have aggregation_mbps
-    (input rate that the host adds inside of trees, as a switch would; absent: none), ingress_mbps (rate at which a
-    parameter server there takes gradients in; absent: that of its access links), used_ingress_mbps, host_ms (what an
-    agent there adds to a round trip), measured_ms (the same as agents measured it last, where host_ms is absent:
-    plan/measured.py), ip, mac and role ("worker" or "parameter_server": `parse_job` takes such servers for these
-    first).
+    aggregate; absent: unlimited), used_aggregation_mbps (of it, what others use) and host (the server on whose host it
+    runs). Servers have ingress_mbps (rate at which a parameter server there takes gradients in; absent: that of its
+    access links), used_ingress_mbps, host_ms (what an agent there adds to a round trip), measured_ms (the same as
+    agents measured it last, where host_ms is absent: plan/measured.py), ip, mac and role ("worker" or
+    "parameter_server": `parse_job` takes such servers for these first). A server that is given an aggregation_mbps
+    above 0 (input rate that the host adds inside of trees, as a switch would; None: unlimited) gets a switch on its
+    host, which has it (topology_hosts.py).
 
     Attributes of a link are bandwidth_mbps, delay_ms (0), used_bandwidth_mbps (0), ports ({"u": 1, "v": 3}) and members
     (the number of cables that it is made of, which share its capacity).
@@ -94,8 +102,8 @@ class Topology:
         self.name = name
         self.results_on_links = results_on_links
         graph: nx.DiGraph = nx.DiGraph(name=name)
-        nodes, links = with_cables(nodes, links)
-        for node in sorted(nodes, key=natural_key):
+        nodes, links = with_host_switches(*with_cables(nodes, links))
+        for node in sorted(nodes, key=lambda node: _place(node, nodes[node])):
             graph.add_node(node, **checked_node(node, nodes[node]))
         for u, v, attributes in links:
             for end in (u, v):
@@ -116,14 +124,14 @@ class Topology:
         """
         self.devices: tuple[str, ...] = tuple(n for n in self.switches if n not in self.cables)
         """Switches that are machines, and not cables."""
-        self.adding_servers = frozenset(s for s in self.servers if self.residual_aggregation_mbps(s) > 0)
-        """Servers that may add inside of trees."""
         order = {node: i for i, node in enumerate(self.nodes)}
         self._neighbours: dict[str, tuple[str, ...]] = {
             node: tuple(sorted({*graph.successors(node), *graph.predecessors(node)}, key=order.__getitem__))
             for node in self.nodes
         }
         check_cables(self.cables, self._neighbours)
+        self.switch_on = self._switches_on_hosts()
+        """The switch on the host of each server that adds inside of trees, by server."""
         self._ports = {node: assign_ports(graph, node, self._neighbours[node]) for node in self.nodes}
         self._panels = {switch: front_panel(graph, switch, self._ports[switch]) for switch in self.devices}
         self._addresses = assign_addresses(graph, self.servers)
@@ -133,11 +141,26 @@ class Topology:
             for u, v, link in graph.edges(data=True)
         }
         out, into = (dict.fromkeys(self.nodes, 0.0) for _ in range(2))
+        behind = {switch: server for server, switch in self.switch_on.items()}
         for (u, v), mbps in self._residual_bandwidth.items():
-            out[u] += mbps
-            into[v] += mbps
+            if behind.get(u) != v and behind.get(v) != u:
+                out[u] += mbps
+                into[v] += mbps
+        for switch, server in behind.items():
+            out[server], into[server] = out[switch], into[switch]
         self.residual_rates_mbps = {node: (out[node], into[node]) for node in self.nodes}
-        """By node, the residual bandwidth in Mbit/s of all links out of it together, and of all links into it."""
+        """By node, the residual bandwidth in Mbit/s of all links out of it together, and of all links into it. Of a
+        server and the switch on its host, these are the host's links.
+        """
+
+    def _switches_on_hosts(self) -> dict[str, str]:
+        found = {}
+        for switch in self.switches:
+            host = self.graph.nodes[switch].get(HOST)
+            servers = [near for near in self._neighbours[switch] if self._kinds[near] == "server"]
+            if host is not None and servers == [host] and self._neighbours[host] == (switch,):
+                found[host] = switch
+        return found
 
     # --- nodes ---
 
@@ -155,7 +178,7 @@ class Topology:
 
     def aggregation_mbps(self, node: str) -> float:
         """Return the input rate that the node can aggregate, in Mbit/s; infinity for a switch without a limit of its
-        own, 0 for a server that does not say that it adds.
+        own, 0 for a server.
         """
         attributes = node_of(self.graph, node)
         return attributes.get("aggregation_mbps", math.inf if attributes["kind"] == "switch" else 0.0)
@@ -168,7 +191,8 @@ class Topology:
         links have.
         """
         own = of_kind(self.graph, server, "server").get("ingress_mbps", math.inf)
-        return min(own, sum(self.bandwidth_mbps(u, server) for u in self.graph.predecessors(server)))
+        switch = self.switch_on.get(server, server)
+        return min(own, sum(self.bandwidth_mbps(u, switch) for u in self.graph.predecessors(switch) if u != server))
 
     def residual_ingress_mbps(self, server: str) -> float:
         """Return what is left of the server's own ingress in Mbit/s; at most what is left of its access links."""

@@ -31,6 +31,7 @@ NODE_ATTRIBUTES = (
     "role",
     "loopback_ports",
     "cable",
+    "host",
     *SWITCH_LIMITS,
     *ABOUT,
 )
@@ -108,8 +109,7 @@ def checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
             if key.endswith("ingress_mbps") and kind == "switch":
                 raise TopologyError(f"node {node!r}: {key} does not belong on a {kind}")
             result[key] = _number(attributes[key], f"node {node!r}: {key}", unlimited=not key.startswith("used_"))
-            adds = kind == "server" and key == "aggregation_mbps"  # absent, a server does not add, and so it stays
-            if math.isinf(result[key]) and not adds:
+            if math.isinf(result[key]):
                 del result[key]
     for key in HOST_TIMES:
         if key in attributes:
@@ -120,6 +120,8 @@ def checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
                 raise TopologyError(f"node {node!r}: {key} belongs on a server")
     if not isinstance(attributes.get("cable", False), bool) or (attributes.get("cable") and kind != "switch"):
         raise TopologyError(f"node {node!r}: cable must be true or false, of a switch, got {attributes['cable']!r}")
+    if "host" in attributes and (kind != "switch" or not isinstance(attributes["host"], str)):
+        raise TopologyError(f"node {node!r}: host is the server that a switch runs on, got {attributes['host']!r}")
     if "loopback_ports" in attributes:
         _check_loopback_ports(node, kind, attributes["loopback_ports"])
     if "ip" in result:

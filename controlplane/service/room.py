@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from controlplane.planner.adding_hosts import adding_switch
 from controlplane.planner.bridging import is_flood
 from controlplane.planner.entries import LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.planner.job import Job
@@ -80,7 +79,7 @@ def _knowing_hosts(deployment: Deployment, job: Job, topology: Topology) -> Depl
     links its messages cross, and whether a switch on their own host adds."""
     mbps, hops = gloo_ring_mbps(topology, job.workers), gloo_ring_hops(topology, job.workers)
     agents = {
-        node: replace(config, ring_mbps=mbps, ring_hops=hops, adds=adding_switch(node) in topology)
+        node: replace(config, ring_mbps=mbps, ring_hops=hops, adds=node in topology.switch_on)
         for node, config in deployment.agents.items()
     }
     return replace(deployment, agents=agents)

@@ -86,7 +86,7 @@ def random_plan(topology: Topology, job: Job, seed: int) -> Plan:
     trees = []
     for _ in range(count):
         root = generator.choice(job.parameter_servers)
-        able = [node for node in (*topology.switches, *sorted(topology.adding_servers)) if node != root]
+        able = list(topology.switches)
         points = generator.sample(able, generator.randint(0, min(4, len(able))))
         onwards = {point: generator.choice([*points[:i], root]) for i, point in enumerate(points)}
         chosen = {worker: generator.choice([*points, root]) for worker in job.workers}

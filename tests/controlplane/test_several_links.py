@@ -22,12 +22,16 @@ from controlplane.planner.plan.separated import separated
 from controlplane.planner.rules import build
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.fabric.bounds import all_reduce_bound, cheap_bound
+from controlplane.planner.strategies.fabric.prove import closer_bound, proven_bound
 from controlplane.planner.strategies.fabric.sharing import Demand, share
 from controlplane.planner.topology import Topology, TopologyError
 from controlplane.planner.topology_cables import beyond
 from controlplane.service.hops import hops_of
 from controlplane.targets.cabling import End, cables_of
+from evaluation.inart import kinds
+from evaluation.inart.checked import faults
 from tests.controlplane.instances import Walk, instances
+from tests.controlplane.test_same_plan import case
 from tests.controlplane.test_strategies import REFUSALS, check_plan
 from tests.support.examples import examples
 
@@ -176,7 +180,8 @@ def test_replanning_and_sharing_keep_dual_homed_hosts():
     assert new.split == pytest.approx(plan.split)
     one, two = share(topology, [Demand(each, (plan,)) for each in (job, replace(job, name="k"))])
     for each in (one, two):
-        check_plan(each, topology)
+        each.check(topology)
+        assert each.rate_mbps <= evaluate(each, topology).rate_mbps * (1 + 1e-9)
     assert one.rate_mbps == pytest.approx(plan.rate_mbps / 2, rel=0.02)
 
 
@@ -213,12 +218,10 @@ def test_plans_with_several_links_hold(instance, name):
     assert plan.rate_mbps <= all_reduce_bound(topology, job).mbps * (1 + 1e-6)
     for tree in plan.trees:  # what an agent can send: a tree's results leave its root over one link
         assert len({v for u, v in tree.return_edges if u == tree.root}) <= 1
-    parts = separated(topology, job)
-    taken = parts and parts.apart(plan)
-    if taken:
+    if parts := separated(topology, job):
+        taken = parts.apart(plan)
         taken.check(parts.topology)
-        # A host's intake is divided among its links there.
-        assert evaluate(taken, parts.topology).rate_mbps <= plan.rate_mbps * (1 + 1e-6)
+        assert evaluate(taken, parts.topology).rate_mbps == pytest.approx(plan.rate_mbps)
         parts.together(taken).check(topology)
 
 
@@ -229,6 +232,82 @@ def test_hosts_alone_are_never_faster_than_dual_homed_hosts_that_add():
     plan = get_strategy("inart")(network, everywhere)
     check_plan(plan, network)
     assert plan.rate_mbps >= 0.999 * max(row.rate_mbps for row in host_rows(topology, job))
+
+
+def two_fabrics(between: float | None, second_nic: float | None = 30.0) -> Topology:
+    """Return workers a and b and the parameter server p, which takes in 10 Mbit/s, at switch s, with links of 10; a
+    second link of p to switch t; and a link between the switches."""
+    nodes: dict[str, dict] = {v: {"kind": "switch", "aggregation_mbps": 0.0} for v in "st"}
+    nodes |= {"a": {"kind": "server"}, "b": {"kind": "server"}, "p": {"kind": "server", "ingress_mbps": 10.0}}
+    links = [each for host in "abp" for each in both_ways(host, "s", 10.0)]
+    links += both_ways("p", "t", second_nic) if second_nic else []
+    return Topology(nodes, links + (both_ways("s", "t", between) if between else []))
+
+
+@pytest.mark.parametrize("between", [None, 0.1, 20.0])
+def test_what_a_parameter_server_takes_in_is_not_divided_among_its_links(between):
+    """Three quarters of it were given to a link that nothing could use: 1.3 Mbit/s, and no plan at all without a link
+    between the switches."""
+    topology, job = two_fabrics(between), Job("j", ("a", "b"), ("p",), 1_000_000)
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    assert plan.rate_mbps == pytest.approx(5.0) == pytest.approx(cheap_bound(topology, job).mbps)
+    assert plan.rate_mbps == pytest.approx(get_strategy("inart")(two_fabrics(None, None), job).rate_mbps)
+
+
+@pytest.mark.parametrize(("hosts", "rate"), [(2, 4.0), (3, 6.0), (4, 8.0)])
+def test_hosts_that_add_join_rails(hosts, rate):
+    """Hosts with two links each are all that joins two switches. Each was one adding point per link, which nothing
+    joined: 4 Mbit/s, while hosts alone reach 8."""
+    names = [f"h{i}" for i in range(hosts)]
+    nodes = {r: {"kind": "switch", "aggregation_mbps": 0.0} for r in ("r1", "r2")}
+    links = []
+    for i, name in enumerate(names):
+        for rail, mbps in (("r1", 10.0 if i % 2 else 2.0), ("r2", 2.0 if i % 2 else 10.0)):
+            links += both_ways(name, rail, mbps)
+    topology = Topology(nodes | {name: {"kind": "server"} for name in names}, links)
+    network, job = workers_add(topology, Job("j", tuple(names), tuple(names), 1_000_000))
+    plan = get_strategy("inart")(network, job)
+    check_plan(plan, network)
+    assert plan.rate_mbps == pytest.approx(rate)
+    assert plan.rate_mbps >= max(row.rate_mbps for row in host_rows(topology, job)) * (1 - 1e-6)
+
+
+def test_each_adding_point_has_one_relay():
+    """Two inner switches of one host were points of one tree: put together, the host had two relays, and the proof
+    ended in a KeyError."""
+    topology, job = case("crash30")
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    assert all(len({relay.node for relay in tree.relays}) == len(tree.relays) for tree in plan.trees)
+    closer = closer_bound(plan, topology)
+    assert closer is None or closer.mbps >= plan.rate_mbps * (1 - 1e-6)
+
+
+def test_servers_of_a_bcube_that_add_are_planned_at_least_as_fast_as_they_are_alone():
+    instance = kinds.draw(69)
+    network, job = workers_add(instance.topology, instance.job)
+    plan = get_strategy("inart")(network, job)
+    check_plan(plan, network)
+    assert faults(network.to_json(), plan.to_json()) == []
+    assert plan.rate_mbps >= 1.1 * max(row.rate_mbps for row in host_rows(instance.topology, instance.job))
+
+
+@pytest.mark.parametrize("seed", [7, 31, 55])
+def test_plans_with_servers_of_several_links_are_the_best_that_there_are(seed):
+    """Rails that only hosts join, with parameter servers on the workers."""
+    instance = kinds.draw(seed)
+    job = replace(instance.job, parameter_servers=instance.job.workers)
+    plan = get_strategy("inart")(instance.topology, job)
+    check_plan(plan, instance.topology)
+    assert plan.rate_mbps == pytest.approx(proven_bound(instance.topology, job, plan).mbps, rel=1e-3)
+
+
+def test_results_leave_a_server_over_one_link_that_leads_to_all_workers():
+    nodes = {v: {"kind": "switch"} for v in "st"} | {h: {"kind": "server"} for h in "abp"}
+    links = [each for pair in ("as", "bt", "ps", "pt") for each in both_ways(*pair, 10.0)]
+    with pytest.raises(ValueError, match="p sends results over one of its links, and none of these leads to all"):
+        get_strategy("inart")(Topology(nodes, links), Job("j", ("a", "b"), ("p",), 1000))
 
 
 def test_hosts_with_slow_links_are_roots_of_less():

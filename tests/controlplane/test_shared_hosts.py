@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.cli.plan.command import main
-from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree, leaf_spine, parse_topology
 from controlplane.planner.job import Job, JobError, parse_job
@@ -69,13 +68,20 @@ def test_a_host_adds_for_others():
     """
     topology = rack(4, aggregation_mbps=0.0).replace(nodes={"b": {"aggregation_mbps": 20.0}})
     job = Job("j", tuple("abc"), ("d",), 1000)
-    up = (Assignment("a", "d", ("a", "s", "d")), Assignment("b", "b", ("b",)), Assignment("c", "b", ("c", "s", "b")))
-    tree = Tree("d", 1.0, up, (Relay("b", "d", ("b", "s", "d")),), (("d", "s"), ("s", "a"), ("s", "b"), ("s", "c")))
+    up = (
+        Assignment("a", "d", ("a", "s", "d")),
+        Assignment("b", "b-adds", ("b", "b-adds")),
+        Assignment("c", "b-adds", ("c", "s", "b-adds")),
+    )
+    back = (("d", "s"), ("s", "a"), ("s", "b-adds"), ("b-adds", "b"), ("s", "c"))
+    tree = Tree("d", 1.0, up, (Relay("b-adds", "d", ("b-adds", "s", "d")),), back)
     found = evaluate(Plan(job, "by hand", 0.0, (tree,)), topology)
     assert found.rate_mbps == pytest.approx(6)  # Two streams come to d; results and c's gradient come to b.
-    assert found.load("host", "b") == pytest.approx(12) and found.load("nic", "s->b") == pytest.approx(12)
-    with pytest.raises(PlanError, match="server that does not add for others"):
-        evaluate(Plan(job, "by hand", 0.0, (tree,)), rack(4))
+    assert found.load("switch", "b-adds") == pytest.approx(12) and found.load("link", "s->b-adds") == pytest.approx(12)
+    at_server = replace(tree, assignments=(up[0], Assignment("b", "b", ("b",)), Assignment("c", "b", ("c", "s", "b"))))
+    at_server = replace(at_server, relays=(Relay("b", "d", ("b", "s", "d")),), return_edges=(("d", "s"), *back[1:2]))
+    with pytest.raises(PlanError, match=r"the route must lead from b to b|it is a server"):
+        evaluate(Plan(job, "by hand", 0.0, (at_server,)), rack(4))
 
 
 def test_the_fattree_with_a_parameter_server_on_every_worker():
@@ -188,58 +194,71 @@ def test_a_host_of_both_roles_gets_one_agent_with_the_trees_of_both(capsys, tmp_
             assert (tree.up_label in known) == (tree.root != node)
 
 
-def test_a_plan_in_which_a_host_adds_inside_a_tree_is_refused_where_it_would_run():
-    """Nobody gets a plan that cannot run: what would install it refuses."""
-    topology = rack(4, aggregation_mbps=0.0).replace(nodes={"b": {"aggregation_mbps": 20.0}})
-    job = Job("j", tuple("abc"), ("d",), 1000)
-    up = (Assignment("a", "d", ("a", "s", "d")), Assignment("b", "b", ("b",)), Assignment("c", "b", ("c", "s", "b")))
-    tree = Tree("d", 1.0, up, (Relay("b", "d", ("b", "s", "d")),), (("d", "s"), ("s", "a"), ("s", "b"), ("s", "c")))
-    with pytest.raises(PlanError, match=r"b is a host that adds for others: it is deployed with a switch of its own"):
-        build(Plan(job, "by hand", 1.0, (tree,)), topology, Limits.of_target("v1model"), job_id=1, epoch=1)
-
-
-def test_hosts_that_add_are_deployed_with_a_switch_of_their_own():
-    """The network with these switches has the same best rate, the same ports of other switches and addresses, and a
-    plan of it can be installed."""
-    topology = fattree(4, aggregation_mbps=0.0)
-    topology = topology.replace(nodes={host: {"aggregation_mbps": 20.0} for host in topology.servers[:6]})
+def test_hosts_that_add_have_a_switch_of_their_own():
+    """Ports of other switches and all addresses stay the same, and a plan can be installed as it is."""
+    plain = fattree(4, aggregation_mbps=0.0)
+    topology = plain.replace(nodes={host: {"aggregation_mbps": 20.0} for host in plain.servers[:6]})
     job = Job("j", topology.servers[:8], topology.servers[8:10], 1000)
-    deployed = with_adding_switches(topology)
-    assert not deployed.adding_servers and len(deployed.switches) == len(topology.switches) + 6
-    assert deployed.aggregation_mbps("h1-adds") == 20.0 and deployed.neighbours("h1") == ("h1-adds",)
-    assert all(deployed.address(host) == topology.address(host) for host in topology.servers)
-    edge = topology.access_switch("h1")
-    assert deployed.port(edge, "h1-adds") == topology.port(edge, "h1")
-    plan = get_strategy("inart")(deployed, job)
-    assert plan.rate_mbps == pytest.approx(get_strategy("inart")(topology, job).rate_mbps, rel=5e-3)
+    assert len(topology.switches) == len(plain.switches) + 6 and topology.servers == plain.servers
+    assert topology.switch_on == {host: f"{host}-adds" for host in plain.servers[:6]}
+    assert topology.aggregation_mbps("h1-adds") == 20.0 and topology.neighbours("h1") == ("h1-adds",)
+    assert all(topology.address(host) == plain.address(host) for host in plain.servers)
+    edge = plain.access_switch("h1")
+    assert topology.port(edge, "h1-adds") == plain.port(edge, "h1")
+    assert topology.residual_rates_mbps["h1"] == plain.residual_rates_mbps["h1"]
+    assert topology.residual_ingress_mbps("h1") == plain.residual_ingress_mbps("h1")
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
     assert any(point.endswith("-adds") for tree in plan.trees for point in tree.points)
-    rules = build(plan, deployed, Limits.of_target("v1model"), job_id=1, epoch=1).rulesets
+    rules = build(plan, topology, Limits.of_target("v1model"), job_id=1, epoch=1).rulesets
     assert all(rules[point].labels for tree in plan.trees for point in tree.points)
-    assert with_adding_switches(deployed) is deployed
-    nodes = {**{n: dict(topology.graph.nodes[n]) for n in topology.nodes}, "h2-adds": {"kind": "switch"}}
+    again = Topology.load(json.loads(json.dumps(topology.to_json())))
+    assert again.to_json() == topology.to_json() and again.switch_on == topology.switch_on
+    slower = topology.replace(nodes={"h1": {"aggregation_mbps": 5.0}, "h2": {"aggregation_mbps": 0.0}})
+    assert [slower.aggregation_mbps(f"h{i}-adds") for i in (1, 2, 3)] == [5.0, 0.0, 20.0]
+    nodes = {**{n: dict(plain.graph.nodes[n]) for n in plain.nodes}, "h2-adds": {"kind": "switch"}}
+    nodes["h2"]["aggregation_mbps"] = None
     with pytest.raises(TopologyError, match="'h2-adds' has the name of the switch on h2"):
-        with_adding_switches(Topology(nodes, [(u, v, topology.graph.edges[u, v]) for u, v in topology.links]))
+        Topology(nodes, [(u, v, plain.graph.edges[u, v]) for u, v in plain.links])
 
 
-def test_a_host_that_adds_and_has_two_links_is_deployed_with_a_switch_that_has_both():
-    topology = fattree(4, aggregation_mbps=0.0)
-    topology = topology.replace(nodes={host: {"aggregation_mbps": 20.0} for host in topology.servers[:6]})
-    job = Job("j", topology.servers[:8], topology.servers[8:10], 1000)
-    edge = topology.access_switch("h1")
+def test_ports_of_switches_do_not_depend_on_the_names_of_hosts_that_add():
+    nodes = {"s": {"kind": "switch"}, **{name: {"kind": "server"} for name in ("h", "h-a", "h1", "z")}}
+    links = [(u, v, {"bandwidth_mbps": 10.0}) for n in nodes if n != "s" for u, v in ((n, "s"), ("s", n))]
+    plain = Topology(nodes, links)
+    adding = Topology({**nodes, "h": {"kind": "server", "aggregation_mbps": 5.0}}, links)
+    assert [adding.port("s", near) for near in ("h-adds", "h-a", "h1", "z")] == [
+        plain.port("s", near) for near in ("h", "h-a", "h1", "z")
+    ]
+
+
+def dual_homed_host(**own: float) -> Topology:
+    """Return a fat-tree whose host h1 has a second link, to e2."""
+    plain = fattree(4, aggregation_mbps=0.0)
     two_homes = [(u, v, {"bandwidth_mbps": 20.0}) for u, v in (("h1", "e2"), ("e2", "h1"))]
-    dual = Topology(topology.graph.nodes, [*topology.graph.edges(data=True), *two_homes])
-    deployed = with_adding_switches(dual)
-    assert deployed.neighbours("h1") == ("h1-adds",) and set(deployed.neighbours("h1-adds")) == {edge, "e2", "h1"}
-    assert all(deployed.port(switch, "h1-adds") == dual.port(switch, "h1") for switch in (edge, "e2"))
-    assert deployed.bandwidth_mbps("h1", "h1-adds") == 10 * 2 * 20.0, "both links' rate comes through, and more"
-    plan = get_strategy("inart")(deployed, job)
-    plan.check(deployed)
-    assert plan.rate_mbps >= get_strategy("inart")(with_adding_switches(topology), job).rate_mbps * 0.995
-    rules = build(plan, deployed, Limits.of_target("v1model"), job_id=1, epoch=1).rulesets
+    nodes = {node: dict(plain.graph.nodes[node]) for node in plain.nodes}
+    nodes["h1"] |= own
+    return Topology(nodes, [*plain.graph.edges(data=True), *two_homes])
+
+
+def test_a_host_that_adds_and_has_two_links_has_one_switch_with_both():
+    plain, dual = dual_homed_host(), dual_homed_host(aggregation_mbps=20.0)
+    edge = fattree(4).access_switch("h1")
+    assert dual.neighbours("h1") == ("h1-adds",) and set(dual.neighbours("h1-adds")) == {edge, "e2", "h1"}
+    assert all(dual.port(switch, "h1-adds") == plain.port(switch, "h1") for switch in (edge, "e2"))
+    assert dual.bandwidth_mbps("h1", "h1-adds") == 10 * 2 * 20.0, "both links' rate comes through, and more"
+    job = Job("j", dual.servers[:8], dual.servers[8:10], 1000)
+    plan = get_strategy("inart")(dual, job)
+    check_plan(plan, dual)
+    single = fattree(4, aggregation_mbps=0.0).replace(nodes={"h1": {"aggregation_mbps": 20.0}})
+    assert plan.rate_mbps >= get_strategy("inart")(single, job).rate_mbps * 0.995
+    rules = build(plan, dual, Limits.of_target("v1model"), job_id=1, epoch=1).rulesets
     assert all(rules[point].labels for tree in plan.trees for point in tree.points)
+    nodes = {node: dict(plain.graph.nodes[node]) for node in plain.nodes}
+    nodes["h1"]["aggregation_mbps"] = 20.0
     beside = [(u, v, {"bandwidth_mbps": 20.0}) for u, v in (("h1", "h3"), ("h3", "h1"))]
     with pytest.raises(TopologyError, match=r"server h1 adds for others, and so must hang on switches only: .* h3"):
-        with_adding_switches(Topology(topology.graph.nodes, [*topology.graph.edges(data=True), *beside]))
+        Topology(nodes, [*plain.graph.edges(data=True), *beside])
 
 
 def test_compare_has_a_row_for_parameter_servers_on_all_workers(capsys):

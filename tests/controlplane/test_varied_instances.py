@@ -46,7 +46,7 @@ def test_the_same_seed_draws_the_same_instance_and_seeds_differ():
     assert draw(7).job == drawn[7].job
     assert len({each.what[0].split()[0] for each in drawn}) >= 5
     assert all(2 <= len(each.job.workers) <= 60 and len(each.job.parameter_servers) >= 1 for each in drawn)
-    assert any(each.job.both_roles for each in drawn) and any(each.topology.adding_servers for each in drawn)
+    assert any(each.job.both_roles for each in drawn) and any(each.topology.switch_on for each in drawn)
 
 
 def test_instances_are_measured_and_summed_up(capsys):
@@ -203,7 +203,7 @@ def test_a_host_that_must_not_add_does_not():
     job = parse_job("workers=6,ps=1", topology)
     first, *others = job.workers
     network, everywhere = workers_add(topology.replace(nodes={first: {"aggregation_mbps": 0.0}}), job)
-    assert network.adding_servers == set(others)
+    assert set(network.switch_on) == set(others)
     assert everywhere.parameter_servers == job.workers
 
 

@@ -17,7 +17,6 @@ from controlplane.cli.controller import format_status, message_dict
 from controlplane.cli.plan.command import main as plan_command
 from controlplane.common.agentconfig import ROOT_ADDS, SWITCH_ADDS
 from controlplane.common.rpc import inart_pb2 as pb
-from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import fattree, leaf_spine, testbed
 from controlplane.planner.job import place_job
 from controlplane.planner.plan import Plan
@@ -170,7 +169,7 @@ def test_what_hosts_add_is_planned_with_where_the_topology_does_not_say_it(tmp_p
     parameter server takes in what its agent says."""
     plain = without_ingress(fattree(4, 20.0, aggregation_mbps=0.0))
     nodes = {"h1": {"aggregation_mbps": 30.0}, "h2": {"aggregation_mbps": math.inf}}
-    topology = with_adding_switches(plain.replace(nodes=nodes))
+    topology = plain.replace(nodes=nodes)
     job = place_job(plain, 6, 2, seed=1)
     found = {
         "h1": {SWITCH_ADDS: 50.0},
@@ -187,9 +186,9 @@ def test_what_hosts_add_is_planned_with_where_the_topology_does_not_say_it(tmp_p
     agents = [{"node": node, "host_ms": 1.0, "statistics": named} for node, named in found.items()]
     (tmp_path / "status.json").write_text(json.dumps({"agents": agents}))
     known = measured_in(plain.replace(nodes=nodes), tmp_path / "status.json")
-    assert (known.aggregation_mbps("h1"), known.aggregation_mbps("h2")) == (30.0, 50.0)
-    assert known.ingress_mbps(job.parameter_servers[0]) == 7.0 and known.aggregation_mbps("h3") == 0.0
-    assert Topology.load(json.loads(json.dumps(plain.replace(nodes=nodes).to_json()))).adding_servers == {"h1", "h2"}
+    assert (known.aggregation_mbps("h1-adds"), known.aggregation_mbps("h2-adds")) == (30.0, 50.0)
+    assert known.ingress_mbps(job.parameter_servers[0]) == 7.0 and "h3-adds" not in known
+    assert set(Topology.load(json.loads(json.dumps(topology.to_json()))).switch_on) == {"h1", "h2"}
 
 
 def test_a_live_network_plans_with_what_its_agents_say_that_they_add(tmp_path):

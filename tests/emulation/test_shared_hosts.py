@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.planner.adding_hosts import with_adding_switches
 from controlplane.planner.generators import fattree
 from tests.emulation.rig import Rig
 from tests.emulation.test_lifetime import poll
@@ -50,7 +49,7 @@ def test_hosts_add_inside_of_trees_also_when_packets_and_their_memory_are_lost_a
     plain = network()
     nodes = {switch: {"aggregation_mbps": 0.0} for switch in plain.switches}
     nodes |= {host: {"aggregation_mbps": 2 * MBIT} for host in plain.servers}
-    topology = with_adding_switches(plain.replace(nodes=nodes))
+    topology = plain.replace(nodes=nodes)
     with Rig("softswitch", topology, "inart", workers=6, roots=2) as rig:
         points = {point for tree in rig.plan.trees for point in tree.points}
         assert points and all(point.endswith("-adds") for point in points)

@@ -65,7 +65,7 @@ def placement_bound(topology: Topology, job: Job, on_workers: bool = False) -> B
     everywhere = replace(job, parameter_servers=tuple(free))
     fastest = sorted((topology.residual_ingress_mbps(s) for s in free), reverse=True)[: len(job.parameter_servers)]
     workers = len(job.workers)
-    added = sum(topology.residual_aggregation_mbps(v) for v in (*topology.switches, *topology.adding_servers))
+    added = sum(topology.residual_aggregation_mbps(v) for v in topology.switches)
     # A parameter server on a worker's server receives that worker's stream without the network.
     streams = workers - bool(everywhere.both_roles)
     together_mbps = min((added * (1 - 1 / workers) + sum(fastest)) / streams, sum(fastest))

@@ -11,7 +11,7 @@ from controlplane.planner.evaluate import Evaluation, Load, evaluate
 from controlplane.planner.job import Job
 from controlplane.planner.plan.cost import Cost, Windows, cost_of, packets
 from controlplane.planner.plan.host_collectives import MORE_SERVERS, HostRow, row_json
-from controlplane.planner.plan.limits import switch_limits, undeployable, unfit_for
+from controlplane.planner.plan.limits import switch_limits, unfit_for
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.strategies.fabric.bounds import all_reduce_bound, cheap_bound
 from controlplane.planner.strategies.fabric.parts_bound import Bound
@@ -69,7 +69,7 @@ def planned(plan: Plan, topology: Topology, seconds: float, cut_short: bool, bou
     rate = evaluation.rate_mbps
     cost = cost_of(plan, topology, rate)
     # If it was planned for a target and can be deployed, it fits that target.
-    looked_at = not switch_limits(topology).anything or undeployable(plan, topology)
+    looked_at = not switch_limits(topology).anything
     unfit = unfit_for(plan, topology) if looked_at and not plan.multicasts else {}
     windows = None if cost is None else cost.windows
     any_kind = all_reduce_bound(topology, plan.job)

@@ -155,7 +155,7 @@ def windows(plan: Plan, topology: Topology, rate_mbps: float, assumed_ms: float 
         return None
     at_rate = Plan(plan.job, plan.strategy, rate_mbps, plan.trees)
     bits = 8 * frame_bytes(values)
-    free = {v: [(0, limits.slots.get(v, PLENTY))] for v in (*topology.switches, *topology.adding_servers)}
+    free = {v: [(0, limits.slots.get(v, PLENTY))] for v in topology.switches}
     try:
         slots, _ = place_slots(at_rate, topology, bits, free)
     except DoesNotFit:

@@ -295,18 +295,8 @@ def _check_within(plan: Plan, limits: SwitchLimits, counted: Callable[[], Needs]
                 raise DoesNotFit(v, RESOURCES[name], needed[v], available)
 
 
-def undeployable(plan: Plan, topology: Topology) -> str:
-    """Return why no target can run the plan, as it asks for something that agents cannot do; "" where one may."""
-    for point in (point for tree in plan.trees for point in tree.points):
-        if topology.kind(point) != "switch":
-            return f"{point} is a host that adds for others: it is deployed with a switch of its own, {point}-adds"
-    return ""
-
-
 def unfit_for(plan: Plan, topology: Topology) -> dict[str, str]:
     """Return, by target, why its programs cannot hold the plan; targets that can are left out."""
-    if why := undeployable(plan, topology):
-        return dict.fromkeys(PROTOCOL.targets, why)
     found = {}
     needs, own = cache(lambda: Needs.of(plan)), switch_limits(topology)
     for target in PROTOCOL.targets:

@@ -11,7 +11,6 @@ from typing import Any
 
 from controlplane.common.agentconfig import ROOT_ADDS, SWITCH_ADDS
 from controlplane.common.inputs import read_json
-from controlplane.planner.adding_hosts import adding_switch
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.slots import HOSTS, round_trip, total_ms
 from controlplane.planner.topology import Topology
@@ -86,19 +85,16 @@ Adding = Mapping[str, Mapping[str, float]]
 
 def with_adding(topology: Topology, measured: Adding) -> Topology:
     """Return the topology with the Mbit/s that hosts add, as agents measured them, wherever it declares none: as
-    `ingress_mbps` of a server, and as `aggregation_mbps` of the switch on a host that adds for others. A topology that
-    is not deployed yet has no such switch; then the host itself gets the rate.
+    `ingress_mbps` of a server, and as `aggregation_mbps` of the switch on a host that adds for others.
     """
     nodes: dict[str, dict[str, float]] = {}
     for node in topology.servers:
         found = measured.get(node, {})
         if found.get(ROOT_ADDS, 0.0) > 0 and "ingress_mbps" not in topology.graph.nodes[node]:
             nodes.setdefault(node, {})["ingress_mbps"] = found[ROOT_ADDS]
-        name = adding_switch(node)
-        at = name if name in topology else node
-        adds = topology.kind(at) == "switch" or node in topology.adding_servers
-        if found.get(SWITCH_ADDS, 0.0) > 0 and adds and math.isinf(topology.aggregation_mbps(at)):
-            nodes.setdefault(at, {})["aggregation_mbps"] = found[SWITCH_ADDS]
+        switch = topology.switch_on.get(node)
+        if switch and found.get(SWITCH_ADDS, 0.0) > 0 and math.isinf(topology.aggregation_mbps(switch)):
+            nodes[switch] = {"aggregation_mbps": found[SWITCH_ADDS]}
     return topology.replace(nodes=nodes) if nodes else topology
 
 

@@ -416,8 +416,8 @@ def _check_tree(name: str, tree: Tree, job: Job, topology: Topology, known: _Kno
         _check_route(what, relay.route, relay.node, relay.next, topology, good=known.behind)
         if relay.node not in used:
             raise PlanError(f"{what}: nothing is added there")
-        if topology.kind(relay.node) != "switch" and not topology.aggregation_mbps(relay.node):
-            raise PlanError(f"{what}: it is a server that does not add for others (it has no aggregation_mbps)")
+        if topology.kind(relay.node) != "switch":
+            raise PlanError(f"{what}: it is a server; one that adds for others does so in the switch on its host")
         seen = {relay.node}
         node = relay.next
         while node != tree.root:
@@ -431,12 +431,11 @@ def _check_tree(name: str, tree: Tree, job: Job, topology: Topology, known: _Kno
 def _check_assignments(name: str, tree: Tree, topology: Topology, onwards: Mapping[str, str], known: _Known) -> None:
     """Check that every worker's route exists and ends at a point that is the root or has a relay."""
     own = tree.assignments
-    access, members = (own.workers, own.starts, own.first_nodes()), set(own.workers)
-    if access in known.access:  # one worker of each way is enough, unless the way ends at a worker
+    access = own.workers, own.starts, own.first_nodes()
+    if access in known.access:  # one worker of each way is enough, and the one on the root's host
         first = dict(zip(reversed(own.which), range(len(own) - 1, -1, -1), strict=True))
-        alone = {number for number, way in enumerate(own.ways) if way.point in members}
         looked_at = [own[i] for i in first.values()]
-        looked_at += [own[i] for i, number in enumerate(own.which) if number in alone] if alone else []
+        looked_at += [own[own.workers.index(tree.root)]] if tree.root in own.workers else []
     else:
         looked_at = list(own)
     for a in looked_at:
@@ -444,7 +443,7 @@ def _check_assignments(name: str, tree: Tree, topology: Topology, onwards: Mappi
             raise PlanError(
                 f"{name}: what worker {a.worker} adds on its own host, the root's, is to go over {' -> '.join(a.route)}"
             )
-        if not (a.worker == a.point and a.route == (a.worker,)):  # a worker that adds for itself crosses no link
+        if a.worker != tree.root:
             _check_route(f"{name}, worker {a.worker}", a.route, a.worker, a.point, topology, good=known.behind)
         if a.point != tree.root and a.point not in onwards:
             raise PlanError(f"{name}, worker {a.worker}: aggregation point {a.point} has no relay")

@@ -1,24 +1,23 @@
-"""Hosts that do several things, taken apart into nodes that do one thing each, so that every planner can plan with
-them.
+"""Hosts of two roles, taken apart into nodes of one role each, so that every planner can plan with them.
 
-Strategies, their programs and their bounds know servers that are a worker or a parameter server, and switches that add.
-A host that is worker and parameter server at once, or that adds for others (its `aggregation_mbps`), becomes
+Strategies, their programs and their bounds know servers that are a worker or a parameter server, and switches. A host
+that is worker and parameter server at once becomes
 
     a worker -----------+
                         +-- a switch inside of the host -- the host's own link -- its access switch
     a parameter server -+
 
-The switch inside adds as much as the host may, and the links inside are never full. A plan of that network is a plan of
-the real one, link by link, once the three are one again (`Separated.together`): what the worker sends to its own
-parameter server then crosses no link. So no strategy has to know of such hosts, and a bound of the network taken apart
-is one of the real network. Agents hand a worker's gradients to the root on its own host there (native/io.h, `enum
-io_reach`), so they are never added anywhere else: where a tree of the network taken apart adds them at a switch, the
-root of the real one takes them by themselves.
+The switch inside adds nothing, and the links inside are never full. A plan of that network is a plan of the real one,
+link by link, once the three are one again (`Separated.together`): what the worker sends to its own parameter server
+then crosses no link. So no strategy has to know of such hosts, and a bound of the network taken apart is one of the
+real network. Agents hand a worker's gradients to the root on its own host there (native/io.h, `enum io_reach`), so they
+are never added anywhere else: where a tree of the network taken apart adds them at a switch, the root of the real one
+takes them by themselves.
 
-A host with several links (dual-homed, several NICs) that is a parameter server or adds has a switch inside, and a
-parameter server, for each of its links; the one worker has links to all of these switches. So each tree has its root at
-one link, over which its sums come in and its results leave as one packet, and nothing passes from link to link through
-the host, which does not forward. The host's intake and what it adds are divided among its links by their bandwidth.
+A host with several links (dual-homed, several NICs) has a switch inside for each of them, and its worker and its
+parameter server have links to all of these. So nothing passes from link to link through the host, which does not
+forward, and what the parameter server takes in over all links is one quantity. A host that adds has a switch of its own
+already, which forwards (topology_hosts.py): its worker and its parameter server hang on that one.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from controlplane.planner.plan.assignments import Assignment, Assignments
 from controlplane.planner.plan.model import Plan, Relay, Tree
 from controlplane.planner.topology import Topology
 from controlplane.planner.topology_checks import LINK_NUMBERS
+from controlplane.planner.topology_hosts import HOST
 
 INSIDE = 1000.0
 """Bandwidth of the links inside of hosts, in units of the fastest link of the network."""
-SERVES = "serves"
-"""Attribute of a switch inside of a host: the parameter server inside of the same host."""
+WORKER = "worker_here"
+"""Attribute of a parameter server that was made by taking a host apart: the worker of the same host."""
 KEPT = ("host_ms", "measured_ms", "role")
 INTAKE = ("ingress_mbps", "used_ingress_mbps")
-ADDING = ("aggregation_mbps", "used_aggregation_mbps")
 
 
 @dataclass(frozen=True)
@@ -50,48 +49,37 @@ class Separated:
     Attributes:
         job: The job on that network.
         whole: The job on the real network.
-        inside: By host that was taken apart and the node that its link leads to, the switch inside of it for that link.
-        taking: In the same way, the parameter server for that link, of hosts that are one.
-        parts: In the same way, that link's fraction of the bandwidth of all of the host's links.
+        inside: By host that was taken apart and the node that its link leads to, the switch inside of it for that link
+            (that node itself, if it is the switch of a host that adds).
+        taking: By host that was taken apart, its parameter server.
     """
 
     topology: Topology
     job: Job
     whole: Job
     inside: Mapping[str, Mapping[str, str]]
-    taking: Mapping[str, Mapping[str, str]]
-    parts: Mapping[str, Mapping[str, float]]
+    taking: Mapping[str, str]
 
     @cached_property
     def hosts(self) -> Mapping[str, str]:
         """The real host of each node that was made by taking a host apart; nodes with the longest names come first."""
-        names = ((n, host) for of in (self.inside, self.taking) for host, own in of.items() for n in own.values())
+        names = [(inner, host) for host, own in self.inside.items() for near, inner in own.items() if inner != near]
+        names += [(name, host) for host, name in self.taking.items()]
         return dict(sorted(names, key=lambda pair: -len(pair[0])))
 
     def together(self, plan: Plan) -> Plan:
         """Return a plan of the network taken apart as a plan of the real network, at the same rate."""
         return replace(plan, job=self.whole, trees=tuple(map(self._tree, plan.trees)))
 
-    def apart(self, plan: Plan) -> Plan | None:
-        """Return a plan of the real network as a plan of the network taken apart, at the same rate; None where there is
-        none, as a tree reaches its root over several of the host's links.
-        """
-        try:
-            return replace(plan, job=self.job, trees=tuple(map(self._tree_apart, plan.trees)))
-        except KeyError:
-            return None
+    def apart(self, plan: Plan) -> Plan:
+        """Return a plan of the real network as a plan of the network taken apart, at the same rate."""
+        return replace(plan, job=self.job, trees=tuple(map(self._tree_apart, plan.trees)))
 
     def split(self, shares: Mapping[str, float] | None) -> dict[str, float] | None:
         """Return shares of the model by parameter server, given by their real names, by the names in the network taken
         apart.
         """
-        if shares is None:
-            return None
-        found = {}
-        for root, share in shares.items():
-            for near, name in self.taking.get(root, {"": root}).items():
-                found[name] = share * (self.parts[root][near] if near else 1.0)
-        return found
+        return None if shares is None else {self.taking.get(root, root): share for root, share in shares.items()}
 
     def words(self, text: str) -> str:
         """Return a planner's text about the network taken apart with the real nodes' names."""
@@ -107,10 +95,10 @@ class Separated:
         return (nodes[0], *(after for before, after in pairwise(nodes) if before != after))
 
     def _tree(self, tree: Tree) -> Tree:
-        node, root = self._node, self._node(tree.root)  # sums inside of the root's host are the root's own
+        node, root = self._node, self._node(tree.root)
         edges = [(node(u), node(v)) for u, v in tree.return_edges]
         edges = [(u, v) for u, v in edges if u != v]
-        if len(self.inside.get(root, ())) > 1:  # its worker has its parameter server's results
+        if root in self.taking:  # its worker has its parameter server's results
             edges = _pruned([(u, v) for u, v in edges if v != root], self.whole.workers)
         ways = [
             Assignment(root, root, (root,))
@@ -118,77 +106,55 @@ class Separated:
             else Assignment(a.worker, node(a.point), self._route(a.route))
             for a in tree.assignments
         ]
-        relays = [Relay(node(r.node), node(r.next), self._route(r.route)) for r in tree.relays if node(r.node) != root]
-        return Tree(root, tree.share, Assignments.of(ways), _fed(relays, ways), tuple(edges))
+        relays = [Relay(r.node, node(r.next), self._route(r.route)) for r in tree.relays]
+        return Tree(root, tree.share, Assignments.of(ways), tuple(relays), tuple(edges))
 
     def _tree_apart(self, tree: Tree) -> Tree:
-        """Return a tree of the real network as one of the network taken apart, the opposite of `_tree`. A host that
-        adds for others does so in the switch inside of it. Raise KeyError where there is no such tree.
-        """
-        inside, near = self.inside, self._link_of_root(tree)
-        root = self.taking[tree.root][near] if tree.root in self.taking else tree.root
+        """Return a tree of the real network as one of the network taken apart, the opposite of `_tree`."""
+        root, inside = self.taking.get(tree.root, tree.root), self.inside
+        home = next(iter(inside[tree.root].values())) if tree.root in inside else ""
 
-        def inner(host: str, other: str) -> str:
-            return inside[host][other]
-
-        def between(first: str, route: tuple[str, ...], last: str) -> tuple[str, ...]:
+        def led(route: tuple[str, ...]) -> tuple[str, ...]:
             if len(route) == 1:  # within a host
-                nodes = [first, inner(tree.root, near) if route[0] == tree.root else onwards[route[0]], last]
-            else:
-                ends = [inner(route[0], route[1])] if route[0] in inside else []
-                ends_in = [inner(route[-1], route[-2])] if route[-1] in inside else []
-                if ends_in and ends_in[0] != (onwards.get(route[-1]) or inner(route[-1], near)):
-                    raise KeyError(route[-1])  # a flow would come in over one link and leave over another
-                nodes = [first, *ends, *(node for node in route if node not in inside), *ends_in, last]
-            return (first, *(after for before, after in pairwise(nodes) if before != after))
-
-        onwards = {relay.node: inner(relay.node, relay.route[1]) for relay in tree.relays if relay.node in inside}
+                return (route[0], home, root)
+            first = [inside[route[0]][route[1]]] if route[0] in inside else []
+            last = [inside[route[-1]][route[-2]]] if route[-1] in inside else []
+            nodes = [route[0], *first, *route[1:-1], *last, root if route[-1] == tree.root else route[-1]]
+            return (nodes[0], *(after for before, after in pairwise(nodes) if before != after))
 
         def end(point: str) -> str:
-            return root if point == tree.root else onwards.get(point, point)
+            return root if point == tree.root else point
 
-        ways = [(a.worker, end(a.point), a.route) for a in tree.assignments]
-        sums = [(end(relay.node), end(relay.next), relay.route) for relay in tree.relays]
-        parent = {child: above for above, child in tree.return_edges}
-        edges = [(root, inner(tree.root, near))] if tree.root in inside else []
+        edges: dict[tuple[str, str], None] = {}
         for u, v in tree.return_edges:
-            edges.append((inner(u, v) if u in inside else u, inner(v, u) if v in inside else v))
-        edges += [(inner(w, parent.get(w, near)), w) for w in self.whole.workers if w in inside]
-        return Tree(
-            root,
-            tree.share,
-            Assignments.of([Assignment(worker, point, between(worker, way, point)) for worker, point, way in ways]),
-            tuple(Relay(node, after, between(node, way, after)) for node, after, way in sums),
-            tuple(edges),
-        )
-
-    def _link_of_root(self, tree: Tree) -> str:
-        """Return the node at the other end of the only link of the root that the tree uses; "" where the root's host is
-        not taken apart. Raise KeyError where the tree uses several links.
-        """
-        if tree.root not in self.inside:
-            return ""
-        used = {v for u, v in tree.return_edges if u == tree.root}
-        used |= {flow.route[-2] for flow in tree.flows if flow.end == tree.root and len(flow.route) > 1}
-        if len(used) > 1:
-            raise KeyError(tree.root)
-        return next(iter(used), next(iter(self.inside[tree.root])))
+            nodes = [root if u == tree.root else u, v]
+            nodes[1:1] = [inside[u][v]] if u in inside else []
+            nodes[-1:-1] = [inside[v][u]] if v in inside else []
+            edges |= dict.fromkeys((one, after) for one, after in pairwise(nodes) if one != after)
+        if home:  # the results for the worker on the root's host
+            used = next((v for u, v in edges if u == root), home)
+            edges |= dict.fromkeys([(root, used), (used, tree.root)])
+        ways = [Assignment(a.worker, end(a.point), led(a.route)) for a in tree.assignments]
+        relays = tuple(Relay(r.node, end(r.next), led(r.route)) for r in tree.relays)
+        return Tree(root, tree.share, Assignments.of(ways), relays, tuple(edges))
 
 
 def at_home(topology: Topology, tree: Tree) -> Tree:
     """Return a tree of a network taken apart in which the worker on the root's own host goes directly to the root, as
     it does in the real network: what is planned and rated is then what is carried out.
     """
-    own = own_switch(topology, tree.root)
+    own = worker_at(topology, tree.root)
     if own is None:
         return tree
-    ways = [
-        Assignment(a.worker, tree.root, (a.worker, own, tree.root)) if topology.has_link(a.worker, own) else a
-        for a in tree.assignments
-    ]
+    ways = [a if a.worker != own else _home_way(topology, own, tree.root) for a in tree.assignments]
     if ways == list(tree.assignments):
         return tree
     return replace(tree, assignments=Assignments.of(ways), relays=_fed(tree.relays, ways))
+
+
+def _home_way(topology: Topology, worker: str, root: str) -> Assignment:
+    inner = next(near for near in topology.neighbours(root) if topology.has_link(worker, near))
+    return Assignment(worker, root, (worker, inner, root))
 
 
 def _fed(relays: Sequence[Relay], ways: Sequence[Assignment]) -> tuple[Relay, ...]:
@@ -211,47 +177,21 @@ def _pruned(edges: list[tuple[str, str]], workers: Container[str]) -> list[tuple
         edges = kept
 
 
-def own_switch(topology: Topology, root: str) -> str | None:
-    """Return the switch inside of the host of this parameter server, where that host was taken apart; else None.
-
-    No tree of that root adds there: once host and switch are one again, the root takes in each of the flows, and its
-    intake counts them all.
-    """
-    near = topology.neighbours(root)
-    return near[0] if len(near) == 1 and topology.graph.nodes[near[0]].get(SERVES) == root else None
+def worker_at(topology: Topology, root: str) -> str | None:
+    """Return the worker on the host of this parameter server, where that host was taken apart; else None."""
+    worker: str | None = topology.graph.nodes[root].get(WORKER)
+    return worker if worker in topology else None
 
 
 def shares_hosts(topology: Topology, job: Job) -> bool:
     """Return whether a worker's host is a parameter server, too, also where hosts are taken apart."""
-    nodes = topology.graph.nodes
-    return bool(job.both_roles) or any(
-        SERVES in nodes[near] for worker in job.workers for near in topology.neighbours(worker)
-    )
-
-
-def hosts_in_parts(topology: Topology, job: Job) -> tuple[str, ...]:
-    """Return the servers that have to be taken apart: those with both roles, those that add for others, and parameter
-    servers with links to several switches.
-    """
-    return _in_parts(topology, job.both_roles, job.parameter_servers)
-
-
-def _in_parts(topology: Topology, both_roles: Container[str], roots: Container[str]) -> tuple[str, ...]:
-    adding = topology.adding_servers
-    return tuple(
-        s for s in topology.servers if s in both_roles or s in adding or (s in roots and _hangs_on_several(topology, s))
-    )
-
-
-def _hangs_on_several(topology: Topology, server: str) -> bool:
-    near = topology.neighbours(server)
-    return len(near) > 1 and all(topology.kind(other) == "switch" for other in near)
+    return bool(job.both_roles) or any(worker_at(topology, root) is not None for root in job.parameter_servers)
 
 
 @lru_cache(maxsize=4)  # strategy, bounds and reports ask for the same network
 def separated(topology: Topology, job: Job) -> Separated | None:
-    """Return the job's network with hosts taken apart; None where every server has one role and none adds for others.
-    Raise JobError where such a host hangs on a server, or on nothing.
+    """Return the job's network with hosts taken apart; None where every server has one role. Raise JobError where a
+    host of both roles hangs on a server, or on nothing.
     """
     found = separated_for(topology, [job])
     return found[0] if found else None
@@ -263,69 +203,50 @@ def separated_for(topology: Topology, jobs: Sequence[Job]) -> list[Separated]:
     where a host that has to be taken apart hangs on a server, or on nothing.
     """
     both_roles = frozenset[str]().union(*(job.both_roles for job in jobs))
-    roots = frozenset[str]().union(*(job.parameter_servers for job in jobs))
-    apart = _in_parts(topology, both_roles, roots)
+    apart = [server for server in topology.servers if server in both_roles]
     if not apart:
         return []
     for job in jobs:
         job.check(topology)
     inside: dict[str, dict[str, str]] = {}
-    taking: dict[str, dict[str, str]] = {}
-    parts: dict[str, dict[str, float]] = {}
     for host in apart:
         _check_host(topology, host)
         near = topology.neighbours(host)
-        where = {other: f" at {other}" if len(near) > 1 else "" for other in near}
-        inside[host] = {other: f"inside {host}{at}" for other, at in where.items()}
-        parts[host] = _parts_of_links(topology, host)
-        if host in both_roles or (host in roots and len(near) > 1):
-            taking[host] = {other: f"parameter server {host}{at}" for other, at in where.items()}
-    network = _network_apart(topology, Separated(topology, jobs[0], jobs[0], inside, taking, parts), both_roles)
+        own = topology.switch_on.get(host)
+        inside[host] = {
+            other: other if other == own else f"inside {host}{f' at {other}' if len(near) > 1 else ''}"
+            for other in near
+        }
+    taking = {host: f"parameter server {host}" for host in apart}
+    network = _network_apart(topology, inside, taking)
     found = []
     for job in jobs:
-        names = tuple(name for root in job.parameter_servers for name in taking.get(root, {"": root}).values())
-        found.append(Separated(network, replace(job, parameter_servers=names), job, inside, taking, parts))
+        names = tuple(taking.get(root, root) for root in job.parameter_servers)
+        found.append(Separated(network, replace(job, parameter_servers=names), job, inside, taking))
     return found
 
 
-def _parts_of_links(topology: Topology, host: str) -> dict[str, float]:
-    """Return, by the node that each of the host's links leads to, that link's fraction of the bandwidth towards the
-    host.
-    """
-    rates = {
-        near: topology.residual_bandwidth_mbps(near, host) if topology.has_link(near, host) else 0.0
-        for near in topology.neighbours(host)
-    }
-    total = sum(rates.values())
-    return {near: rate / total if total > 0 else 1 / len(rates) for near, rate in rates.items()}
-
-
-def _network_apart(topology: Topology, made: Separated, both_roles: Container[str]) -> Topology:
-    """Return the network with hosts taken apart, under the names that `made` has for their parts."""
+def _network_apart(topology: Topology, inside: Mapping[str, Mapping[str, str]], taking: Mapping[str, str]) -> Topology:
+    """Return the network with hosts taken apart, under these names of their parts."""
     nodes = {node: dict(topology.graph.nodes[node]) for node in topology.nodes}
     fastest = max((topology.bandwidth_mbps(u, v) for u, v in topology.links), default=0.0)
     links = []
-    for host, switches in made.inside.items():
-        own, roots = nodes.pop(host), made.taking.get(host, {})
+    for host, switches in inside.items():
+        own = nodes.pop(host)
         plain = {name: own[name] for name in KEPT if name in own}
         intake = {name: own[name] for name in INTAKE if name in own}
-        works = host in both_roles or not roots
-        if works:
-            nodes[host] = {"kind": "server", **plain, **({} if roots else intake)}
+        nodes[host] = {"kind": "server", **plain}
+        nodes[taking[host]] = {"kind": "server", **plain, **intake, WORKER: host}
         for near, switch in switches.items():
-            part = made.parts[host][near]
-            adds = {name: own[name] * part for name in ADDING if name in own}
-            mark = {SERVES: roots[near]} if roots else {}
-            nodes[switch] = {"kind": "switch", **(adds or {"aggregation_mbps": 0.0}), **mark}
-            if roots:
-                nodes[roots[near]] = {"kind": "server", **plain, **{name: own[name] * part for name in intake}}
-            for node in (*([host] if works else []), *([roots[near]] if roots else [])):
+            if switch != near:
+                nodes[switch] = {"kind": "switch", "aggregation_mbps": 0.0, HOST: host}
+            for node in (host, taking[host]):
                 links += [(*pair, {"bandwidth_mbps": INSIDE * fastest}) for pair in ((node, switch), (switch, node))]
     for u, v in topology.links:
         numbers = {name: topology.graph.edges[u, v].get(name, 0.0) for name in LINK_NUMBERS}
-        links.append(
-            (made.inside[u][v] if u in made.inside else u, made.inside[v][u] if v in made.inside else v, numbers)
-        )
+        ends = inside[u][v] if u in inside else u, inside[v][u] if v in inside else v
+        if ends[0] != ends[1]:
+            links.append((*ends, numbers))
     return Topology(nodes, links, topology.name, results_on_links=topology.results_on_links)
 
 
@@ -333,6 +254,6 @@ def _check_host(topology: Topology, host: str) -> None:
     near = topology.neighbours(host)
     if not near or any(topology.kind(other) != "switch" for other in near):
         raise JobError(
-            f"server {host} is to be worker and parameter server at once, to add for others, or to be a parameter "
-            f"server with several links: it must hang on switches, it is linked with: {', '.join(near) or 'nothing'}"
+            f"server {host} is to be worker and parameter server at once: it must hang on switches, it is linked with: "
+            f"{', '.join(near) or 'nothing'}"
         )

@@ -18,21 +18,20 @@ from controlplane.planner.topology import Topology
 
 
 class PlanNetwork:
-    """Resources of a plan's network: directed links, switches (and hosts) that add, parameter servers that take in, as
-    the evaluator counts them. `paces` adds a resource for each tree, of the Mbit/s to which the tree keeps.
+    """Resources of a plan's network: directed links, switches that add, parameter servers that take in, as the
+    evaluator counts them. `paces` adds a resource for each tree, of the Mbit/s to which the tree keeps.
     """
 
     def __init__(self, topology: Topology, paces: Sequence[float] = ()) -> None:
         self.links = {link: k for k, link in enumerate(topology.links)}
-        adding = (*topology.switches, *sorted(topology.adding_servers))
-        self.adders = {v: len(self.links) + k for k, v in enumerate(adding)}
+        self.adders = {v: len(self.links) + k for k, v in enumerate(topology.switches)}
         first = len(self.links) + len(self.adders)
         self.results = topology.results_on_links
         self.takers = {s: first + k for k, s in enumerate(topology.servers)}
         self.paces = range(first + len(self.takers), first + len(self.takers) + len(paces))
         self.capacities = np.array(
             [topology.residual_bandwidth_mbps(u, v) for u, v in topology.links]
-            + [topology.residual_aggregation_mbps(v) for v in adding]
+            + [topology.residual_aggregation_mbps(v) for v in topology.switches]
             + [topology.residual_intake_mbps(s) for s in topology.servers]
             + list(paces)
         )

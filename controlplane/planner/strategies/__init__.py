@@ -16,7 +16,7 @@ from typing import Any, cast
 from controlplane.planner import gathers
 from controlplane.planner.job import Job
 from controlplane.planner.plan.model import Plan
-from controlplane.planner.plan.separated import hosts_in_parts, separated
+from controlplane.planner.plan.separated import separated
 from controlplane.planner.strategies.common import Infeasible, Split, Strategy, finish
 from controlplane.planner.topology import Topology
 
@@ -57,25 +57,20 @@ GATHERING = ("inart",)
 
 
 def apart(strategy: Strategy, *, knows: bool, name: str) -> Strategy:
-    """Return the strategy for hosts of several roles, too: these are taken apart for it, and put together in its plan.
-    Without `knows`, the strategy cannot plan with the parts of such hosts, and refuses networks that have any.
+    """Return the strategy for hosts of both roles, too: these are taken apart for it, and put together in its plan.
+    Without `knows`, the strategy cannot plan with the parts of such hosts, and refuses jobs that have any.
     """
 
     @wraps(strategy)
     def planned(
         topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None, **options: Any
     ) -> Plan:
-        hosts = hosts_in_parts(topology, job)
-        if not hosts:
+        if not job.both_roles:
             return strategy(topology, job, seed=seed, frozen_split=frozen_split, **options)
         if not knows:
-            if hosts[0] in job.both_roles:
-                what = "is worker and parameter server at once"
-            elif hosts[0] in topology.adding_servers:
-                what = "adds for others"
-            else:
-                what = "is a parameter server with several links"
-            raise Infeasible(f"{name}: {hosts[0]} {what}, which this strategy does not plan with")
+            host = next(worker for worker in job.workers if worker in job.both_roles)
+            what = "is worker and parameter server at once, which this strategy does not plan with"
+            raise Infeasible(f"{name}: {host} {what}")
         if job.gathers and name in GATHERING:  # the whole hosts are to carry less, not their parts
 
             def plain(state: Topology, without: Job) -> Plan:

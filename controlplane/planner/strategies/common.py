@@ -14,7 +14,7 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan.assignments import Assignment, Assignments, Way
 from controlplane.planner.plan.limits import check_fits
 from controlplane.planner.plan.model import Plan, Relay, Tree
-from controlplane.planner.plan.separated import at_home, hosts_in_parts
+from controlplane.planner.plan.separated import at_home
 from controlplane.planner.routing import Access, Memory, Network, Router, downwards
 from controlplane.planner.strategies.deadline import Deadline
 from controlplane.planner.topology import Topology
@@ -44,9 +44,9 @@ def prepare(topology: Topology, job: Job) -> Network:
     """Check the job and that its servers reach each other, and return the network to route on. Raise JobError or
     Unreachable where that is not so.
     """
-    if hosts_in_parts(topology, job):
+    if job.both_roles:
         raise ValueError(
-            "hosts of several roles must be taken apart first: get the strategy from controlplane.planner.strategies"
+            "hosts of both roles must be taken apart first: get the strategy from controlplane.planner.strategies"
         )
     job.check(topology)
     network = Network(topology)

@@ -95,7 +95,7 @@ def all_reduce_bound(topology: Topology, job: Job) -> Bound:
     (W - 1) f.
     """
     workers = len(job.workers)
-    hosts = dict.fromkeys((*job.workers, *job.parameter_servers, *topology.adding_servers))
+    hosts = dict.fromkeys((*job.workers, *job.parameter_servers, *topology.switch_on))
     counted = topology.results_on_links
     rates = [topology.residual_rates_mbps[w] for w in job.workers]
     nic = min(min(out, into) if counted else out for out, into in rates)
@@ -105,7 +105,9 @@ def all_reduce_bound(topology: Topology, job: Job) -> Bound:
     if not counted:  # A worker need not send what is added at itself, which for all workers together is f.
         best = replace(best, mbps=sum(out for out, _ in rates) / (workers - 1))
     else:
-        added = sum(topology.residual_aggregation_mbps(v) for v in topology.switches) * (1 - 1 / workers)
+        on_hosts = set(topology.switch_on.values())  # what these add comes in over the hosts' links
+        plain = [v for v in topology.switches if v not in on_hosts]
+        added = sum(topology.residual_aggregation_mbps(v) for v in plain) * (1 - 1 / workers)
         together = (sum(topology.residual_rates_mbps[host][1] for host in hosts) + added) / (2 * (workers - 1))
         if together < best.mbps:
             best = Bound(together, "all hosts' links and switches: no all-reduce of any kind is faster")

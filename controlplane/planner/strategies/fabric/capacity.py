@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.planner.job import Job
-from controlplane.planner.plan.separated import own_switch
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies import solver
 from controlplane.planner.strategies.common import Choice, Infeasible, Split
@@ -88,13 +87,8 @@ def build_program(network: Network, job: Job, frozen_split: Split | None = None)
     hops = {
         v: (int(far.min()), int(far.sum())) for v in usable for far in [network.hops_to(index[switches[v]])[leaves]]
     }
-    own = [own_switch(network.topology, s) for s in roots]
     pairs = [
-        (s, v)
-        for v in usable
-        if hops[v][0] >= 0
-        for s in range(len(roots))
-        if to_root[s, index[switches[v]]] >= 0 and switches[v] != own[s]
+        (s, v) for v in usable if hops[v][0] >= 0 for s in range(len(roots)) if to_root[s, index[switches[v]]] >= 0
     ]
     scale = _scale(limits, workers)
     if scale <= 0:

@@ -61,7 +61,7 @@ def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
                 raise ValueError(too_large)
 
     m, load = _eq1(roots, workers, switches, options, onwards)
-    returned = _add_return(m, topology, roots, workers, load)
+    returned = _add_return(m, network, roots, workers, load)
     _add_capacities(m, topology, load, largest)
     if split is not None:
         for s in roots:
@@ -202,13 +202,15 @@ def _add_capacities(m: Any, topology: Topology, load: Load, largest: float) -> N
 
 
 def _add_return(
-    m: Any, topology: Topology, S: tuple[str, ...], W: tuple[str, ...], load: Load
+    m: Any, network: Network, S: tuple[str, ...], W: tuple[str, ...], load: Load
 ) -> list[tuple[str, str, str]]:
     """Add trees from the roots to all workers, which the paper does not model, and return the links that may be
     `back[s, u, v]`.
 
-    Every worker is sent one unit over links that are in the tree; at most one link leads into each node.
+    Every worker is sent one unit over links that are in the tree; at most one link leads into each node, and out of a
+    root on several switches.
     """
+    topology = network.topology
     usable = {
         s: [
             (u, v)
@@ -230,6 +232,8 @@ def _add_return(
         nodes = {node for link in usable[s] for node in link}
         into = {node: [(u, v) for u, v in usable[s] if v == node] for node in nodes}
         out = {node: [(u, v) for u, v in usable[s] if u == node] for node in nodes}
+        if network.hangs_on_several(network.index[s]):
+            m.eq1["one link", s] = pyo.quicksum(m.back[s, u, v] for u, v in usable[s] if u == s) <= 1
         for node in nodes:
             if into[node]:
                 m.eq1["one way back", s, node] = pyo.quicksum(m.back[s, u, v] for u, v in into[node]) <= 1

@@ -80,7 +80,7 @@ class CheapestTrees:
         the last search showed.
         """
         self._ways_up: dict[int, WayUp] = {}
-        self._ways_back: dict[int, WayBack] = {}
+        self._ways_back: dict[int, WaysBack] = {}
 
     def of(self, root: int) -> Cheapest:
         """Return the cheapest tree of a root. Raise SolverError where the deadline ends the search."""
@@ -91,7 +91,7 @@ class CheapestTrees:
         if not pricing.network.topology.results_on_links:
             return Cheapest(design, None, design.cost if way_up.flows else 0.0)
         if root not in self._ways_back:
-            self._ways_back[root] = WayBack(pricing, root, whole=False)
+            self._ways_back[root] = WaysBack(pricing, root, whole=False)
         back = self._ways_back[root].found()
         assert back is not None
         exact = back if back.links else results(pricing, root, whole=True)
@@ -237,19 +237,25 @@ Arc = tuple[int, int, int]
 
 
 class WayBack:
-    """The cheapest way of the results from a root, of integers where `whole`."""
+    """The cheapest way of the results from a root over one of its links, of integers where `whole`. A worker with
+    several links is a node of its own, behind the positions of `Pricing`.
+    """
 
-    def __init__(self, pricing: Pricing, root: int, *, whole: bool) -> None:
+    def __init__(self, pricing: Pricing, start: tuple[int, int], *, whole: bool) -> None:
         self.pricing, self.whole = pricing, whole
-        self.ways_out = pricing.network.out[pricing.roots[root]]
-        ends = {v for v, _ in self.ways_out}
-        self.simple = len(self.ways_out) == 1 and all(rack.access is not None for rack in pricing.racks)
-        self.start = pricing.position[self.ways_out[0][0]]
-        goals = sorted({rack.access for rack in pricing.racks if rack.access is not None} - {self.start})
-        if len(ends) > 1:  # the links between switches are then left out
-            goals = []
+        node, self.first = start
+        self.start = pricing.position[node]
         inner = [(u, w, e) for u, w, e in pricing.inner if w < len(pricing.switches)]
-        self.forced, self.goals = _forced(inner, self.start, goals)
+        goals = {rack.access for rack in pricing.racks if rack.access is not None} - {self.start}
+        self.beside: list[tuple[tuple[int, int], ...]] = []  # links to workers that hang on a server, too
+        for number, rack in enumerate(pricing.racks, start=len(pricing.position)):
+            ends = [pricing.position[v] for v, _ in rack.down]
+            if rack.access is None and max(ends) < len(pricing.switches):
+                goals.add(number)
+                inner += [(end, number, e) for end, (_, e) in zip(ends, rack.down, strict=True)]
+            elif rack.access is None:
+                self.beside.append(rack.down)
+        self.forced, self.goals = _forced(inner, self.start, sorted(goals))
         self.arcs = _without_ends(inner, {self.start, *self.goals})
         self.choices = len(self.arcs) * len(self.goals)
         self._program: Program | None = None
@@ -257,23 +263,22 @@ class WayBack:
     def found(self) -> Results | None:
         """Return the cheapest way under present prices with its price. A relaxed program gives a price that no way
         undercuts, with the links where its values are integers all the same. Return None for an integer program that
-        would not be small, or where a worker hangs on several switches.
+        would not be small, or where a worker hangs on a server, too.
         """
         price, arcs = self.pricing.price, self.arcs
-        if self.whole and (not self.simple or self.choices > MOST_CHOICES):
+        if self.whole and (self.beside or self.choices > MOST_CHOICES):
             return None
-        base = float(self.pricing.down_price.sum()) + float(price[self.forced].sum())
-        base += sum(min(price[e] for _, e in rack.down) for rack in self.pricing.racks if rack.access is None)
-        base += float(min(price[e] for _, e in self.ways_out))
-        first = [self.ways_out[0][1], *self.forced]
+        base = float(self.pricing.down_price.sum()) + float(price[[self.first, *self.forced]].sum())
+        base += sum(min(price[e] for _, e in links) for links in self.beside)
+        first = [self.first, *self.forced]
         if not self.goals:
-            return Results(base, first if self.simple else [])
+            return Results(base, [] if self.beside else first)
         if self._program is None:
             self._program = self._made()
         self._program.set_costs(np.concatenate([price[[e for _, _, e in arcs]], np.zeros(self.choices)]))
         found = solved(self._program, whole=self.whole)
         taken = found.chosen[: len(arcs)]
-        if not self.whole and not (self.simple and _integers(taken)):
+        if not self.whole and (self.beside or not _integers(taken)):
             return Results(base + found.least, [])
         links = _tree([arcs[i] for i in np.flatnonzero(taken > 0.5)], self.start, self.goals)
         return Results(base + found.least, first + links)
@@ -297,9 +302,22 @@ class WayBack:
         return program
 
 
+class WaysBack:
+    """The cheapest way of the results from a root over any one of its links, as `WayBack` finds it over each."""
+
+    def __init__(self, pricing: Pricing, root: int, *, whole: bool) -> None:
+        self._ways = [WayBack(pricing, start, whole=whole) for start in pricing.starts[root]]
+
+    def found(self) -> Results | None:
+        """Return the cheapest of what is found over each link; None where nothing is over one of them."""
+        found = [way.found() for way in self._ways]
+        known = [each for each in found if each is not None]
+        return min(known, key=lambda each: each.price) if len(known) == len(found) else None
+
+
 def results(pricing: Pricing, root: int, *, whole: bool) -> Results | None:
-    """Return what `WayBack.found` returns."""
-    return WayBack(pricing, root, whole=whole).found()
+    """Return what `WaysBack.found` returns."""
+    return WaysBack(pricing, root, whole=whole).found()
 
 
 def _forced(arcs: list[Arc], start: int, goals: list[int]) -> tuple[list[int], list[int]]:

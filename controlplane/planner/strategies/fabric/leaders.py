@@ -22,11 +22,11 @@ from controlplane.planner.strategies.common import (
 )
 from controlplane.planner.strategies.fabric.limited_trees import refit
 from controlplane.planner.topology import Topology
+from controlplane.planner.topology_hosts import HOST
 
 EACH = 4  # trees per root, whose ways differ as links fill
 MOST_TREES = 256  # most trees of all roots, unless there are more roots
 MOST_FLOWS = 20_000  # trees times racks up to which routing takes half a second
-INSIDE = 3  # neighbours of the switch inside of a host: its worker, its parameter server, its access switch
 
 
 def leaders(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
@@ -62,13 +62,12 @@ def leaders(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split 
 
 
 def _own_switch(topology: Topology, server: str) -> str | None:
-    """Return the switch inside of the server's host, where hosts are taken apart (separated.py); None for other
-    servers. Such a switch has one link to another switch.
-    """
+    """Return the switch on the server's host, or inside of it (separated.py), if it is the only one; else None."""
     near = topology.neighbours(server)
-    inside = len(near) == 1 and sum(topology.kind(other) == "switch" for other in topology.neighbours(near[0])) == 1
-    return near[0] if inside and len(topology.neighbours(near[0])) <= INSIDE else None
+    return near[0] if len(near) == 1 and HOST in topology.graph.nodes[near[0]] else None
 
 
 def _rack(topology: Topology, node: str) -> str:
-    return next(other for other in topology.neighbours(node) if topology.kind(other) == "switch")
+    """Return the first switch that a server or the switch on its host hangs on."""
+    near = topology.neighbours(node)
+    return next((v for v in near if HOST not in topology.graph.nodes[v]), None) or _rack(topology, near[0])

@@ -12,7 +12,7 @@ import numpy as np
 from controlplane.planner.evaluate import root_mbps
 from controlplane.planner.job import Job
 from controlplane.planner.plan.model import Tree
-from controlplane.planner.plan.separated import at_home, own_switch
+from controlplane.planner.plan.separated import at_home
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import Split
 from controlplane.planner.strategies.deadline import Deadline, limited_work
@@ -87,15 +87,14 @@ class Master:
         self.known: set[tuple[int, bytes, bytes]] = set()
         self.proven = math.inf
         """Mbit/s that no trees can exceed, as far as searches for the cheapest ones have proven it."""
-        self.adders = (*topology.switches, *sorted(topology.adding_servers))
-        self.switch_position = {network.index[v]: i for i, v in enumerate(self.adders)}
+        self.switch_position = {network.index[v]: i for i, v in enumerate(topology.switches)}
         self.root_position = {s: i for i, s in enumerate(job.parameter_servers)}
         self.switch_row0 = len(network.ends)
-        self.root_row0 = self.switch_row0 + len(self.adders)
+        self.root_row0 = self.switch_row0 + len(topology.switches)
         self.split_row0 = self.root_row0 + len(job.parameter_servers)
         capacity = [
             *network.capacity,
-            *(topology.residual_aggregation_mbps(v) for v in self.adders),
+            *(topology.residual_aggregation_mbps(v) for v in topology.switches),
             *(root_mbps(topology, job, s) for s in job.parameter_servers),
         ]
         self.capacity = np.minimum(np.array(capacity) / scale, 1e6)
@@ -119,8 +118,7 @@ class Master:
         """
         network = self.network
         counted = np.ones(len(network.ends), dtype=bool)
-        several = self.job.both_roles | network.topology.adding_servers
-        plain = [w for w in self.job.workers if w not in several]
+        plain = [w for w in self.job.workers if w not in self.job.both_roles]
         ways = [way for w in plain if (way := network.access(network.index[w])) is not None]
         always = []
         for links in ([way.up for way in ways], [way.down for way in ways]):
@@ -141,10 +139,9 @@ class Master:
         root = self.root_position[tree.root]
         for (u, v), count in tree.crossed().items():
             use[network.link[index[u], index[v]]] += count
-        own = own_switch(network.topology, tree.root)  # the root takes in flows that are added there one by one
         for end, count in tree.ends().items():
-            if end in (tree.root, own):
-                use[self.root_row0 + root] += count - (end == tree.root and own in tree.points)
+            if end == tree.root:
+                use[self.root_row0 + root] += count
             else:
                 use[self.switch_row0 + self.switch_position[index[end]]] += count
         for u, v in tree.return_edges if network.topology.results_on_links else ():

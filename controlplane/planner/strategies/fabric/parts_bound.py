@@ -38,6 +38,7 @@ from functools import lru_cache
 from controlplane.planner.job import Job
 from controlplane.planner.strategies.solver import INFINITY, Program
 from controlplane.planner.topology import Topology
+from controlplane.planner.topology_hosts import HOST
 
 MOST_PAIRS = 4000  # different parts x parts with roots up to which the program is cheap
 FEW_PAIRS = 400  # the same with the rows of m, which have many entries
@@ -97,13 +98,14 @@ class Part:
 @lru_cache(maxsize=4)  # several bounds ask for the same network
 def divisions(topology: Topology) -> tuple[Division, ...]:
     """Return the divisions of a network's switches: first its racks, then the larger parts that stay connected once the
-    switches farthest from servers are left out (in a fat-tree, pods).
+    switches farthest from servers are left out (in a fat-tree, pods). Switches on hosts count as servers.
     """
-    distance = {v: 1 for v in topology.switches if any(topology.kind(u) == "server" for u in topology.neighbours(v))}
+    hosts = {*topology.servers, *topology.switch_on.values()}
+    distance = {v: 1 for v in topology.switches if v not in hosts and not hosts.isdisjoint(topology.neighbours(v))}
     queue = list(distance)
     for node in queue:
         for other in topology.neighbours(node):
-            if topology.kind(other) == "switch" and other not in distance:
+            if other not in hosts and other not in distance:
                 distance[other] = distance[node] + 1
                 queue.append(other)
     found = [{v: v for v, level in distance.items() if level == 1}]
@@ -137,7 +139,7 @@ def parts_bound(
     plain = Counter(part for part in found.values() if not part.roots)
     if (len(rooted) + len(plain)) * len(rooted) > MOST_PAIRS:
         return None
-    core = [v for v in (*topology.switches, *topology.adding_servers) if _home(topology, v, division) not in found]
+    core = [v for v in topology.switches if _home(topology, v, division) not in found]
     everything = sum(topology.residual_aggregation_mbps(v) for v in core) / scale
     program = _Program(len(job.workers), topology.results_on_links, rooted, plain, everything)
     if ingress_mbps < INFINITY:
@@ -149,31 +151,36 @@ def parts_bound(
 
 
 def _home(topology: Topology, node: str, division: Division) -> str:
-    """Return the part in which a node is: that of its switch, or of all its links, else the node itself."""
-    near = (node,) if topology.kind(node) == "switch" else topology.neighbours(node)
-    homes = {division.part.get(v, "") for v in near}
-    return homes.pop() or node if len(homes) == 1 else node
+    """Return the part in which a node is: that of its switch, or of all links of its host, else the server itself. A
+    switch on a host is where its server is.
+    """
+    host = topology.graph.nodes[node].get(HOST, node)
+    own = topology.switch_on.get(host)
+    if topology.kind(node) == "switch" and node != own:
+        return division.part.get(node) or node
+    homes = {division.part.get(v, "") for v in topology.neighbours(own or host) if v != host}
+    return homes.pop() or host if len(homes) == 1 else host
 
 
 @lru_cache(maxsize=8)  # two bounds of each division look at the same parts
 def parts(topology: Topology, job: Job, division: Division) -> Mapping[str, Part]:
     """Return the parts with servers of the job by name."""
-    used = dict.fromkeys((*job.workers, *job.parameter_servers, *sorted(topology.adding_servers)))
+    used = dict.fromkeys((*job.workers, *job.parameter_servers, *topology.switch_on))
     home = {node: _home(topology, node, division) for node in (*used, *topology.switches)}
     names = dict.fromkeys(home[node] for node in (*job.workers, *job.parameter_servers))
     workers, roots, both = (Counter(home[s] for s in of) for of in (job.workers, job.parameter_servers, job.both_roles))
     receivers: Counter[str] = Counter()
     aggregation, ingress, intake, adds, shared, out, into = (dict.fromkeys(home.values(), 0.0) for _ in range(7))
 
+    on_hosts = set(topology.switch_on.values())
     for v in topology.switches:
-        aggregation[home[v]] += topology.residual_aggregation_mbps(v)
+        (adds if v in on_hosts else aggregation)[home[v]] += topology.residual_aggregation_mbps(v)
     for root in job.parameter_servers:
         ingress[home[root]] += (
             topology.residual_rates_mbps[root][1] if root in job.both_roles else topology.residual_ingress_mbps(root)
         )
         intake[home[root]] += topology.residual_intake_mbps(root)
-    for server in dict.fromkeys((*job.parameter_servers, *topology.adding_servers)):
-        adds[home[server]] += topology.residual_aggregation_mbps(server)
+    for server in dict.fromkeys((*job.parameter_servers, *topology.switch_on)):
         shared[home[server]] += topology.residual_rates_mbps[server][1]
         receivers[home[server]] += server in job.workers
     for u, v in topology.links:

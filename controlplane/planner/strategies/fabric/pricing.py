@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, repeat
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 from controlplane.planner.job import Job
 from controlplane.planner.plan.assignments import Assignments, Way
 from controlplane.planner.plan.model import Relay, Tree
-from controlplane.planner.plan.separated import own_switch
+from controlplane.planner.plan.separated import worker_at
 from controlplane.planner.routing import Access, Network, downwards
 from controlplane.planner.strategies.fabric.master import Column, Master, Prices
 
@@ -103,8 +103,6 @@ class Pricing:
         self.leaves = [network.index[w] for w in job.workers]
         self.switches = [network.index[v] for v in topology.switches]
         self.position = {node: i for i, node in enumerate([*self.switches, *self.roots])}
-        own = [own_switch(topology, s) for s in job.parameter_servers]
-        self.own = [None if v is None else self.position[network.index[v]] for v in own]  # not a point of the root's
         self.inner = [
             (self.position[u], self.position[v], e)
             for e, (u, v) in enumerate(network.ends)
@@ -116,11 +114,13 @@ class Pricing:
         self.link_at = {(u, v): e for u, v, e in self.inner}
         self.usable = np.array([topology.residual_aggregation_mbps(v) > 0 for v in topology.switches])
         self.racks = self._racks()
-        self.home = [None if v is None else self._rack_at(v) for v in self.own]  # on the root's own host, by root
         self.count = np.array([len(rack.members) for rack in self.racks], dtype=float)
         self.rack_of = np.empty(len(self.leaves), dtype=np.int64)
         for r, rack in enumerate(self.racks):
             self.rack_of[list(rack.members)] = r
+        place = {worker: i for i, worker in enumerate(job.workers)}
+        here = [place.get(worker_at(topology, s) or "") for s in job.parameter_servers]
+        self.home = [None if i is None else int(self.rack_of[i]) for i in here]  # rack on the root's own host, by root
         leaves = [[network.access(self.leaves[i]) for i in rack.members] for rack in self.racks]
         self._up = [[access.up for access in accesses if access is not None] for accesses in leaves]
         self._down = [[access.down for access in accesses if access is not None] for accesses in leaves]
@@ -142,13 +142,6 @@ class Pricing:
             at = None if access is None else self.position[access.switch]
             result.append(Rack(tuple(members), at, up, down))
         return result
-
-    def _rack_at(self, switch: int) -> int | None:
-        """Return the rack of the worker on the host with this inner switch (a position); None where there is none."""
-        for r, rack in enumerate(self.racks):
-            if any(self.position[node] == switch for node, _ in rack.up):
-                return r
-        return None
 
     def _starts(self) -> list[list[tuple[int, int]]]:
         """Return, by root, its links to switches that reach all workers; none where some worker does not reach it."""
@@ -229,8 +222,6 @@ class Pricing:
         target = len(self.switches) + root
         direct = self.count * (self.from_rack[:, target] + self.root_price[root])
         final = np.where(self.usable, self.distance[:, target] + self.root_price[root], np.inf)
-        if self.own[root] is not None:
-            final[self.own[root]] = np.inf
         return direct, final
 
     def to_points(self, root: int) -> np.ndarray:
@@ -255,8 +246,12 @@ class Pricing:
         return search.design()
 
     def results(self, root: int) -> Results:
-        """Return a cheap tree of links from the root to every worker (Takahashi and Matsuyama's heuristic)."""
-        v, e = min(self.starts[root], key=lambda pair: (self.price[pair[1]], pair))
+        """Return a cheap tree of links from the root to every worker, over one of the root's links."""
+        found = min((self._results_over(root, v, e) for v, e in self.starts[root]), key=lambda each: each.price)
+        return found if self.network.topology.results_on_links else replace(found, price=0.0)
+
+    def _results_over(self, root: int, v: int, e: int) -> Results:
+        """Return the tree over the root's link e to v (Takahashi and Matsuyama's heuristic)."""
         start = self.position[v]
         links = [e]
         terminals: dict[int, list[int]] = {}
@@ -290,8 +285,7 @@ class Pricing:
         links += [link for group in terminals.values() for link in group]
         if not terminals:
             links.remove(e)
-        counted = self.network.topology.results_on_links
-        return Results(float(self.price[links].sum() + self.down_price.sum()) if counted else 0.0, links)
+        return Results(float(self.price[links].sum() + self.down_price.sum()), links)
 
     def _behind(self, root: int, start: int, node: int) -> float:
         """Return the price from the start of the root's results to a node before a worker."""

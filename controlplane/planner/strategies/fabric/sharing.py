@@ -251,19 +251,9 @@ def share(
     if not parts:
         return _share(topology, demands, strict, short, limits or {})
     apart = [
-        replace(
-            demand,
-            job=part.job,
-            start=tuple(plan for plan in map(part.apart, demand.start) if plan is not None),
-            split=part.split(demand.split),
-        )
+        replace(demand, job=part.job, start=tuple(map(part.apart, demand.start)), split=part.split(demand.split))
         for demand, part in zip(demands, parts, strict=True)
     ]
-    for demand in apart:
-        if not demand.start:
-            raise Infeasible(
-                f"sharing: the plan of job {demand.job.name!r} meets a parameter server over several of its links"
-            )
     words = parts[0].words
     try:
         plans = _share(parts[0].topology, apart, strict, short and (lambda line: short(words(line))), limits or {})

@@ -18,7 +18,7 @@ from controlplane.planner.evaluate import bound, evaluate
 from controlplane.planner.job import Job
 from controlplane.planner.plan.limits import switch_limits
 from controlplane.planner.plan.model import Plan
-from controlplane.planner.plan.separated import own_switch
+from controlplane.planner.plan.separated import worker_at
 from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import Choice, Split, finish, plan_choices
 from controlplane.planner.strategies.deadline import deadline
@@ -159,11 +159,11 @@ def _shared_mbps(topology: Topology, job: Job, root: str) -> float:
     """Return the capacity (Mbit/s) of the links into the host on which the root and a worker are; infinity where there
     is no such worker, or results do not count.
     """
-    own = own_switch(topology, root)
-    if own is None or not topology.results_on_links or not set(topology.neighbours(own)) & set(job.workers):
+    if not topology.results_on_links or worker_at(topology, root) not in job.workers:
         return math.inf
-    near = [v for v in topology.neighbours(own) if topology.kind(v) == "switch" and topology.has_link(v, own)]
-    return sum(topology.residual_bandwidth_mbps(v, own) for v in near)
+    inside = topology.neighbours(root)
+    links = [(v, own) for own in inside for v in topology.neighbours(own) if topology.kind(v) == "switch"]
+    return sum(topology.residual_bandwidth_mbps(*pair) for pair in links if topology.has_link(*pair))
 
 
 def usable_switches(network: Network, job: Job) -> list[str]:
