@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from controlplane.cli.plan.command import main
+from controlplane.planner.adding_hosts import workers_add
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import fattree, parse_topology
 from controlplane.planner.job import Job, place_job
 from controlplane.planner.plan.host_collectives import best_host_trees, host_rows
+from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.fabric.bounds import all_reduce_bound
 from controlplane.planner.topology import Topology
 from tests.controlplane.instances import instances, random_plan
@@ -42,9 +44,12 @@ def test_known_rates(spec, workers, ring, trees):
 
 def test_the_best_trees_where_some_links_are_far_faster_than_others():
     """A thin link between two switches, and links of servers that are 10,000 times as fast."""
-    topology = parse_topology("dumbbell:left=2,right=2,bandwidth=10000000,trunk=500")
+    topology = parse_topology("dumbbell:left=2,right=2,bandwidth=10000000,trunk=500,ingress=10000000")
     rates = {row.strategy: row.rate_mbps for row in host_rows(topology, place_job(topology, 3, 1, seed=1))}
     assert rates["host-trees"] == pytest.approx(500.0, rel=1e-4)
+    slow = topology.replace(nodes={server: {"ingress_mbps": 20.0} for server in topology.servers})
+    rates = {row.strategy: row.rate_mbps for row in host_rows(slow, place_job(slow, 3, 1, seed=1))}
+    assert rates["host-trees"] == pytest.approx(20.0, rel=1e-3)  # as everyone sends everyone else a third
 
 
 def by_flows(topology: Topology, job: Job) -> float:
@@ -102,7 +107,39 @@ def test_the_best_trees_of_hosts_agree_with_max_flow(instance):
     topology, job = instance
     if len(job.workers) < 2:
         return
-    assert best_host_trees(topology, job) == pytest.approx(by_flows(topology, job), rel=1e-3, abs=1e-6)
+    free = topology.replace(nodes={server: {"ingress_mbps": None} for server in topology.servers})
+    assert best_host_trees(free, job) == pytest.approx(by_flows(free, job), rel=1e-3, abs=1e-6)
+    assert best_host_trees(topology, job) <= best_host_trees(free, job) * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("intake", [4.0, 8.0, None])
+def test_what_a_host_takes_in_counts_for_rows_of_hosts_as_for_plans(intake):
+    """Every input of a sum counts, a host's own gradients, too. The rows had 10 Mbit/s whatever the hosts take in."""
+    nodes = {"s": {"kind": "switch", "aggregation_mbps": 0.0}}
+    nodes |= {host: {"kind": "server", "ingress_mbps": intake} for host in "ab"}
+    links = [(u, v, {"bandwidth_mbps": 10.0}) for host in "ab" for u, v in ((host, "s"), ("s", host))]
+    topology, job = Topology(nodes, links), Job("j", ("a", "b"), ("a", "b"), 1000)
+    rate = 10.0 if intake is None else intake
+    assert get_strategy("inart")(topology, job).rate_mbps == pytest.approx(rate)
+    rows = {row.strategy: row for row in host_rows(topology, job)}
+    assert {name: row.rate_mbps for name, row in rows.items()} == pytest.approx(dict.fromkeys(rows, rate))
+    assert rows["host-ring"].bottleneck == ("a->s" if intake is None else "a")
+    assert all_reduce_bound(topology, job).mbps == pytest.approx(rate)
+
+
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(max_switches=4, max_workers=5), st.lists(st.sampled_from([2.0, 9.0, 40.0, None]), min_size=8))
+def test_hosts_that_take_in_only_so_much_and_add_are_planned_at_least_as_fast_as_they_are_alone(instance, intakes):
+    topology, job = instance
+    if len(job.workers) < 2:
+        return
+    limited = {server: {"ingress_mbps": mbps} for server, mbps in zip(topology.servers, intakes, strict=False)}
+    topology = topology.replace(nodes=limited)
+    network, everywhere = workers_add(topology, job)
+    rate = get_strategy("inart")(network, everywhere).rate_mbps
+    for row in host_rows(topology, job):
+        assert row.rate_mbps <= all_reduce_bound(topology, job).mbps * (1 + 1e-6)
+        assert row.rate_mbps <= rate * (1 + 1e-3)
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,6 +13,10 @@ its own over least-loaded shortest paths, as collective libraries do with their 
   from all roots over b, and send f to them over c: each set of nodes with a worker inside needs
   b(into it) + x(of it) >= f. The sets are found as minimum cuts (`_Forest`).
 
+A host that has an `ingress_mbps` takes in no more than that for its sums, as in plans: every input of a sum counts, its
+own gradients included. (The program does not tell how much of a host's own gradients are inputs of sums. `host-trees`
+is the best of two sufficient conditions and of the other rows then.)
+
 `all_reduce_bound` (fabric/bounds.py) is a bound that none of these can beat, nor any plan with any parameter servers.
 """
 
@@ -20,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -49,12 +53,13 @@ CHANNELS = 16
 ROUNDS = 100
 TOLERANCE = 1e-5
 SPARE = 1e-5
+SAME = 1e-9
 
 
 @dataclass(frozen=True)
 class HostRow:
-    """Result of one collective among all hosts: its name, its rate in Mbit/s, and the bottleneck link ("" where it is
-    no single one).
+    """Result of one collective among all hosts: its name, its rate in Mbit/s, and the bottleneck, a link or a host that
+    takes in no more ("" where it is no single one).
     """
 
     strategy: str
@@ -92,7 +97,7 @@ def host_rows(topology: Topology, job: Job) -> list[HostRow]:
             continue
     rate = best_host_trees(topology, job) if len(job.workers) <= MOST_WORKERS else None
     if rate is not None:
-        rows.append(HostRow("host-trees", rate))
+        rows.append(HostRow("host-trees", max(rate, *(row.rate_mbps for row in rows), 0.0)))  # all are trees of hosts
     return [row for row in rows if row.rate_mbps > 0]
 
 
@@ -140,7 +145,8 @@ def _around(network: Network, order: list[int]) -> HostRow:
     for _ in range(CHANNELS):
         for here, there in zip(order, [*order[1:], order[0]], strict=True):
             router.route(here, there, part)
-    return _rated("host-ring", router)
+    # In W - 1 of its turns, a host adds what comes in to its own.
+    return _rated("host-ring", router, order, part * CHANNELS)
 
 
 @lru_cache(maxsize=16)
@@ -203,16 +209,20 @@ def _exchange(network: Network, job: Job) -> HostRow:
             if source != target:
                 for _ in range(CHANNELS):
                     router.route(source, target, 2 * many * count / workers / CHANNELS)
-    return _rated("reduce-scatter+all-gather", router)
+    return _rated("reduce-scatter+all-gather", router, [network.index[worker] for worker in job.workers], 1.0)
 
 
-def _rated(name: str, router: Router) -> HostRow:
+def _rated(name: str, router: Router, hosts: Sequence[int], inputs: float) -> HostRow:
+    """Return the row of routed flows, where each of the hosts has so many inputs of sums per unit of f."""
     network = router.network
     rate, link = min(
         (capacity / load, e)
         for e, (capacity, load) in enumerate(zip(network.capacity, router.load, strict=True))
         if load > 0
     )
+    taken, host = min((network.topology.residual_intake_mbps(network.names[node]) / inputs, node) for node in hosts)
+    if taken < rate * (1 - SAME):
+        return HostRow(name, taken, network.names[host])
     u, v = network.ends[link]
     return HostRow(name, rate, f"{network.names[u]}->{network.names[v]}")
 
@@ -222,25 +232,29 @@ def best_host_trees(topology: Topology, job: Job) -> float | None:
     passes before it is known, 0 where some worker cannot be reached.
     """
     merged = merge_equivalent(topology)
-    return _Forest(Network(topology if merged is None else merged.topology), job).rate()
+    network = Network(topology if merged is None else merged.topology)
+    limited = any(math.isfinite(topology.residual_intake_mbps(worker)) for worker in job.workers)
+    found = [_Forest(network, job, own_is_rate=each).rate() for each in ((False, True) if limited else (False,))]
+    return None if None in found else max(rate for rate in found if rate is not None)
 
 
 class _Forest:
     """The linear program of the module's text. Its columns are f, x of every worker, b of every link, c of every
-    link.
+    link. A host's own gradients are inputs of its sums at no more than the rate at which others' come in, or, with
+    `own_is_rate`, than f.
     """
 
-    def __init__(self, network: Network, job: Job) -> None:
+    def __init__(self, network: Network, job: Job, *, own_is_rate: bool = False) -> None:
         self.network = network
         self.workers = [network.index[w] for w in job.workers]
         mine = set(self.workers)
         usable = [e for e, ends in enumerate(network.ends) if network.capacity[e] > 0 and self._carries(ends, mine)]
         self.ends = [network.ends[e] for e in usable]
         capacity = np.array([network.capacity[e] for e in usable])
-        self.scale = float(capacity.max()) if len(capacity) else 0.0
+        self.scale = all_reduce_bound(network.topology, job).mbps if len(capacity) else 0.0
         self.first_b = 1 + len(self.workers)
         self.first_c = self.first_b + len(self.ends)
-        if not self.ends:
+        if not self.scale > 0:
             return
         self.program = Program("the best trees of hosts", presolve=False)
         columns = self.first_c + len(self.ends)
@@ -248,7 +262,7 @@ class _Forest:
         spare[: self.first_b] = 0.0
         spare[0] = -1.0
         self.program.add_columns(spare)
-        for e, mbps in enumerate(capacity / self.scale):
+        for e, mbps in enumerate(np.minimum(capacity / self.scale, 2.0)):  # a tree needs each link twice at most
             self.program.add_row([self.first_b + e, self.first_c + e], [1.0, 1.0], upper=float(mbps))
         xs = list(range(1, self.first_b))
         self.program.add_row([*xs, 0], [1.0] * len(xs) + [-1.0], 0.0, 0.0)
@@ -271,6 +285,12 @@ class _Forest:
             ):  # its own part leaves over its link
                 members = [first + e for e in edges.get(worker, [])]
                 self.program.add_row([*members, 1 + i], [1.0] * len(members) + [-1.0], lower=0.0)
+            intake = network.topology.residual_intake_mbps(network.names[worker]) / self.scale
+            if math.isfinite(intake):
+                comes = [self.first_c + e for e in self.into.get(worker, [])]
+                own = ([0], [1.0]) if own_is_rate else ([], [])
+                amounts = [1.0 if own_is_rate else 2.0] * len(comes)
+                self.program.add_row([*comes, *own[0]], [*amounts, *own[1]], upper=intake)
 
     def _carries(self, ends: tuple[int, int], mine: set[int]) -> bool:
         return all(self.network.forwards[node] or node in mine for node in ends)
@@ -281,7 +301,7 @@ class _Forest:
 
     def rate(self) -> float | None:
         """Return the rate in Mbit/s; None where time or rounds end before it is known."""
-        if not self.ends:
+        if not self.scale > 0:
             return 0.0
         limit = deadline()
         for _ in range(ROUNDS):
@@ -333,5 +353,9 @@ def row_json(row: HostRow, job: Job, bound: Bound, *, whole: bool = False) -> di
         "gap": max(0.0, 1 - row.rate_mbps / bound.mbps),
         "seconds": row.seconds(job, whole=whole),
         "communication_seconds": row.seconds(job),
-        **({"bottleneck": {"kind": "link", "name": row.bottleneck}} if row.bottleneck else {}),
+        **(
+            {"bottleneck": {"kind": "link" if "->" in row.bottleneck else "host", "name": row.bottleneck}}
+            if row.bottleneck
+            else {}
+        ),
     }

@@ -90,7 +90,8 @@ def all_reduce_bound(topology: Topology, job: Job) -> Bound:
     Each worker and each set of nodes with workers inside and outside (racks, and larger parts) sends at least f
     and gets at least f. Of the W - 1 additions of W gradients a switch makes n - 1 <= n (1 - 1/W) with n of its
     capacity; a host takes a stream in for each that it makes, and W - 1 workers take the result in beside it: 2 (W - 1)
-    f <= what all hosts take in + sum_v C_v (1 - 1/W). Where the network is not too large, every set of nodes is looked
+    f <= what all hosts' links take in + sum_v C_v (1 - 1/W). Of the inputs of its sums (`ingress_mbps`) a host makes as
+    many additions as a switch. Where the network is not too large, every set of nodes is looked
     at, by minimum cuts between workers. Where the topology does not count results on links, all workers together send
     (W - 1) f.
     """
@@ -102,12 +103,12 @@ def all_reduce_bound(topology: Topology, job: Job) -> Bound:
     best = Bound(nic, "workers' links: no all-reduce of any kind is faster")
     if workers < 2:
         return best
+    on_hosts = set(topology.switch_on.values())  # what these add comes in over the hosts' links
+    plain = [v for v in topology.switches if v not in on_hosts]
+    added = sum(topology.residual_aggregation_mbps(v) for v in plain) * (1 - 1 / workers)
     if not counted:  # A worker need not send what is added at itself, which for all workers together is f.
         best = replace(best, mbps=sum(out for out, _ in rates) / (workers - 1))
     else:
-        on_hosts = set(topology.switch_on.values())  # what these add comes in over the hosts' links
-        plain = [v for v in topology.switches if v not in on_hosts]
-        added = sum(topology.residual_aggregation_mbps(v) for v in plain) * (1 - 1 / workers)
         together = (sum(topology.residual_rates_mbps[host][1] for host in hosts) + added) / (2 * (workers - 1))
         if together < best.mbps:
             best = Bound(together, "all hosts' links and switches: no all-reduce of any kind is faster")
@@ -118,7 +119,19 @@ def all_reduce_bound(topology: Topology, job: Job) -> Bound:
         least = _least_cut(topology, job.workers)
         if least < best.mbps * (1 - SMALL):
             best = Bound(least, "links between two parts of the network: no all-reduce of any kind is faster")
+    adding = (sum(_adds_mbps(topology, host, workers) for host in hosts) + added) / (workers - 1)
+    if adding < best.mbps * (1 - SMALL):
+        best = Bound(adding, "what hosts and switches add: no all-reduce of any kind is faster")
     return best
+
+
+def _adds_mbps(topology: Topology, host: str, workers: int) -> float:
+    """Return the Mbit/s of additions that a host can make at most: no more than streams come in over its links, and of
+    n inputs n - 1, by its engine and by the switch on it.
+    """
+    switch = topology.switch_on.get(host)
+    inputs = topology.residual_intake_mbps(host) + (topology.residual_aggregation_mbps(switch) if switch else 0.0)
+    return min(inputs * (1 - 1 / workers), topology.residual_rates_mbps[host][1])
 
 
 @lru_cache(maxsize=16)
