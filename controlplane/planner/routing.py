@@ -5,7 +5,7 @@ Servers never forward, and links without residual bandwidth are not used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -181,6 +181,19 @@ class Network:
                     raise Unreachable(self.topology, worker, root, f"parameter server {root}")
                 if back[w] < 0:
                     raise Unreachable(self.topology, root, worker, f"parameter server {root}")
+
+
+def walk(network: Network, start: int) -> Iterator[int]:
+    """Yield nodes in depth-first order, servers of a switch before other switches: racks and pods stay together."""
+    seen, stack = set(), [start]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        yield node
+        if node == start or network.forwards[node]:
+            stack += sorted((v for v, _ in network.out[node] if v not in seen), key=lambda v: not network.forwards[v])
 
 
 class Router:

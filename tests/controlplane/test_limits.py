@@ -19,6 +19,7 @@ from controlplane.planner.job import Job, JobError, parse_job, place_job
 from controlplane.planner.plan import Plan
 from controlplane.planner.plan.cost import cost_of, data_packets, packet_seconds, packets
 from controlplane.planner.plan.follow import exponent_words
+from controlplane.planner.plan.host_collectives import host_rows
 from controlplane.planner.plan.limits import (
     MINIMUM_SLOTS,
     DoesNotFit,
@@ -32,12 +33,20 @@ from controlplane.planner.plan.limits import (
     switch_limits,
     unfit_for,
 )
-from controlplane.planner.routing import Unreachable
+from controlplane.planner.plan.separated import separated
+from controlplane.planner.routing import Network, Unreachable
 from controlplane.planner.strategies import Infeasible, get_strategy
+from controlplane.planner.strategies.common import finish
+from controlplane.planner.strategies.fabric.bounds import cheap_bound
+from controlplane.planner.strategies.fabric.chains import chains
 from controlplane.planner.strategies.fabric.folding import folded
+from controlplane.planner.strategies.fabric.limited_trees import unlimited
+from controlplane.planner.strategies.fabric.selection import Selection
 from controlplane.planner.topology import Topology, TopologyError
+from evaluation.inart import kinds
 from p4src.protocol import data_values, exponents_per_packet
-from tests.controlplane.instances import instances, random_plan
+from tests.controlplane.instances import instances, random_plan, shared_hosts
+from tests.controlplane.test_same_plan import case
 from tests.controlplane.test_strategies import check_plan
 from tests.support.examples import examples, nightly
 
@@ -321,3 +330,54 @@ def test_what_a_job_with_too_many_workers_needs_is_not_counted(monkeypatch):
     monkeypatch.setattr(Limits, "of_target", lambda *_: small)
     unfit = unfit_for(plan, testbed())
     assert unfit and all("workers of one job, available are 1" in why for why in unfit.values())
+
+
+@pytest.mark.parametrize(
+    ("seed", "way", "rate"),
+    [
+        (38, "workers", 40.0),  # few groups: it had 20.0, and hosts alone have 26.7
+        (62, "own", 16.99),  # few groups: it had 9.16
+        (62, "workers", 20.0),  # it had 12.46, and hosts alone have 12.5
+        nightly(36, "workers", 13.8),  # few slots: it had 10.84, and hosts alone have 10.9
+        nightly(15, "workers", 38.26),  # at most two trees
+    ],
+)
+def test_few_trees_are_chosen_under_all_limits(seed, way, rate):
+    instance = kinds.draw(seed)
+    job = instance.job if way == "own" else replace(instance.job, parameter_servers=instance.job.workers)
+    plan = get_strategy("inart")(instance.topology, job)
+    check_plan(plan, instance.topology)
+    check_fits(plan, instance.topology)
+    assert plan.rate_mbps >= rate * (1 - 1e-3)
+    assert plan.rate_mbps >= max(row.rate_mbps for row in host_rows(instance.topology, job)) or way == "own"
+
+
+def test_a_network_of_few_groups_where_hosts_add():
+    """It had 2.77 Mbit/s, in one tree."""
+    topology, job = case("slots60")
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    check_fits(plan, topology)
+    assert plan.rate_mbps >= 3.89
+
+
+@mock.patch("controlplane.planner.strategies.fabric.selection.ROUNDS", 2)
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data(), shared_hosts(max_switches=4, max_workers=5), st.integers(1, 4))
+def test_trees_that_are_chosen_are_trees_that_fit(data, instance, most):
+    topology, job = instance
+    parts = separated(data.draw(limits(topology)), job)
+    assert parts is not None
+    network = Network(parts.topology)
+    trees = chains(network, parts.job)
+    for tree in trees:
+        Plan(parts.job, "a chain", 0.0, (tree,)).check(parts.topology)
+    choice = Selection(network, parts.job, None)
+    try:
+        choice.offer([*trees, *get_strategy("lbmm")(unlimited(parts.topology), parts.job).trees])
+    except REFUSALS:
+        return
+    if found := choice.best(most):
+        plan = finish(parts.topology, parts.job, "chosen", found, None)  # raises if it does not fit
+        plan.check(parts.topology)
+        assert len(found) <= most and plan.rate_mbps <= cheap_bound(parts.topology, parts.job).mbps * (1 + 1e-6)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -35,7 +35,7 @@ from controlplane.common.among_hosts import TCP_PART, TURN_SECONDS
 from controlplane.planner.job import Job
 from controlplane.planner.plan.cost import cost_of
 from controlplane.planner.plan.model import Plan
-from controlplane.planner.routing import Network, Router, Unreachable
+from controlplane.planner.routing import Network, Router, Unreachable, walk
 from controlplane.planner.strategies.deadline import deadline
 from controlplane.planner.strategies.fabric.bounds import UNITS, all_reduce_bound, senders_side
 from controlplane.planner.strategies.fabric.equivalent import merge_equivalent
@@ -131,7 +131,7 @@ def _ring(network: Network, job: Job) -> HostRow:
     """Return the ring of the workers in the order in which a walk over the network meets them."""
     workers = len(job.workers)
     wanted = {network.index[w] for w in job.workers}
-    order = [node for node in _walk(network, network.index[job.workers[0]]) if node in wanted]
+    order = [node for node in walk(network, network.index[job.workers[0]]) if node in wanted]
     if len(order) < workers:
         missing = next(iter(wanted - set(order)))
         raise Unreachable(network.topology, job.workers[0], network.names[missing])
@@ -177,19 +177,6 @@ def gloo_ring_hops(topology: Topology, workers: tuple[str, ...]) -> float:
     return sum(network.distances_to(there)[here] for here, there in zip(ring, [*ring[1:], ring[0]], strict=True)) / len(
         ring
     )
-
-
-def _walk(network: Network, start: int) -> Iterator[int]:
-    """Yield nodes in depth-first order, servers of a switch before other switches: racks and pods stay together."""
-    seen, stack = set(), [start]
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        yield node
-        if node == start or network.forwards[node]:
-            stack += sorted((v for v, _ in network.out[node] if v not in seen), key=lambda v: not network.forwards[v])
 
 
 def _exchange(network: Network, job: Job) -> HostRow:

@@ -30,7 +30,9 @@ from controlplane.planner.routing import Network
 from controlplane.planner.strategies.common import Infeasible, Split, finish
 from controlplane.planner.strategies.deadline import deadline
 from controlplane.planner.strategies.fabric.baselines import atp, atp_strict, equal, lbmm
+from controlplane.planner.strategies.fabric.chains import chains
 from controlplane.planner.strategies.fabric.master import Master, to_trees
+from controlplane.planner.strategies.fabric.selection import Selection
 from controlplane.planner.strategies.fabric.strict import strict_candidate
 from controlplane.planner.strategies.fabric.worker_groups import ASSIGNED_WORKERS, Instance, packed_plans
 from controlplane.planner.topology import Topology, TopologyError
@@ -114,11 +116,25 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
         behind = trees in trimmed and found and trimmed[trees].rate_mbps >= max(p.rate_mbps for p in found)
         if behind and trees >= ENOUGH * len(job.parameter_servers):
             break  # packing does not know the bottleneck here, and falls further behind with more trees
+    if not (job.sizes and limits.values_per_packet is not None):  # the rate counts, and not the number of trees
+        pool = [*(tree for plan in (first, *plans) for tree in plan.trees), *chains(network, job)]
+        most = len(first.trees) if job.max_trees is None else job.max_trees
+        offer(lambda: [_selected(network, job, pool, most, frozen_split)])
     if not plans:
         nearest = sorted((e for e in refusals if isinstance(e, DoesNotFit)), key=lambda e: e.needed - e.available)
         raise nearest[0] if nearest else refusals[-1]
     best = balanced(network, best_of(plans, topology), frozen_split)
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
+
+
+def _selected(network: Network, job: Job, pool: Sequence[Tree], most: int, frozen_split: Split | None) -> Plan:
+    """Return the best plan of at most so many trees that are chosen among those of the pool, and of further ones."""
+    choice = Selection(network, job, frozen_split)
+    choice.offer(pool)
+    trees = choice.best(most)
+    if not trees:
+        raise Infeasible("inart: no choice of trees fits")
+    return finish(network.topology, job, "inart", trees, None)
 
 
 def _followed(plan: Plan, topology: Topology) -> bool:

@@ -330,6 +330,10 @@ class Pricing:
 
     def column(self, master: Master, sketch: Sketch) -> Column | None:
         """Return the column of the resources that the tree uses; None as for `Master.make`."""
+        return master.column(sketch.root, self.use(master, sketch), partial(self.tree, sketch))
+
+    def use(self, master: Master, sketch: Sketch) -> np.ndarray:
+        """Return the resources that the tree uses per unit of its rate, by row of the master program."""
         switch_row0, root_row = master.switch_row0, master.root_row0 + sketch.root
         used: list[int] = []
         amounts: list[float] = []
@@ -344,7 +348,7 @@ class Pricing:
             amounts += [1.0] * len(sketch.back)
         use = np.bincount(used, weights=amounts, minlength=master.split_row0)
         use[master.always] += 1
-        return master.column(sketch.root, use, partial(self.tree, sketch))
+        return use
 
     def tree(self, sketch: Sketch) -> Tree:
         """Return the tree with a route for each worker."""
