@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,8 @@ from worker_agent.collectives import Collective
 from worker_agent.errors import AllReduceError
 from worker_agent.ordered_queue import OrderedQueue, Place
 from worker_agent.work import Work
+
+JOIN_SECONDS = 5.0
 
 
 class Lane:
@@ -25,11 +26,7 @@ class Lane:
     """
 
     def __init__(self, allreduce_async: Callable[..., Work]) -> None:
-        self._allreduce_async = allreduce_async
-        self._queue = OrderedQueue(self._begin)
-        self._count = threading.Lock()  # It is held for counting only, and never while something is called.
-        self._under_way = 0
-        self._since = 0.0
+        self._queue = OrderedQueue(allreduce_async)
         self._later: queue.SimpleQueue[tuple[Place, Callable[[], Any], Collective] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -53,32 +50,16 @@ class Lane:
                 self._thread.start()
         return work
 
-    def stuck_seconds(self) -> float:
-        """Return for how many seconds no operation has ended although some are in progress at the agent; 0 where none
-        are.
-        """
-        with self._count:
-            return time.monotonic() - self._since if self._under_way else 0.0
-
     def close(self) -> None:
-        """End the lane's thread after its last operation."""
+        """End the lane's thread after its last operation. A thread inside torch must not outlive the interpreter, so
+        this waits for it, but not for long.
+        """
         with self._queue.lock:
             thread, self._thread = self._thread, None
             if thread is not None:
                 self._later.put(None)
-
-    def _begin(self, tensor: Any, op: Collective) -> Work:
-        work = self._allreduce_async(tensor, op)
-        with self._count:
-            self._since = self._since if self._under_way else time.monotonic()
-            self._under_way += 1
-        work.add_done_callback(self._ended)
-        return work
-
-    def _ended(self, _: Work) -> None:
-        with self._count:
-            self._since = time.monotonic()
-            self._under_way -= 1
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(JOIN_SECONDS)
 
     def _run(self) -> None:
         while (later := self._later.get()) is not None:

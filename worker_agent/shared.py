@@ -52,6 +52,7 @@ class Options:
     Where neither a controller nor an agent is given, $INART_CONTROLLER and $INART_AGENT are used.
 
     Attributes:
+        operation_timeout: seconds without progress after which an operation fails; None or 0: never.
         rank: this process's rank among those on this node.
         size: the number of ranks on this node.
     """
@@ -61,7 +62,7 @@ class Options:
     node: str | None = None
     interface: str | None = None
     tls: Tls | None = None
-    operation_timeout: float = 0.0
+    operation_timeout: float | None = None
     rank: int = 0
     size: int = 1
     take_over: bool = False
@@ -172,7 +173,9 @@ class Node:
                     controller,
                     node=options.node,
                     settings=AgentSettings(
-                        interface=options.interface, tls=options.tls, operation_timeout=options.operation_timeout
+                        interface=options.interface,
+                        tls=options.tls,
+                        operation_timeout=options.operation_timeout or 0.0,
                     ),
                     take_over=take_over,
                     log=lambda line: logger.info("%s", line),

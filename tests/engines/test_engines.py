@@ -11,7 +11,15 @@ import pytest
 
 from tests.engines.build import NoCompiler, build
 
-CASES = ("states", "aborted_scatter", "aborted_gather", "changed_sequence", "changed_kind", "rerouted_often", "most_workers")
+CASES = (
+    "states",
+    "aborted_scatter",
+    "aborted_gather",
+    "changed_sequence",
+    "changed_kind",
+    "rerouted_often",
+    "most_workers",
+)
 
 
 @pytest.fixture(scope="module")

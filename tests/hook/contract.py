@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.nn.parallel import DistributedDataParallel
+
+from worker_agent import InArtState, MismatchError
+from worker_agent.torch import presence
 
 
 def compiled(rank: int, arguments: dict[str, Any], _: Connection) -> dict[str, Any]:
@@ -52,5 +58,156 @@ def averages(rank: int, arguments: dict[str, Any], _: Connection) -> dict[str, A
     return {"whole": whole.tolist(), "part": part.tolist(), "flags": flags.tolist(), "error": error}
 
 
-SCENARIOS = {"compiled": compiled, "averages": averages}
+SKIPPED = {
+    "abort",
+    "barrier",
+    "shutdown",
+    "monitored_barrier",
+    "merge_remote_group",
+    "_start_coalescing",
+    "_end_coalescing",
+}
+"""Members that end the group or wait for other ranks."""
+
+
+def members(rank: int, arguments: dict[str, Any], _: Connection) -> dict[str, Any]:
+    """Return each member of a group and of its handles that differs from that of gloo: what it gives, and gloo's."""
+    groups = [dist.new_group(group_desc="a group"), dist.new_group(backend="gloo", group_desc="a group")]
+    differing = _differing("", *groups, set(dir(dist.ProcessGroup)) - SKIPPED)
+    inputs, parts = torch.arange(4.0) + rank, [torch.zeros(4), torch.zeros(4)]
+    calls: dict[str, Any] = {
+        "all_reduce": lambda group: dist.all_reduce(inputs.clone(), group=group, async_op=True),
+        "maximum": lambda group: dist.all_reduce(inputs.clone(), dist.ReduceOp.MAX, group, async_op=True),
+        "transposed": lambda group: dist.all_reduce(torch.ones(2, 3).t(), group=group, async_op=True),
+        "broadcast": lambda group: dist.broadcast(inputs.clone(), 1, group, async_op=True),
+        "all_gather": lambda group: dist.all_gather(parts, inputs, group, async_op=True),
+        "all_gather_into_tensor": lambda group: dist.all_gather_into_tensor(torch.zeros(8), inputs, group, True),
+        "all_to_all": lambda group: dist.all_to_all_single(torch.zeros(4), inputs, group=group, async_op=True),
+        "reduce": lambda group: dist.reduce(inputs.clone(), 0, group=group, async_op=True),
+        "barrier": lambda group: dist.barrier(group, async_op=True),
+        "reduce_scatter": lambda group: dist.reduce_scatter(
+            torch.zeros(2), list(inputs.view(2, 2)), group=group, async_op=True
+        ),
+        "reduce_scatter_tensor": lambda group: dist.reduce_scatter_tensor(
+            torch.zeros(2), inputs, group=group, async_op=True
+        ),
+    }
+    for name, call in calls.items():
+        if name == "reduce_scatter":  # gloo counts it as several operations.
+            differing |= _differing("", *groups, {"_get_sequence_number_for_group"})
+        works = [call(group) for group in groups]
+        assert all(work.wait() for work in works)
+        differing |= _differing(f"{name}: ", *works, set(dir(dist.Work)))
+        futures = [_seen(work, "get_future") for work in works]
+        values = [repr(work.get_future().value()) for work in works if futures[1] == "Future"]
+        if len(set(futures)) > 1 or len(set(values)) > 1:
+            differing[f"{name}: future"] = (*futures, *values)
+    return differing
+
+
+def _differing(prefix: str, own: Any, gloo: Any, names: set[str]) -> dict[str, Any]:
+    found = {name: (_seen(own, name), _seen(gloo, name)) for name in sorted(names) if not name.startswith("__")}
+    return {prefix + name: pair for name, pair in found.items() if pair[0] != pair[1]}
+
+
+def _seen(thing: Any, name: str) -> str:
+    """Return the value of a member or the result of a call without arguments, in words."""
+    try:
+        value = getattr(thing, name)
+        value = value() if callable(value) else value
+    except Exception as error:
+        return type(error).__name__
+    return type(value).__name__ if " object at 0x" in repr(value) else repr(value)
+
+
+def state_dicts(rank: int, arguments: dict[str, Any], _: Connection) -> dict[str, Any]:
+    """Load a state dict that rank 0 has, and save one in the background."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    torch.manual_seed(rank)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, model.state_dict() if rank == 0 else {}, options=options)
+    checkpoint.async_save({"model": model.state_dict()}, checkpoint_id=f"{arguments['store']}-saved").result()
+    loaded = {"model": {name: torch.zeros_like(value) for name, value in model.state_dict().items()}}
+    checkpoint.load(loaded, checkpoint_id=f"{arguments['store']}-saved")
+    return {name: value.sum().item() for name, value in loaded["model"].items()}
+
+
+def endings(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Rank 0 aborts the group while it waits; return how each waiter has its error."""
+    group: Any = dist.group.WORLD
+    found = {}
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(50), async_op=True)
+        mean = dist.all_reduce(torch.ones(2, 3).t(), dist.ReduceOp.MIN, async_op=True)
+        doubled = work.get_future().then(lambda future: future.value()[0] * 2)
+        group.abort()
+        for name, wait in (("wait", work.wait), ("copied", mean.wait), ("future", doubled.wait)):
+            try:
+                wait()
+            except Exception as error:
+                found[name] = f"{type(error).__name__}: {error}"
+        found["exception"] = type(work.exception()).__name__
+        connection.send("aborted")
+    connection.recv()
+    return found
+
+
+def timeouts(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Rank 1 takes no part in operations whose timeout is set in each way; return the errors of rank 0."""
+    short, long = timedelta(seconds=0.2), timedelta(minutes=20)
+    shortened = dist.new_group(timeout=long)
+    dist.distributed_c10d._set_pg_timeout(short, shortened)
+    options = dist.AllreduceOptions()
+    options.timeout = short
+    short_gloo = dist.new_group(backend="gloo", timeout=short)
+    state = InArtState(agent=arguments["agent"], process_group=short_gloo)
+    single: Any = dist.new_group(timeout=long)
+    made, over_gloo = dist.new_group(timeout=short), dist.new_group(timeout=short)
+    calls = {
+        "new_group": lambda: dist.all_reduce(torch.ones(50), group=made),
+        "over gloo": lambda: dist.all_reduce(torch.ones(5000), dist.ReduceOp.MAX, over_gloo),
+        "_set_pg_timeout": lambda: dist.all_reduce(torch.ones(50), group=shortened),
+        "options": lambda: single.allreduce([torch.ones(50)], options).wait(),
+        "hook": lambda: state.allreduce(torch.ones(50)).wait(),
+    }
+    dist.barrier()
+    found = {}
+    if rank == 0:
+        for name, call in calls.items():
+            try:
+                call()
+            except RuntimeError as error:
+                found[name] = str(error)
+        connection.send("timed out")
+    connection.recv()
+    state.close()
+    return found
+
+
+def differing(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """The ranks ask for different operations, of which one or both could go through the network."""
+    presence.LOOK_SECONDS = 0.05
+    calls = arguments["calls"][rank]
+    group = dist.new_group(timeout=timedelta(minutes=20))
+    for _ in range(2):
+        dist.all_reduce(torch.ones(1), group=group)
+    dtype, elements, operator = calls
+    try:
+        dist.all_reduce(torch.ones(elements, dtype=getattr(torch, dtype)), getattr(dist.ReduceOp, operator), group)
+    except MismatchError as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
+SCENARIOS = {
+    "compiled": compiled,
+    "averages": averages,
+    "members": members,
+    "state dicts": state_dicts,
+    "endings": endings,
+    "timeouts": timeouts,
+    "differing": differing,
+}
 BACKEND_SCENARIOS = set(SCENARIOS)

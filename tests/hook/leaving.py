@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from worker_agent import InArtState
+from worker_agent import AbortedError, InArtState
 from worker_agent.torch import hook, presence
 from worker_agent.torch.backend import BackendOptions, InArtProcessGroup
 
@@ -45,12 +45,12 @@ def gone(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[s
             _world().abort()
         try:
             work.wait()
-        except RuntimeError as failure:
+        except AbortedError as failure:
             error = str(failure)
         assert work.is_completed()
         try:
             dist.all_reduce(torch.ones(values))
-        except RuntimeError as failure:
+        except AbortedError as failure:
             error += f"; after it: {failure}"
         connection.send("ended")
     elif arguments["how"] == "leaves":
@@ -64,10 +64,10 @@ def gone(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[s
 
 def silent(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
     """Rank 1 begins an all-reduce only when rank 0 has looked ten times whether somebody is gone."""
-    looks: queue.SimpleQueue[str] = queue.SimpleQueue()
+    looks: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
     look = presence.Presence.gone
 
-    def noted(self: presence.Presence) -> str:
+    def noted(self: presence.Presence) -> tuple[str, bool]:
         looks.put(found := look(self))
         return found
 

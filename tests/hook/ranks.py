@@ -27,10 +27,10 @@ from tests.hook import contract, leaving, masked, sharded
 from tests.hook.models import losses_and_gradients, model_and_data
 from worker_agent import AbortedError, AllReduceError, InArtState, Work, inart_hook
 from worker_agent.collectives import collective
-from worker_agent.torch import fallback, lateness, recovery
+from worker_agent.torch import fallback, lateness
 from worker_agent.torch.alike import reduce_alike
 from worker_agent.torch.backend import BackendOptions
-from worker_agent.torch.groups import reduce_numbers
+from worker_agent.torch.control import Control
 
 HANG_SECONDS = 220.0
 
@@ -279,11 +279,13 @@ def few(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[st
     agent = Flaky(set(arguments["failing"]))
     agreements = []
 
-    def counted(*given: Any) -> list[int]:
-        agreements.append(given)
-        return reduce_numbers(*given)
+    reduce = Control.reduce
 
-    recovery.reduce_numbers = counted
+    def counted(self: Control, *given: Any) -> list[int]:
+        agreements.append(given)
+        return reduce(self, *given)
+
+    Control.reduce = counted  # type: ignore[method-assign]
     as_in_network = []
 
     def noted(*given: Any) -> None:
@@ -339,7 +341,7 @@ def alike(rank: int, arguments: dict[str, Any], connection: Connection) -> list[
     found = []
     for (given, dtype, op), values in arguments["cases"]:
         tensor = torch.frombuffer(bytearray(given[rank]), dtype=getattr(torch, dtype))
-        reduce_alike(dist.group.WORLD, tensor, collective(op), [1, 0], values)
+        reduce_alike(Control(dist.group.WORLD), tensor, collective(op), [1, 0], values)
         found.append(tensor.view(torch.uint8).numpy().tobytes())
     return found
 

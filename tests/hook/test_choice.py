@@ -29,7 +29,9 @@ from worker_agent.torch.backend import BackendOptions, InArtProcessGroup  # noqa
 from worker_agent.torch.choice import said  # noqa: E402
 from worker_agent.torch.groups import TIMEOUT, Ranks  # noqa: E402
 from worker_agent.torch.hook import Network  # noqa: E402
+from worker_agent.torch.journal import Journal  # noqa: E402
 from worker_agent.torch.parts import Parts  # noqa: E402
+from worker_agent.torch.result import Result  # noqa: E402
 
 PAIR = Ways(workers=2, network_mbps=194.0, ring_mbps=200.0)
 """Two workers on links of 200 Mbit/s: a ring moves no more bytes than the network, in packets with smaller headers."""
@@ -190,18 +192,19 @@ def test_a_process_group_gathers_in_the_network_from_its_first_reduce_scatter_on
     begun = []
 
     class Stub:
-        between_nodes, local, ways = True, None, replace(EIGHT, beside=True)
+        between_nodes, local, ways, aborted = True, None, replace(EIGHT, beside=True), None
 
-        def __init__(self, *_: Any, **__: Any) -> None: ...
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.journal = Journal()
 
         def parts(self) -> Parts:
             return Parts(0, [0], self.begin)
 
-        def begin(self, whole: Any, op: Collective, _: Any) -> tuple[Any, None]:
+        def begin(self, whole: Any, op: Collective, _: Any) -> Result:
             begun.append(op)
             future: Any = torch.futures.Future()
             future.set_result(whole)
-            return future, None
+            return Result(future)
 
         def close(self) -> None: ...
 

@@ -12,6 +12,9 @@ from tests.hook.processes import Rank
 from tests.hook.test_training import start_agents
 from tests.support.examples import nightly
 from worker_agent.torch import presence
+from worker_agent.torch.journal import Journal
+
+LEFT = "rank 1 has left the process group after operation 1, and operation 2 (allreduce SUM of {} float32) waits for it"
 
 
 def _start(scenario: str, network: Network, folder: Path, **arguments) -> list[Rank]:
@@ -25,8 +28,8 @@ def _start(scenario: str, network: Network, folder: Path, **arguments) -> list[R
 @pytest.mark.parametrize(
     ("how", "values", "said"),
     [
-        ("leaves", 5000, "rank 1 has left the process group, and this operation waits for it"),
-        nightly("leaves", 200_000, "rank 1 has left the process group, and this operation waits for it"),
+        ("leaves", 5000, LEFT),
+        nightly("leaves", 200_000, LEFT),
         nightly("aborts", 5000, "the process group was aborted"),
         ("aborts", 200_000, "the process group was aborted"),
     ],
@@ -43,6 +46,7 @@ def test_an_operation_whose_rank_is_gone_ends_with_an_error_and_the_next_group_w
         rank.connection.send("again")
     results = [waits.result(), other.result()]
     error, _, later = results[0]["error"].partition("; after it: ")
+    said = said.format(values)
     assert said in error
     assert said in later, "nothing more is taken, and nothing of it goes over gloo alone"
     for result in results:
@@ -55,7 +59,7 @@ def test_a_rank_that_takes_its_time_is_waited_for(network, tmp_path):
     assert first.receive() == "looked"
     second.connection.send("begin")
     results = [first.result(), second.result()]
-    assert results[0]["found"] == [""] * 10
+    assert results[0]["found"] == [("", False)] * 10
     for result in results:
         assert (result["sum"], result["in_network"]) == (2.0, True)
 
@@ -76,7 +80,11 @@ def test_a_store_that_fails_for_a_moment_ends_nothing(monkeypatch):
             assert not ended.is_set()
             return False
 
-    present = presence.Presence("g", Store(), 0, stuck=lambda: 1e9, end=lambda reason: ended.set(), patience=0.05)
+    journal = Journal()
+    journal.begin(lambda: "a sum", 1e9).began -= 1e6
+    present = presence.Presence(
+        "g", Store(), 0, journal=journal, end=lambda error: ended.set(), late=list, patience=0.05
+    )
     assert looked.wait(30), "it was never ended while the store failed every other time"
     assert ended.wait(30), "the store is gone for good"
     present.leave()

@@ -13,7 +13,8 @@ from tests.support.waiting import wait_until
 from worker_agent import AbortedError, InArtState, Work, inart_hook
 from worker_agent.errors import AllReduceError
 from worker_agent.lane import Lane
-from worker_agent.torch.staging import Completion, CudaStaging
+from worker_agent.torch.result import Completion
+from worker_agent.torch.staging import CudaStaging
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

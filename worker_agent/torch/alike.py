@@ -21,6 +21,7 @@ from worker_agent.fields import Fields, bits_of, is_stochastic
 from worker_agent.fixedpoint import NONFINITE, Floats
 from worker_agent.gathered import gathered_words
 from worker_agent.operands import DTYPES
+from worker_agent.torch.control import Control
 
 GROUP = 8
 """Number of chunks in a group whose finite values have fewer bits when one of them holds a NaN or an infinity
@@ -46,14 +47,15 @@ def can_be_alike(buffer: torch.Tensor, op: Collective) -> bool:
 
 
 def reduce_alike(
-    group: dist.ProcessGroup, buffer: torch.Tensor, op: Collective, order: list[int], values_per_packet: int
+    control: Control, buffer: torch.Tensor, op: Collective, order: list[int], values_per_packet: int
 ) -> None:
     """Reduce `buffer` in place; all ranks call this. `order` has the worker's number of each rank."""
+    group = control.group
     name, elements = str(buffer.dtype).removeprefix("torch."), buffer.numel()
     data, worker = data_values(values_per_packet), order[group.rank()]
     if gathered_words(op, name, elements, group.size(), data) or name not in DTYPES:
         rows = [torch.empty_like(buffer) for _ in order]
-        group.allgather([rows], [buffer.contiguous()]).wait()
+        control.wait(group.allgather([rows], [buffer.contiguous()]))
         buffer.copy_(_merged([rows[order.index(number)] for number in range(len(order))], op))
         return
     bits = bits_of(name, op.bits, len(order))
@@ -61,13 +63,13 @@ def reduce_alike(
     each = fields.values if fields is not None else data
     own = np.ascontiguousarray(buffer.detach().float().numpy().reshape(-1))
     chunks = [own[first : first + each] for first in range(0, elements, each)]
-    agreed = _agreed(group, chunks)
+    agreed = _agreed(control, chunks)
     if fields is None:
         sent = [fixedpoint.quantise(chunk, e, len(order)) for chunk, e in zip(chunks, agreed, strict=True)]
     else:
         sent = [fields.quantise(chunk, e, i * each) for i, (chunk, e) in enumerate(zip(chunks, agreed, strict=True))]
     words = torch.from_numpy(np.concatenate(sent))
-    group.allreduce([words], dist.ReduceOp.SUM).wait()
+    control.wait(group.allreduce([words], dist.ReduceOp.SUM))
     sums = np.split(words.numpy(), np.cumsum([len(one) for one in sent])[:-1])
     if fields is None:
         found = [fixedpoint.dequantise(one, e, len(order), op.mean) for one, e in zip(sums, agreed, strict=True)]
@@ -78,12 +80,12 @@ def reduce_alike(
     buffer.copy_(torch.from_numpy(np.concatenate(found)).view(buffer.shape))
 
 
-def _agreed(group: dist.ProcessGroup, chunks: list[Floats]) -> list[int]:
+def _agreed(control: Control, chunks: list[Floats]) -> list[int]:
     """Return the biased exponents that all workers use, one per chunk."""
     own = np.array([fixedpoint.exponent(chunk) for chunk in chunks], np.int32)
     flags = np.pad(own >= NONFINITE, (0, -len(own) % GROUP)).reshape(-1, GROUP).any(axis=1)
     most = torch.from_numpy(np.concatenate([own % NONFINITE, flags.astype(np.int32)]).astype(np.int32))
-    group.allreduce([most], dist.ReduceOp.MAX).wait()
+    control.wait(control.group.allreduce([most], dist.ReduceOp.MAX))
     finite, flags = most.numpy()[: len(own)], most.numpy()[len(own) :]
     return [int(e) + NONFINITE * int(flags[i // GROUP]) for i, e in enumerate(finite)]
 
@@ -106,19 +108,3 @@ def _merged(rows: list[torch.Tensor], op: Collective) -> torch.Tensor:
         total = total / len(rows)
     result = torch.from_numpy(total)
     return result if rows[0].dtype == torch.float64 else result.float().to(rows[0].dtype)
-
-
-class Done:
-    """A Work of torch.distributed that has ended."""
-
-    def __init__(self, buffer: torch.Tensor) -> None:
-        self._future: torch.futures.Future[Any] = torch.futures.Future()
-        self._future.set_result([buffer])
-
-    def wait(self) -> bool:
-        """Return at once."""
-        return True
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """Return a Future of the list of tensors, as a Work's get_future does."""
-        return self._future

@@ -17,9 +17,8 @@ does not use the network, because it has nothing to gain from it.
 
 from __future__ import annotations
 
-import inspect
+import functools
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +27,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d
+from torch._C._distributed_c10d import OpType  # type: ignore[attr-defined]
 
 from controlplane.common.rpc.tls import Tls
 from p4src.protocol import data_values
@@ -38,11 +39,15 @@ from worker_agent.gathered import gathered_words
 from worker_agent.operands import DTYPES, SMALL_DTYPES
 from worker_agent.shared import Options, local_rank
 from worker_agent.torch.alike import TORCH_OPS
-from worker_agent.torch.groups import TIMEOUT, Ranks, make_group
-from worker_agent.torch.hook import OPERATION_TIMEOUT, Network
+from worker_agent.torch.asked import described, on_host, timeout_in
+from worker_agent.torch.groups import TIMEOUT, Ranks, make_group, timeout_of
+from worker_agent.torch.handle import InArtWork, Outside
+from worker_agent.torch.hook import Network
+from worker_agent.torch.journal import OUTSIDE
 from worker_agent.torch.parts import Parts
+from worker_agent.torch.result import Result
 from worker_agent.torch.untraced import untraced
-from worker_agent.work import Work
+from worker_agent.torch.waiting import Follower, retire
 
 NAME = "inart"
 SMALLEST_BYTES = 4096
@@ -74,14 +79,16 @@ class BackendOptions:
         smallest: size in bytes below which a tensor does not go through the network, the same on all ranks; None:
             SMALLEST_BYTES where that applies, else no limit.
         bits: bits per value of sums and means whose type has more, with stochastic rounding.
-        group_timeout: timeout of operations over gloo and NCCL.
+        operation_timeout: see InArtState.
+        group_timeout: timeout of a group that DeviceMesh makes with these options. Elsewhere it is the `timeout` of
+            init_process_group and new_group.
     """
 
     controller: str | None = None
     agent: str | None = None
     node: str | None = None
     timeout: float = 60.0
-    operation_timeout: float = OPERATION_TIMEOUT
+    operation_timeout: float | None = None
     fallback: bool = True
     take_over: bool = False
     interface: str | None = None
@@ -96,62 +103,12 @@ class BackendOptions:
         return self.group_timeout  # DeviceMesh reads this attribute.
 
 
-class InArtWork(dist.Work):
-    """An all-reduce in progress. On CUDA, waiting is in stream order, as with NCCL."""
-
-    def __init__(self, future: torch.futures.Future[Any], work: Work | None = None) -> None:
-        """Make the work of a Future; `work` is the agent's part of it, if waiting for that first gives the result
-        sooner.
-        """
-        super().__init__()
-        self._future = future
-        self._part = work
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the result.
-
-        Raise the error of the all-reduce, or TimeoutError when there is no result after `timeout` (None or 0: no
-        limit); the operation goes on.
-        """
-        if timeout:
-            ended = threading.Event()
-            self._future.add_done_callback(lambda _: ended.set())
-            if not ended.wait(timeout.total_seconds()):
-                raise TimeoutError(f"the operation has no result yet: timed out after {timeout.total_seconds():g} s")
-        elif self._part is not None:
-            self._part.fetch(None)
-        self._future.wait()
-        return True
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """Return the Future of the list of tensors."""
-        return self._future
-
-    def is_completed(self) -> bool:
-        return self._future.done()
-
-    def is_success(self) -> bool:
-        return self._future.done() and self.exception() is None
-
-    def exception(self) -> Exception | None:
-        """Return the error, or None when there is none or the work is not done."""
-        if not self._future.done():
-            return None
-        try:
-            self._future.value()
-        except Exception as error:
-            return error
-        return None
-
-    def synchronize(self) -> None:
-        self.wait()
-
-
 class InArtProcessGroup(dist.ProcessGroup):
     """A process group over the network (see the module).
 
     Attributes:
         network: the reductions through the network; None where the group does not use it.
+        journal: the operations of this rank.
     """
 
     def __init__(self, opts: Any, options: BackendOptions) -> None:
@@ -168,7 +125,8 @@ class InArtProcessGroup(dist.ProcessGroup):
         # Before torch 2.7 a caller in C++ (DDP) does not keep the Python object, without which the work is no
         # InArtWork.
         self._works: deque[InArtWork] = deque(maxlen=KEPT_WORKS)
-        self._name, self._desc = opts.group_id, ""
+        self._name, self._desc, self._store = opts.group_id, "", opts.store
+        self._follower = Follower("inart-outside")
         self._inner: Any = dist.ProcessGroup(dist.PrefixStore(f"{name}/others", opts.store), rank, size)
         backends = [("gloo", "cpu")] + ([("nccl", "cuda")] if torch.cuda.is_available() else [])
         for backend, device in backends:
@@ -178,7 +136,7 @@ class InArtProcessGroup(dist.ProcessGroup):
             self._inner._set_default_backend(kind)
         local, locals_ = local_rank()
         network = Network(
-            Ranks(name, opts.store, rank, size),
+            Ranks(name, opts.store, rank, size, lambda: timeout_of(self._inner)),
             options=Options(
                 options.controller,
                 options.agent,
@@ -196,8 +154,40 @@ class InArtProcessGroup(dist.ProcessGroup):
             reproducible=options.reproducible,
         )
         self.network: Network | None = network if network.between_nodes else None
+        self.journal = network.journal
         if self.network is None:
             logger.info("a group of %d ranks in one node: gloo or NCCL", size)
+
+    def _issue(self, kind: OpType, given: tuple[Any, ...], start: Callable[[], Any]) -> Any:
+        """Start an operation with the next number, and return its handle.
+
+        Args:
+            kind: the kind of operation.
+            given: the arguments of the method.
+            start: starts it, and returns its result or the handle of gloo or NCCL.
+        """
+        network = self.network
+        if network is not None and network.aborted is not None:
+            raise network.aborted
+        timeout = timeout_in(given) or timeout_of(self._inner)
+        entry = self.journal.begin(described(kind, given), timeout.total_seconds())
+        try:
+            started = start()
+        except BaseException:
+            self.journal.cancel(entry)
+            raise
+        if isinstance(started, Result):
+            result = started
+        elif network is not None and on_host(given):
+            entry.path, entry.work = OUTSIDE, started
+            result = Outside(started, lambda: network.aborted)
+        else:  # NCCL watches its operations, and gloo those of a node.
+            self.journal.end(entry)
+            return started
+        entry.done = result.done
+        work = InArtWork(result, kind, entry, self.journal)
+        self._works.append(work)
+        return work
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
         """Run through the network if possible; see torch.distributed.all_reduce."""
@@ -216,10 +206,8 @@ class InArtProcessGroup(dist.ProcessGroup):
         if len(tensors) == 1 and (few := self._of_few(tensors[0], given)) is not None:
             return self._through_network(tensors[0], few)
         if op == MEAN and all(tensor.device.type == "cpu" for tensor in tensors):
-            return self._mean(tensors)  # gloo has no mean.
-        options = dist.AllreduceOptions()
-        options.reduceOp = given
-        return _in_place(tensors, lambda whole: self._inner.allreduce(whole, options))
+            return self._mean(tensors, opts)  # gloo has no mean.
+        return self._in_place(tensors, lambda whole: self._inner.allreduce(whole, _reduce_options(given, opts)))
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
         """Run through the network if possible; see torch.distributed.reduce_scatter_tensor."""
@@ -227,20 +215,21 @@ class InArtProcessGroup(dist.ProcessGroup):
         _check_mean(_reduction(opts), given)
         factor = _factor(_reduction(opts))
         if factor is not None and self._scales(given, SCATTER_SUM):
-            given, opts = given.detach() * factor, _scatter_options(dist.ReduceOp.SUM)
+            given, opts = given.detach() * factor, _scatter_options(dist.ReduceOp.SUM, opts)
         op = _operation(opts)
         if op is not None and self._suits(given, op.scattered) and given.numel() == self.size() * output.numel():
             parts = self._parts()
             if parts is not None and output.dtype == given.dtype:
-                return self._work(*parts.reduce_scatter(output, given, self._encoded(op.scattered, given)))
+                return parts.reduce_scatter(output, given, self._encoded(op.scattered, given))
         if op == MEAN and given.device.type == "cpu":  # gloo has no mean.
             if given.is_floating_point():
-                scattered = _scatter_options(dist.ReduceOp.SUM)
-                return self._inner._reduce_scatter_base(output, given / self.size(), scattered)
+                options = _scatter_options(dist.ReduceOp.SUM, opts)
+                return self._inner._reduce_scatter_base(output, given / self.size(), options)
             whole = given.detach().clone(memory_format=torch.contiguous_format)
             own = whole.view(self.size(), -1)[self.rank()]
-            return self._work(
-                self._mean([whole]).get_future().then(lambda _: [output.detach().copy_(own.view_as(output))])
+            summed = self._inner.allreduce([whole], _reduce_options(dist.ReduceOp.SUM, opts))
+            return self._follower.then(
+                summed, lambda: output.detach().copy_(self._divided(own).view_as(output)), [output]
             )
         return self._inner._reduce_scatter_base(output, given, *(() if opts is None else (opts,)))
 
@@ -249,7 +238,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         if self._suits(output, GATHER) and output.numel() == self.size() * given.numel():
             parts = self._parts()
             if parts is not None and output.dtype == given.dtype:
-                return self._work(*parts.all_gather(output, given))
+                return parts.all_gather(output, given)
         return self._inner._allgather_base(output, given, *(() if opts is None else (opts,)))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
@@ -259,7 +248,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         if len(inputs) == 1 and all(one.shape == inputs[0].shape for one in outputs[0]):
             size = inputs[0].numel() * inputs[0].element_size() * self.size()
             if self._suits(inputs[0], GATHER, nbytes=size) and (parts := self._parts()) is not None:
-                return self._work(*parts.all_gather(list(outputs[0]), inputs[0]))
+                return parts.all_gather(list(outputs[0]), inputs[0])
         return self._inner.allgather(outputs, inputs, *(() if opts is None else (opts,)))
 
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any) -> Any:
@@ -268,15 +257,15 @@ class InArtProcessGroup(dist.ProcessGroup):
         if source is not None and not more and len(tensors) == 1 and self._suits(tensors[0], broadcast(source)):
             parts = self._parts()
             if parts is not None:
-                return self._work(*parts.broadcast(tensors[0], source))
+                return parts.broadcast(tensors[0], source)
         given = *(() if opts is None else (opts,)), *more
-        return _in_place(tensors, lambda whole: self._inner.broadcast(whole, *given))
+        return self._in_place(tensors, lambda whole: self._inner.broadcast(whole, *given))
 
     def barrier(self, opts: Any = None) -> Any:
         """Run through the network if possible; see torch.distributed.barrier."""
         nothing = torch.zeros(1, dtype=torch.uint8, device="cpu")
         if not torch.cuda.is_available() and (few := self._of_few(nothing, dist.ReduceOp.MAX)) is not None:
-            return self._through_network(nothing, few)
+            return self._through_network(nothing, few).then(lambda _: [])
         return self._inner.barrier(*(() if opts is None else (opts,)))
 
     def _of_few(self, tensor: torch.Tensor, given: Any) -> Collective | None:
@@ -299,11 +288,6 @@ class InArtProcessGroup(dist.ProcessGroup):
         if smallest is None:
             smallest = 1 if self._takes_small(tensor) else SMALLEST_BYTES
         return smallest <= nbytes
-
-    def _work(self, future: torch.futures.Future[Any], part: Work | None = None) -> InArtWork:
-        work = InArtWork(future, part)
-        self._works.append(work)
-        return work
 
     def _parts(self) -> Parts | None:
         return self.network.parts() if self.network is not None else None
@@ -334,20 +318,13 @@ class InArtProcessGroup(dist.ProcessGroup):
         """
         return tensor.is_floating_point() and (tensor.device.type == "cpu" or self._suits(tensor, op))
 
-    def _through_network(self, tensor: torch.Tensor, op: Collective) -> InArtWork:
+    def _through_network(self, tensor: torch.Tensor, op: Collective) -> Result:
         assert self.network is not None, "it suits"
         tensor = tensor.detach()
         op = self._encoded(op, tensor)
-        if tensor.is_contiguous():
-            future, part = self.network.start(tensor, op, True)
-            return self._work(future.then(lambda future: [future.value()]), part)
-        whole = tensor.contiguous()
-
-        def copy_back(future: torch.futures.Future[torch.Tensor]) -> list[torch.Tensor]:
-            return [tensor.copy_(future.value())]
-
-        future, part = self.network.start(whole, op, True)
-        return self._work(future.then(copy_back), part)
+        whole = tensor.contiguous()  # The same tensor, where it is contiguous.
+        reduced = self.network.start(whole, op, True)
+        return reduced.then(lambda value: [value if whole is tensor else tensor.copy_(value)])
 
     def _encoded(self, op: Collective, tensor: torch.Tensor) -> Collective:
         """Return the operation with the bits of the options if they are fewer than those of the tensor's type."""
@@ -357,25 +334,66 @@ class InArtProcessGroup(dist.ProcessGroup):
         self._reductions += 1
         return op.encoded(bits, self._reductions)
 
-    def _mean(self, tensors: list[torch.Tensor]) -> InArtWork:
-        """Start a mean over gloo. As with NCCL, the mean of integers is an integer: its fraction is cut off."""
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.SUM  # type: ignore[assignment]
+    def _mean(self, tensors: list[torch.Tensor], opts: Any) -> Result:
+        """Start a mean over gloo."""
+        options = _reduce_options(dist.ReduceOp.SUM, opts)
+        mean = self._in_place(tensors, lambda whole: self._inner.allreduce(whole, options), self._divided)
+        assert isinstance(mean, Result), "it is divided afterwards"
+        return mean
 
-        def divide(future: torch.futures.Future[Any]) -> list[torch.Tensor]:
-            future.value()
-            return [
-                tensor.detach().div_(self.size(), rounding_mode=None if tensor.is_floating_point() else "trunc")
-                for tensor in tensors
-            ]
+    def _divided(self, total: torch.Tensor) -> torch.Tensor:
+        """Return the mean of a sum, in place. As with NCCL, the mean of integers is an integer: its fraction is cut
+        off.
+        """
+        return total.detach().div_(self.size(), rounding_mode=None if total.is_floating_point() else "trunc")
 
-        summed = _in_place(tensors, lambda whole: self._inner.allreduce(whole, options))
-        return self._work(summed.get_future().then(divide))
+    def _in_place(
+        self,
+        tensors: list[torch.Tensor],
+        start: Callable[[list[torch.Tensor]], Any],
+        finish: Callable[[torch.Tensor], object] | None = None,
+    ) -> Any:
+        """Start an operation of gloo or NCCL on tensors, in place, and return its handle or result.
+
+        gloo takes the first bytes of a tensor's memory for its values, whatever its strides are, and so reduces what
+        lies between them. Therefore it gets a contiguous copy. `finish` is called with each tensor on the CPU
+        afterwards.
+        """
+        plain = all(one.layout != torch.strided or one.device.type != "cpu" or one.is_contiguous() for one in tensors)
+        if plain and finish is None:
+            return start(tensors)
+        wholes = tensors if plain else [one.detach().contiguous() for one in tensors]
+
+        def complete() -> None:
+            for one, whole in zip(tensors, wholes, strict=True):
+                if finish is not None:
+                    finish(whole)
+                if not plain:
+                    one.detach().copy_(whole)
+
+        return self._follower.then(start(wholes), complete, tensors)
 
     # A group that is a Python class stores its own name and description: torch asks this object, not the C++ object.
 
     def _set_group_name(self, name: Any) -> None:
         self._name = name
+        if hasattr(_distributed_c10d, "FlightRecorderHook"):  # since torch 2.15
+            self._name_for_hooks()
+
+    def _name_for_hooks(self) -> None:
+        """Register a backend that only has a name. torch's hooks, in C++, ask the backends of a group that has devices
+        for their names; the operations of this group never reach these backends.
+        """
+
+        class Named(_distributed_c10d.Backend):
+            def getBackendName(self) -> str:
+                return NAME
+
+        kind = dist.ProcessGroup.BackendType.CUSTOM
+        base: Any = super()
+        base._register_backend(torch.device("cpu"), kind, Named(self.rank(), self.size()))
+        base._set_default_backend(kind)
+        base._set_group_name(self._name)
 
     @property
     def group_name(self) -> Any:
@@ -394,12 +412,33 @@ class InArtProcessGroup(dist.ProcessGroup):
         """Return the backend's name; torch.distributed calls this."""
         return NAME
 
+    def get_group_store(self) -> Any:
+        """Return the store of the group."""
+        return self._store
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.journal.begun
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing, since the numbers of all ranks begin at 0."""
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        """Whether the ranks of the group can be changed."""
+        return False
+
     def shutdown(self) -> None:
         """Leave the job."""
         network, self.network = self.network, None
         if network is not None:
             network.close()
+        self._follower.close(0.0)
         self._inner.shutdown()
+        self._retire()
+
+    def _retire(self) -> None:
+        entries = self.journal.in_progress()
+        retire(self._inner, [entry.work for entry in entries if entry.work is not None])
 
     def abort(self) -> None:
         """End operations in progress with an error, on all ranks; the group cannot be used any more.
@@ -407,30 +446,16 @@ class InArtProcessGroup(dist.ProcessGroup):
         Operations over NCCL are aborted; gloo has no abort, and ends an operation when the other ranks go. Without
         operations in progress, this is `shutdown`.
         """
+        aborted = AbortedError("the process group was aborted")
         if self.network is not None:
-            self.network.abort("the process group was aborted")
+            self.network.abort(aborted)
+        self._follower.end(aborted)
         self._inner.abort()
+        self._retire()
         self._inner = _Ended()
 
     def __repr__(self) -> str:
         return f"InArtProcessGroup(rank={self.rank()}, size={self.size()})"
-
-
-def _in_place(tensors: list[torch.Tensor], start: Callable[[list[torch.Tensor]], Any]) -> Any:
-    """Start an operation of gloo or NCCL on tensors, in place, and return its Work.
-
-    gloo takes the first bytes of a tensor's memory for its values, whatever its strides are, and so reduces what lies
-    between them. Therefore it gets a contiguous copy.
-    """
-    if all(one.layout != torch.strided or one.device.type != "cpu" or one.is_contiguous() for one in tensors):
-        return start(tensors)
-    wholes = [one.detach().contiguous() for one in tensors]
-
-    def copy_back(future: torch.futures.Future[Any]) -> list[torch.Tensor]:
-        future.value()
-        return [one.detach().copy_(whole) for one, whole in zip(tensors, wholes, strict=True)]
-
-    return InArtWork(start(wholes).get_future().then(copy_back))
 
 
 class _Ended:
@@ -469,38 +494,68 @@ def _factor(op: Any) -> Any:
     return op.__getstate__()[1] if op == dist.ReduceOp.PREMUL_SUM else None
 
 
-def _scatter_options(op: Any) -> Any:
-    options = dist.ReduceScatterOptions()
+def _reduce_options(op: Any, given: Any) -> Any:
+    return _options(dist.AllreduceOptions(), op, given)
+
+
+def _scatter_options(op: Any, given: Any) -> Any:
+    return _options(dist.ReduceScatterOptions(), op, given)
+
+
+def _options(options: Any, op: Any, given: Any) -> Any:
+    """Set the operator, and the timeout of the given options if they have one, and return the options."""
     options.reduceOp = op
+    if (timeout := timeout_in((given,))) is not None:
+        options.timeout = timeout
     return options
 
 
 _FEW = {Collective(Kind.ALL_REDUCE, merge=merge): op for merge, op in TORCH_OPS.items()}
 
-_OTHERS = (
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
-    "all_gather_single_coalesced",
-    "allreduce_coalesced",
-    "alltoall",
-    "alltoall_base",
-    "all_to_all_single",
-    "gather",
-    "monitored_barrier",
-    "recv",
-    "recv_anysource",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "scatter",
-    "send",
-    "_start_coalescing",
-    "_end_coalescing",
-    "_get_backend",
-    "set_timeout",
-    "_set_default_timeout",
-)
+_KINDS = {
+    "allgather": "ALLGATHER",
+    "allgather_coalesced": "ALLGATHER_COALESCED",
+    "allgather_into_tensor_coalesced": "ALLGATHER_INTO_TENSOR_COALESCED",
+    "all_gather_single": "_ALLGATHER_BASE",
+    "all_gather_single_coalesced": "ALLGATHER_INTO_TENSOR_COALESCED",
+    "allreduce": "ALLREDUCE",
+    "allreduce_coalesced": "ALLREDUCE_COALESCED",
+    "alltoall": "ALLTOALL",
+    "alltoall_base": "ALLTOALL_BASE",
+    "all_to_all_single": "ALLTOALL_BASE",
+    "barrier": "BARRIER",
+    "broadcast": "BROADCAST",
+    "gather": "GATHER",
+    "gather_into_tensor": "GATHER",
+    "gather_single": "GATHER",
+    "reduce": "REDUCE",
+    "reduce_scatter": "REDUCE_SCATTER",
+    "reduce_scatter_single": "_REDUCE_SCATTER_BASE",
+    "reduce_scatter_single_coalesced": "REDUCE_SCATTER_TENSOR_COALESCED",
+    "reduce_scatter_tensor_coalesced": "REDUCE_SCATTER_TENSOR_COALESCED",
+    "scatter": "SCATTER",
+}
+"""Maps the methods for collectives to their kinds."""
+
+_BASE = {"BackendType", "rank", "size", "name", "bound_device_id", "boxed", "unbox", "_get_backend_name", "_id"}
+_BASE |= {"_pybind11_conduit_v1_", "_register_backend", "_set_default_backend"}
+"""The members that this class has from ProcessGroup itself. It takes all others from the group over gloo and NCCL."""
+
+_REFUSED = {
+    "get_reconfigure_handle": "cannot change its ranks",
+    "reconfigure": "cannot change its ranks",
+    "register_pre_hook": "calls no hooks, since those of gloo do not see operations in the network",
+    "register_post_hook": "calls no hooks, since those of gloo do not see operations in the network",
+}
+
+
+def _refuse(name: str, why: str) -> Any:
+    def method(self: InArtProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{name}: a process group of backend {NAME!r} {why}")
+
+    method.__name__ = name
+    method.__doc__ = f"Raise NotImplementedError: the group {why}."
+    return method
 
 
 def _delegate(name: str) -> Any:
@@ -512,23 +567,46 @@ def _delegate(name: str) -> Any:
     return method
 
 
-# Versions of torch before 2.12 use these names.
-InArtProcessGroup._allgather_base = InArtProcessGroup.all_gather_single  # type: ignore[method-assign,assignment]
-InArtProcessGroup._reduce_scatter_base = InArtProcessGroup.reduce_scatter_single  # type: ignore[method-assign,assignment]
+def _numbered(name: str, method: Any) -> Any:
+    kind = getattr(OpType, _KINDS[name], OpType.UNKNOWN)
 
-for _name in _OTHERS:
-    if hasattr(dist.ProcessGroup, _name):  # Some methods came with later versions of torch.
-        setattr(InArtProcessGroup, _name, _delegate(_name))
+    @functools.wraps(method)
+    def call(self: InArtProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        return self._issue(kind, (*args, *kwargs.values()), lambda: method(self, *args, **kwargs))
 
-for _name, _method in list(vars(InArtProcessGroup).items()):
-    if hasattr(dist.ProcessGroup, _name) and inspect.isfunction(_method):
-        setattr(InArtProcessGroup, _name, untraced(_method))
+    return call
+
+
+def _complete(group: Any) -> None:
+    """Add the members that a ProcessGroup of this version of torch has, each as gloo's or NCCL's group has it."""
+    for name in set(dir(dist.ProcessGroup)) - _BASE:
+        own, member = vars(group).get(name), getattr(dist.ProcessGroup, name)
+        if isinstance(member, property) and own is None:
+            setattr(group, name, property(lambda self, name=name: getattr(self._inner, name)))  # type: ignore[misc]
+        if name.startswith("__") or not callable(member):
+            continue
+        if own is None:
+            own = _refuse(name, _REFUSED[name]) if name in _REFUSED else _delegate(name)
+        setattr(group, name, untraced(_numbered(name, own) if name in _KINDS else own))
+    # Versions of torch before 2.12 use these names.
+    group._allgather_base = group.all_gather_single
+    group._reduce_scatter_base = group.reduce_scatter_single
+
+
+_complete(InArtProcessGroup)
 
 
 def create(opts: Any, options: Any) -> InArtProcessGroup:
-    """Return a new group; torch.distributed calls this. Raise TypeError for another backend's options."""
+    """Return a new group; torch.distributed calls this. Raise TypeError for another backend's options, and ValueError
+    for those that it cannot honour.
+    """
     if options is not None and not isinstance(options, BackendOptions):
         raise TypeError(f"the options of backend {NAME!r} are worker_agent.backend.BackendOptions, not {options!r}")
+    if getattr(opts, "enable_reconfigure", False):  # since torch 2.15
+        raise ValueError(
+            f"enable_reconfigure=True: a process group of backend {NAME!r} cannot change its ranks; leave it out, or "
+            "use worker_agent.torch.torchft.ProcessGroupInArt with torchft"
+        )
     return InArtProcessGroup(opts, options or BackendOptions())
 
 

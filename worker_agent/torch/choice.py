@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import torch.distributed as dist
-
 from worker_agent.collectives import GATHER, SCATTER_SUM, SUM, broadcast
-from worker_agent.torch.groups import exchange
+from worker_agent.torch.control import Control
 from worker_agent.ways import Ways
 
 NAMED = {"all-reduce": SUM, "reduce-scatter": SCATTER_SUM, "all-gather": GATHER, "broadcast": broadcast(0)}
 
 
-def agreed_ways(reducer: Any, control: dist.ProcessGroup) -> Ways | None:
+def agreed_ways(reducer: Any, control: Control) -> Ways | None:
     """Return the facts on which the choice depends, when all ranks of the group know the same; None where there is no
     choice, and every operation that can goes through the network. This is a collective call.
 
     `reducer` is this rank's agent; None where it has none, or shares it with other ranks.
     """
     own = getattr(reducer, "ways", None)
-    first, *others = exchange(control, "" if own is None else json.dumps(own.to_json()))
+    first, *others = control.exchange("" if own is None else json.dumps(own.to_json()))
     return Ways(**json.loads(first)) if first and all(text == first for text in others) else None
 
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from worker_agent.collectives import Collective, Kind
-from worker_agent.torch.groups import reduce_numbers
+from worker_agent.torch.control import Control
 
 EARLY_BYTES = 64 * 1024
 """The most bytes of an early all-reduce or broadcast."""
@@ -137,7 +137,7 @@ def settle(
     has: bool,
     *,
     rank: int,
-    control: dist.ProcessGroup,
+    control: Control,
     again: Callable[[Any], None],
 ) -> None:
     """Make one step's operations right on all ranks after a failure; all ranks call this alike.
@@ -146,11 +146,11 @@ def settle(
         items: the operations.
         has: whether this rank has their results.
         rank: this rank.
-        control: a group of all ranks.
+        control: the agreements of all ranks.
         again: repeats an operation over torch.distributed on all ranks; results that a rank has stay.
     """
     gives = has and all(item.kept is not None and item.op.kind is not Kind.REDUCE_SCATTER for item in items)
-    giver, lacking = reduce_numbers(control, [(rank + 1) * gives, not has], dist.ReduceOp.MAX)
+    giver, lacking = control.reduce([(rank + 1) * gives, not has], dist.ReduceOp.MAX)
     if not lacking:
         return
     for item in items:
@@ -160,6 +160,6 @@ def settle(
         result = item.kept if giver == rank + 1 else torch.empty_like(item.buffer)
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = giver - 1, 0
-        control.broadcast([result], options).wait()
+        control.wait(control.group.broadcast([result], options))
         if not has:
             item.buffer.copy_(result)

@@ -8,12 +8,15 @@ torch.distributed's world: nobody has to destroy them, and they can be made and 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from worker_agent.torch.waiting import keep_when_forked
 
 OLDEST = 2, 6
 if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:  # Older versions make process groups in another way.
@@ -45,6 +48,7 @@ def make_group(
     # Some of torch's bookkeeping refuses a group without a name.
     group._set_group_name(f"inart/{name}")  # type: ignore[arg-type]
     group._set_group_desc("inart")
+    keep_when_forked(group)
     return group
 
 
@@ -55,16 +59,30 @@ class Ranks:
     Attributes:
         name: prefix of the groups that are made for them, the same on all ranks and never used before.
         store, rank, size: those of the process group.
+        timeout: returns the present timeout of the process group.
     """
 
     name: str
     store: Any
     rank: int
     size: int
+    timeout: Callable[[], timedelta] = lambda: TIMEOUT
 
     def group(self, what: str, *, backend: str = "gloo") -> dist.ProcessGroup:
-        """Make another group of these ranks; this is a collective call."""
-        return make_group(f"{self.name}/{what}", self.store, self.rank, self.size, backend=backend)
+        """Make another group of these ranks, whose operations may wait at least as long as those of the process group;
+        this is a collective call.
+        """
+        timeout = max(TIMEOUT, self.timeout())
+        return make_group(f"{self.name}/{what}", self.store, self.rank, self.size, backend=backend, timeout=timeout)
+
+
+def timeout_of(group: dist.ProcessGroup) -> timedelta:
+    """Return the timeout of a process group's operations, as `_set_pg_timeout` may have changed it."""
+    for device in group._device_types:
+        options = getattr(group._get_backend(device), "options", None)  # gloo has none before torch 2.7.
+        if options is not None:
+            return options._timeout
+    return TIMEOUT
 
 
 def default_store() -> Any:
@@ -77,42 +95,3 @@ def fresh_name(group: dist.ProcessGroup) -> str:
     names: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(names, secrets.token_hex(8), group=group)
     return str(names[0])
-
-
-def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
-    """Return the texts of all ranks, by rank; this is a collective call."""
-    data = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
-    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
-    group.allgather([lengths], [torch.tensor([len(data)])]).wait()
-    most = max(int(length) for length in lengths)
-    padded = torch.zeros(most, dtype=torch.uint8)
-    padded[: len(data)] = data
-    parts = [torch.zeros(most, dtype=torch.uint8) for _ in lengths]
-    group.allgather([parts], [padded]).wait()
-    texts = [bytes(part.tolist())[: int(length)] for part, length in zip(parts, lengths, strict=True)]
-    return [data.removesuffix(b"\0").decode() for data in texts]
-
-
-def reduce_numbers(group: dist.ProcessGroup, numbers: list[int], op: Any) -> list[int]:
-    """Return the minimum or maximum (op) of whole numbers over the ranks; this is a collective call."""
-    tensor = torch.tensor(numbers, dtype=torch.int64)
-    group.allreduce([tensor], op).wait()
-    return [int(number) for number in tensor]
-
-
-def agree(problem: str, group: dist.ProcessGroup) -> str:
-    """Return the problems of all ranks in words, empty when there are none; this is a collective call."""
-    return in_words(exchange(group, problem))
-
-
-def in_words(problems: list[str]) -> str:
-    """Return the ranks' problems as one text, in which the same problem occurs once."""
-    found = {rank: text for rank, text in enumerate(problems) if text}
-    # All ranks often have the same problem, such as a controller that does not run.
-    causes = sorted(set(found.values()), key=list(found.values()).index)
-    lines = []
-    for cause in causes[:4]:
-        ranks = [str(rank) for rank, text in found.items() if text == cause]
-        which = "all ranks" if len(ranks) == len(problems) else f"rank {', '.join(ranks)}"
-        lines.append(f"{which}: {cause}")
-    return "; ".join(lines) + ("; ..." if len(causes) > 4 else "")

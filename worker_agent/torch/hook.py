@@ -15,6 +15,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,27 +23,24 @@ import torch.distributed as dist
 
 from controlplane.common.rpc.tls import Tls
 from worker_agent.collectives import MEAN, Collective, Operation, collective
-from worker_agent.errors import AbortedError, AgentError
+from worker_agent.errors import AbortedError, AgentError, AllReduceError
 from worker_agent.fields import FIELDS
 from worker_agent.metrics import Counts
 from worker_agent.operands import DTYPES
 from worker_agent.shared import Node, Options, Reducer, local_rank, node_for
 from worker_agent.torch.choice import agreed_ways, said
+from worker_agent.torch.control import Control
 from worker_agent.torch.feedback import Feedback, Piece, names_of, pieces_of
-from worker_agent.torch.groups import Ranks, agree, default_store, exchange, fresh_name
+from worker_agent.torch.groups import TIMEOUT, Ranks, default_store, fresh_name, timeout_of
+from worker_agent.torch.journal import NETWORK, Journal
 from worker_agent.torch.local_ranks import LocalRanks, Place, arrange, node_key
 from worker_agent.torch.parts import Order, Parts
 from worker_agent.torch.presence import Presence
 from worker_agent.torch.recovery import Sequence
+from worker_agent.torch.result import Result
 from worker_agent.torch.returning import Joining
 from worker_agent.torch.route import Route
 from worker_agent.ways import Ways
-from worker_agent.work import Work
-
-OPERATION_TIMEOUT = 1800.0
-"""Seconds without progress after which an operation fails: torch.distributed's default, because a rank may take a long
-time for an evaluation or a checkpoint.
-"""
 
 AGREED_PATIENCE_SECONDS, PATIENCE_SECONDS = 3.0, 8.0
 """Seconds after which operations end when a rank that they wait for has left. The first holds where the ranks agree on
@@ -79,6 +77,9 @@ class Network:
         reproducible: bool = False,
     ) -> None:
         options = options.resolved()
+        if options.operation_timeout is None:
+            seconds = max(TIMEOUT, ranks.timeout()).total_seconds()
+            options = replace(options, operation_timeout=seconds)
         self.between_nodes = True
         self.counts = Counts()
         self.fallback = fallback
@@ -90,18 +91,20 @@ class Network:
         self._workers = ranks.size
         self.local: LocalRanks | None = None
         self.sequence: Sequence | None = None
-        self._control = ranks.group("control")
+        self._control = Control(ranks.group("control"), ranks.timeout().total_seconds())
         self._order: Order | None = None
         self._parts: Parts | None = None
         self.ways: Ways | None = None
         self._presence: Presence | None = None
-        self._aborted = ""
+        self.aborted: AllReduceError | None = None
+        self.journal = Journal()
+        self._timeout = ranks.timeout
         problem = self._join_first(ranks, options, timeout, only_between_nodes)
         if not self.between_nodes:
             return
         if only_between_nodes:
-            self._order = Order(ranks.group("order"), self._position)
-        problems = agree(problem, self._control)
+            self._order = Order(Control(ranks.group("order")), self._position)
+        problems = self._control.agree(problem)
         if problems and not fallback:
             self.close()
             raise AgentError(f"cannot aggregate in the network: {problems}")
@@ -116,12 +119,14 @@ class Network:
             ranks.name,
             ranks.store,
             ranks.rank,
-            stuck=self._stuck_seconds,
+            journal=self.journal,
             end=self.abort,
+            late=self._late,
             patience=AGREED_PATIENCE_SECONDS if fallback else PATIENCE_SECONDS,
         )
         if fallback and not reproducible:
             self._choose_ways(problems)
+        self._control.seconds = None
 
     def _join_first(self, ranks: Ranks, options: Options, timeout: float, only_between_nodes: bool) -> str:
         """Find the ranks of this node, join the job, and return this rank's problem in words; empty where there is
@@ -169,8 +174,8 @@ class Network:
             return self.sequence.in_network
         return self.reducer is not None
 
-    def reduce(self, buffer: torch.Tensor, op: Collective, last: bool) -> torch.futures.Future[torch.Tensor]:
-        """Start a reduction in place, and return a Future of the mean or sum over all ranks.
+    def reduce(self, buffer: torch.Tensor, op: Collective, last: bool) -> Result:
+        """Start a reduction in place, and return the mean or sum over all ranks.
 
         Raise TypeError for a tensor that cannot be reduced.
 
@@ -181,18 +186,23 @@ class Network:
         """
         if not op.raw:
             check(buffer)
-        return self.start(buffer, op, last)[0]
+        elements, dtype = buffer.numel(), str(buffer.dtype).removeprefix("torch.")
+        entry = self.journal.begin(lambda: f"{op.plain} of {elements} {dtype}", self._timeout().total_seconds())
+        try:
+            result = self.start(buffer, op, last)
+        except BaseException:
+            self.journal.cancel(entry)
+            raise
+        entry.done = result.future.done
+        return result
 
-    def start(
-        self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
-    ) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
-        """Start a reduction of a tensor that is known to be reducible, and return its Future and the agent's Work.
+    def start(self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None) -> Result:
+        """Start a reduction of a tensor that is known to be reducible.
 
-        Waiting for the Work first gives the result sooner. The arguments are those of `reduce`, and `before`: a copy of
-        the buffer's content, if there is one.
+        The arguments are those of `reduce`, and `before`: a copy of the buffer's content, if there is one.
         """
-        if self._aborted:
-            raise AbortedError(self._aborted)
+        if self.aborted is not None:
+            raise self.aborted
         if self.sequence is not None:
             return self.sequence.start(buffer, op, last or not self.fallback, before)
         if self._route is None:
@@ -205,8 +215,8 @@ class Network:
 
         This is a collective call until they have.
         """
-        if self._aborted:
-            raise AbortedError(self._aborted)
+        if self.aborted is not None:
+            raise self.aborted
         if self._parts is None and self._order is not None and (order := self._order.find()) is not None:
             if self.sequence is not None:
                 self.sequence.fallback.order = order
@@ -234,41 +244,41 @@ class Network:
                 numbers["measured_mbps"] = stats().measured_mbps
         return numbers
 
-    def abort(self, reason: str) -> None:
-        """End the operations in progress with AbortedError(reason), here and then on the other ranks, and leave.
+    def abort(self, error: AllReduceError) -> None:
+        """End the operations in progress with this error, here and then on the other ranks, and leave.
 
-        Any thread may call this. Operations of this group over torch.distributed are not ended: gloo ends them when the
-        other ranks go.
+        Any thread may call this.
         """
-        self._aborted = self._aborted or reason
+        self.aborted = self.aborted or error
         sequence, node, presence = self.sequence, self._node, self._presence
-        stuck = self._stuck_seconds() > 0
+        stuck = any(entry.path == NETWORK for entry in self.journal.in_progress())
         if presence is not None:
-            presence.leave(f"has given the process group up ({reason})")
+            presence.leave(f"has given the process group up ({error})")
+        if self._order is not None:
+            self._order.end(error)
         if sequence is not None:
-            sequence.abort(reason)
+            sequence.abort(error)
         if stuck and node is not None:
-            node.abort(reason)
+            node.abort(str(error))
         self.close()
 
-    def _stuck_seconds(self) -> float:
-        """Return for how many seconds the oldest operation has been in progress; 0 where there is none."""
-        sequence, route = self.sequence, self._route
-        if sequence is not None:
-            return sequence.stuck_seconds()
-        return route.lane.stuck_seconds() if route is not None else 0.0
+    def _late(self) -> list[str]:
+        route = self._route
+        return self.sequence.late() if self.sequence is not None else route.late() if route is not None else []
 
     def close(self) -> None:
         """Leave the job after the last reduction. A second call does nothing."""
         sequence, self.sequence = self.sequence, None
         if sequence is not None:
             sequence.close()
-        presence, self._presence = self._presence, None
+        presence = self._presence
         if presence is not None:
             presence.leave()
+            presence.join()
         self._route = self.reducer = None
         # These objects hold this one and groups of gloo, which close their connections when no object holds them.
         self._order = self._parts = None
+        self._control.end(self.aborted or AbortedError("the process group is closed"))
         node, self._node = self._node, None
         if node is not None:
             node.close()
@@ -286,7 +296,7 @@ class Network:
         """
         key = node_key(options.agent, options.node, options.size)
         places = []
-        for text in exchange(self._control, f"{options.rank} {key}"):
+        for text in self._control.exchange(f"{options.rank} {key}"):
             number, _, where = text.partition(" ")
             places.append(Place(where, int(number)))
         mine, nodes = arrange(places, rank)
@@ -351,7 +361,9 @@ class InArtState:
         node: name in the topology; None: the node whose address this machine has.
         process_group: the process group of the DDP model; None: the default group.
         timeout: seconds to wait for the other agents at the start.
-        operation_timeout: seconds without progress after which an all-reduce fails.
+        operation_timeout: seconds without progress after which an operation in the network fails and is repeated over
+            torch.distributed; None: 30 minutes, or the process group's timeout if that is longer. After the process
+            group's timeout it fails for good, wherever it is.
         fallback: False: raise errors instead, on all ranks at the start and on the ranks that notice one in a step;
             there is no copy and no agreement.
         take_over: replace another job's trainers that use this node's agent; otherwise this one is refused.
@@ -378,7 +390,7 @@ class InArtState:
         node: str | None = None,
         process_group: dist.ProcessGroup | None = None,
         timeout: float = 60.0,
-        operation_timeout: float = OPERATION_TIMEOUT,
+        operation_timeout: float | None = None,
         fallback: bool = True,
         take_over: bool = False,
         interface: str | None = None,
@@ -411,7 +423,13 @@ class InArtState:
         self._feedback = Feedback()
         given: Any = _Refusing("give a controller or an agent, not both") if both else agent
         self._network = Network(
-            Ranks(fresh_name(group), default_store(), dist.get_rank(group), dist.get_world_size(group)),
+            Ranks(
+                fresh_name(group),
+                default_store(),
+                dist.get_rank(group),
+                dist.get_world_size(group),
+                lambda: timeout_of(group),
+            ),
             options=options,
             given=None if isinstance(given, str) else given,
             timeout=timeout,
@@ -445,7 +463,7 @@ class InArtState:
         """Return a Future of the mean of a bucket over all ranks."""
         last = not self._network.fallback or bucket.is_last()
         pieces = pieces_of(bucket) if self.keeps_errors(bucket.buffer()) else []
-        return self.reduce_pieces(bucket.buffer(), pieces, last)
+        return self.reduce_pieces(bucket.buffer(), pieces, last).future
 
     def keeps_errors(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor's residuals are kept and added to the next one.
@@ -454,18 +472,16 @@ class InArtState:
         """
         return self._fewer(tensor) and self._network.local is None
 
-    def reduce_pieces(
-        self, buffer: torch.Tensor, pieces: list[Piece], last: bool = True
-    ) -> torch.futures.Future[torch.Tensor]:
-        """Return a Future of the mean over all ranks, in place; `pieces` are the owners of the gradients in the buffer,
-        if `keeps_errors`.
+    def reduce_pieces(self, buffer: torch.Tensor, pieces: list[Piece], last: bool = True) -> Result:
+        """Start the mean over all ranks, in place; `pieces` are the owners of the gradients in the buffer, if
+        `keeps_errors`.
         """
         if not pieces:
             return self._network.reduce(buffer, self._operation(MEAN, buffer), last)
         check(buffer)
         whole = self._feedback.begin(buffer, pieces)
         reduced = self._network.reduce(whole, self._operation(MEAN, buffer, feedback=True), last)
-        return reduced.then(lambda future: self._feedback.end(future.value(), buffer, pieces))
+        return reduced.then(lambda mean: self._feedback.end(mean, buffer, pieces))
 
     def _fewer(self, tensor: torch.Tensor) -> bool:
         return self._bits is not None and self._bits < 8 * tensor.element_size()
@@ -493,7 +509,7 @@ class InArtState:
 
         Raise TypeError for a tensor that cannot be reduced.
         """
-        return self._network.reduce(tensor, self._operation(collective(op), tensor), True)
+        return self._network.reduce(tensor, self._operation(collective(op), tensor), True).future
 
     def metrics(self) -> dict[str, float]:
         """Return this state's counters by name; `{f"inart/{k}": v ...}` is the form for TensorBoard.

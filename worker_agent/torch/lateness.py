@@ -7,15 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 
-import torch
-
+from worker_agent.torch.result import Result
 from worker_agent.torch.steps import Item
 
 LATE_SECONDS = 10.0
 """Seconds after which the log names the workers that are waited for; it names them again after twice as long each time.
 """
 LOOK_SECONDS = 0.1
-"""Seconds between two looks of a rank, which waits for several operations, at whether another rank has failed."""
+"""Seconds between two looks of a rank that waits at whether another rank has failed, or the group has ended."""
 
 logger = logging.getLogger("inart")
 
@@ -25,24 +24,27 @@ class Lateness:
 
     Args:
         late: returns the workers that are waited for, if anybody can tell.
+        check: raises an error once waits must end.
     """
 
-    def __init__(self, late: Callable[[], list[str]]) -> None:
-        self._late = late
+    def __init__(self, late: Callable[[], list[str]], check: Callable[[], None]) -> None:
+        self._late, self._check = late, check
         self._next_at = 0.0
 
-    def wait(self, item: Item, future: torch.futures.Future[torch.Tensor]) -> None:
-        """Wait until the future of a bucket is done."""
+    def wait(self, item: Item, reduced: Result) -> None:
+        """Wait until the result of a bucket has arrived."""
         arrived = threading.Event()
-        future.add_done_callback(lambda _: arrived.set())
+        reduced.future.add_done_callback(lambda _: arrived.set())
         self.wait_for(item, arrived)
 
     def wait_for(self, item: Item, arrived: threading.Event) -> None:
         """Wait until a bucket has arrived or failed."""
         seconds = LATE_SECONDS
-        while not arrived.wait(seconds):
-            seconds = time.monotonic() - item.added
-            self.say(item, seconds)
+        while not arrived.wait(LOOK_SECONDS):
+            self._check()
+            if time.monotonic() - item.added > seconds:
+                self.say(item, time.monotonic() - item.added)
+                seconds *= 2
 
     def wait_for_all(self, items: list[Item], given_up: Callable[[], bool]) -> bool:
         """Wait until all operations have arrived, and return whether all succeeded.
@@ -53,6 +55,7 @@ class Lateness:
         for item in items:
             seconds = LATE_SECONDS
             while not item.ended.wait(LOOK_SECONDS):
+                self._check()
                 if given_up():
                     return False
                 if time.monotonic() - item.added > seconds:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from worker_agent.errors import AgentError
+from worker_agent.torch.control import Control
 from worker_agent.torch.groups import make_group
 
 
@@ -83,15 +83,25 @@ class LocalRanks:
         self.worker = -1
         self._name = name
         self._store = store
-        self._groups: dict[str, tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
+        self._groups: dict[str, tuple[Control, Control]] = {}
+        self._error: Exception | None = None
         self.stream = cache(torch.cuda.Stream)
 
-    def groups(self, device: str) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    def groups(self, device: str) -> tuple[Control, Control]:
         """Return the groups for scattering and for gathering; different threads use them, each in its own order."""
         if device not in self._groups:
             backend = "nccl" if device == "cuda" else "gloo"
             self._groups[device] = tuple(  # type: ignore[assignment]
-                make_group(f"{self._name}/{device}/{use}", self._store, self.rank, self.size, backend=backend)
+                Control(make_group(f"{self._name}/{device}/{use}", self._store, self.rank, self.size, backend=backend))
                 for use in ("scatter", "gather")
             )
+            if self._error is not None:
+                self.end(self._error)
         return self._groups[device]
+
+    def end(self, error: Exception) -> None:
+        """End the waits of all threads for other ranks with this error."""
+        self._error = error
+        for controls in list(self._groups.values()):
+            for control in controls:
+                control.end(error)

@@ -13,27 +13,27 @@ import torch
 import torch.distributed as dist
 
 from worker_agent.collectives import GATHER, Collective, broadcast
-from worker_agent.torch.groups import exchange
-from worker_agent.work import Work
-
-Future = torch.futures.Future[Any]
-Started = tuple[Future, Work | None]
-"""A Future, and the agent's Work, if waiting for that first gives the result sooner."""
+from worker_agent.torch.control import Control
+from worker_agent.torch.result import Result
 
 
 class Order:
     """The part of each rank, which is known once all ranks are in the network at the same time.
 
     Args:
-        group: a gloo group of all ranks that nothing else uses.
+        control: a group of all ranks that nothing else uses.
         index: returns this rank's part; -1 while it is not known.
     """
 
-    def __init__(self, group: dist.ProcessGroup, index: Callable[[], int]) -> None:
-        self._group = group
+    def __init__(self, control: Control, index: Callable[[], int]) -> None:
+        self._control = control
         self._index = index
         self._found: list[int] | None = None
         self._calls = 0
+
+    def end(self, error: Exception) -> None:
+        """End the exchange in progress with this error."""
+        self._control.end(error)
 
     def find(self) -> list[int] | None:
         """Return the parts by rank, or None when they are not known yet.
@@ -43,7 +43,7 @@ class Order:
         if self._found is None:
             self._calls += 1
             if self._calls & (self._calls - 1) == 0:  # It is tried less and less often.
-                numbers = [int(text) for text in exchange(self._group, str(self._index()))]
+                numbers = [int(text) for text in self._control.exchange(str(self._index()))]
                 if sorted(numbers) == list(range(len(numbers))):
                     self._found = numbers
         return self._found
@@ -61,14 +61,14 @@ class Parts:
         self,
         rank: int,
         order: list[int],
-        start: Callable[[torch.Tensor, Collective, torch.Tensor | None], Started],
+        start: Callable[[torch.Tensor, Collective, torch.Tensor | None], Result],
     ) -> None:
         self._own = order[rank]
         self._order = order
         self._in_order = order == sorted(order)
         self._start = start
 
-    def reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, op: Collective) -> Started:
+    def reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, op: Collective) -> Result:
         """Reduce `given`, which has a part per rank and stays unchanged; `output` gets this rank's sum or mean."""
         given = given.detach().contiguous()
         parts = given.view(len(self._order), -1)
@@ -78,15 +78,13 @@ class Parts:
         else:
             whole[self._order] = parts
 
-        def take(future: torch.futures.Future[torch.Tensor]) -> list[torch.Tensor]:
-            future.value()
+        def take(_: torch.Tensor) -> list[torch.Tensor]:
             return [output.detach().copy_(whole[self._own].view_as(output))]
 
         before = given.view(-1) if self._in_order else None
-        future, work = self._start(whole.view(-1), op, before)
-        return future.then(take), work
+        return self._start(whole.view(-1), op, before).then(take)
 
-    def all_gather(self, outputs: list[torch.Tensor] | torch.Tensor, given: torch.Tensor) -> Started:
+    def all_gather(self, outputs: list[torch.Tensor] | torch.Tensor, given: torch.Tensor) -> Result:
         """Gather `given`, this rank's part; `outputs` is one tensor for the parts of all ranks in sequence, or a list
         with a tensor for each.
         """
@@ -97,30 +95,26 @@ class Parts:
         if not in_place or parts[self._own].data_ptr() != given.data_ptr():
             parts[self._own].copy_(given.detach().reshape(-1))
 
-        def take(future: torch.futures.Future[torch.Tensor]) -> Any:
-            future.value()
+        def take(_: torch.Tensor) -> Any:
             if together and not in_place:
                 outputs.detach().copy_(parts[self._order].view_as(outputs))  # type: ignore[union-attr,arg-type]
             elif not together:
                 for number, output in zip(self._order, outputs, strict=True):
                     output.detach().copy_(parts[number].view_as(output))
-            return [outputs] if together else [list(outputs)]
+            return [outputs] if together else list(outputs)
 
-        future, work = self._start(whole.view(-1), GATHER, None)
-        return future.then(take), work
+        return self._start(whole.view(-1), GATHER, None).then(take)
 
-    def broadcast(self, tensor: torch.Tensor, source: int) -> Started:
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Result:
         """Broadcast the tensor of rank `source`."""
         whole = tensor.detach().contiguous()
 
-        def take(future: torch.futures.Future[torch.Tensor]) -> list[torch.Tensor]:
-            future.value()
+        def take(_: torch.Tensor) -> list[torch.Tensor]:
             if whole.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(whole)
             return [tensor]
 
-        future, work = self._start(whole.view(-1), broadcast(self._order[source]), None)
-        return future.then(take), work
+        return self._start(whole.view(-1), broadcast(self._order[source]), None).then(take)
 
 
 def outside(group: dist.ProcessGroup, buffer: torch.Tensor, op: Collective, order: list[int]) -> Any:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,10 +25,8 @@ from torch._C._distributed_c10d import ReduceScatterOptions
 
 from worker_agent.collectives import Collective, Kind, broadcast
 from worker_agent.torch.local_ranks import LocalRanks
+from worker_agent.torch.result import Completion, Result
 from worker_agent.torch.route import Route
-from worker_agent.torch.staging import Completion
-
-Future = torch.futures.Future[torch.Tensor]
 
 
 class Passage(ABC):
@@ -35,7 +34,7 @@ class Passage(ABC):
     `finish`.
 
     Attributes:
-        reduced: Future that is done when this rank's part has been through the network.
+        reduced: the result of this rank's part in the network.
     """
 
     def __init__(self, local: LocalRanks, buffer: torch.Tensor, op: Collective, route: Route) -> None:
@@ -54,7 +53,7 @@ class Passage(ABC):
 
             work = route.lane.submit_later(enter, self._network_op(op), part.numel(), part.element_size())
             work.add_done_callback(lambda done: completion.finish(done.exception()))
-            self.reduced: Future = completion.future
+            self.reduced: Result = completion
             return
         # The work is on a stream of its own; the part goes through pinned memory. Waiting is in stream order.
         device = buffer.device
@@ -92,13 +91,13 @@ class Passage(ABC):
         if whole.is_cuda:
             options = ReduceScatterOptions()
             options.reduceOp = dist.ReduceOp.SUM if divisor == 1 else dist.ReduceOp.AVG  # type: ignore[assignment]
-            return self._scatter._reduce_scatter_base(part, whole, options).wait
+            return self._scatter.group._reduce_scatter_base(part, whole, options).wait
         # Parts are exchanged and added here, in float32 and in the same order on every node.
         parts = torch.empty_like(whole)
-        exchanged = self._scatter.alltoall_base(parts, whole, [], [])
+        exchanged = self._scatter.group.alltoall_base(parts, whole, [], [])
 
         def add() -> None:
-            exchanged.wait()
+            self._scatter.wait(exchanged)
             total = parts.view(self._local.size, part.numel()).sum(0, dtype=torch.float32)
             part.copy_(total if divisor == 1 else total.div_(divisor))
 
@@ -125,10 +124,10 @@ class Whole(Passage):
     _whole: torch.Tensor
 
     def gather(self) -> None:
-        self._gathering = self._gather._allgather_base(self._whole, self._part)
+        self._gathering = self._gather.group._allgather_base(self._whole, self._part)
 
     def finish(self, good: bool) -> None:
-        self._gathering.wait()
+        self._gather.wait(self._gathering, self._buffer.is_cuda)
         _used(self._whole)
         if good:
             self._take()
@@ -180,10 +179,10 @@ class AllGather(Passage):
         return _nothing
 
     def gather(self) -> None:
-        self._gathering = self._gather._allgather_base(self._buffer.view(-1), self._part)
+        self._gathering = self._gather.group._allgather_base(self._buffer.view(-1), self._part)
 
     def finish(self, good: bool) -> None:
-        self._gathering.wait()
+        self._gather.wait(self._gathering, self._buffer.is_cuda)
 
 
 class Broadcast(Whole):
@@ -203,7 +202,7 @@ class Broadcast(Whole):
         if options.rootRank == local.rank:
             self._whole[: bytes_.numel()].copy_(bytes_)
             rows = [list(self._whole.view(local.size, size))]
-        return self._scatter.scatter([self._part], rows, options).wait
+        return partial(self._scatter.wait, self._scatter.group.scatter([self._part], rows, options), bytes_.is_cuda)
 
     def _network_op(self, op: Collective) -> Collective:
         return broadcast(op.source % self._local.workers)

@@ -22,24 +22,25 @@ import torch
 import torch.distributed as dist
 
 from worker_agent.collectives import Collective
-from worker_agent.errors import AgentError
+from worker_agent.errors import AbortedError, AgentError, AllReduceError
 from worker_agent.flight import flight
 from worker_agent.metrics import Counts
 from worker_agent.shared import Reducer
+from worker_agent.torch.control import Control
 from worker_agent.torch.early import Window, is_early, settle
 from worker_agent.torch.fallback import Fallback
-from worker_agent.torch.groups import Ranks, agree, reduce_numbers
+from worker_agent.torch.groups import Ranks
 from worker_agent.torch.lateness import Lateness
 from worker_agent.torch.local_ranks import LocalRanks
+from worker_agent.torch.result import Completion, Result
 from worker_agent.torch.returning import Joining, Returns
 from worker_agent.torch.route import Route
 from worker_agent.torch.schedule import Schedule
-from worker_agent.torch.staging import Completion
 from worker_agent.torch.steps import Item, Step, explained, problem_of
 from worker_agent.torch.submitter import Submitter
 from worker_agent.torch.under_way import UnderWay
+from worker_agent.torch.waiting import JOIN_SECONDS, end_at_exit
 from worker_agent.ways import Ways
-from worker_agent.work import Work
 
 _LOOK = "look"
 """The message to the thread that an early operation has failed, or is the first of a window."""
@@ -51,7 +52,7 @@ class Sequence:
     Args:
         ranks: the ranks of the process group.
         network: how to come back to the network, and functions to call when that happens.
-        control: a gloo group of all ranks that nothing else uses, for agreements and repeated reductions.
+        control: a group of all ranks that nothing else uses, for agreements and repeated reductions.
         local: the ranks of this node; None: this is the only one.
         agreement: False: raise an error instead of repeating the reduction.
         counts: the counters of the process group.
@@ -63,7 +64,7 @@ class Sequence:
         ranks: Ranks,
         network: Joining,
         *,
-        control: dist.ProcessGroup,
+        control: Control,
         local: LocalRanks | None,
         agreement: bool,
         counts: Counts,
@@ -73,7 +74,6 @@ class Sequence:
         flight.name_after_rank(ranks.rank)
         self._agreement, self._counts = agreement, counts
         self.fallback = Fallback(ranks, control, self._last_reducer, reproducible=reproducible)
-        self._lateness = Lateness(lambda: self._route.late() if self._route is not None else [])
         self._ways: Ways | None = None
         self._lock = (
             threading.RLock()
@@ -86,10 +86,12 @@ class Sequence:
         self._queue: queue.SimpleQueue[Item | list[Item] | str | None] = queue.SimpleQueue()
         self._window = Window(ranks.name, ranks.store, ranks.size)
         self._under_way = UnderWay(counts)
+        self._lateness = Lateness(self.late, self._under_way.check)
         finish = partial(self._under_way.finish, error=None)
         self._submitter = Submitter(local, agreement, counts, finish, lambda: self._queue.put(_LOOK))
         self._thread = threading.Thread(target=self._run, name="inart-agreement", daemon=True)
         self._thread.start()
+        end_at_exit(self)
 
     def _last_reducer(self) -> Reducer | None:
         return self._route.reducer if self._route is not None else None
@@ -116,11 +118,8 @@ class Sequence:
         self._returns.fall(reasons)
         self._schedule.use(network=False)
 
-    def start(
-        self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None
-    ) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
-        """Start the mean or sum of `buffer` over all ranks (or another collective), in place, without waiting. Return
-        its Future, and the agent's Work, if waiting for that first gives the result sooner.
+    def start(self, buffer: torch.Tensor, op: Collective, last: bool, before: torch.Tensor | None = None) -> Result:
+        """Start the mean or sum of `buffer` over all ranks (or another collective), in place, without waiting.
 
         `last` says that it is the last buffer of its step. `before` is a copy of the buffer's content, which stays
         unchanged until the Future is done.
@@ -143,27 +142,44 @@ class Sequence:
                 self._held.append(item)
             else:
                 self._begin(item)
-        return item.completion.future, item.work
+        return item.completion
 
-    def stuck_seconds(self) -> float:
-        """Return for how many seconds the oldest operation has been in progress; 0 where there is none."""
-        return self._under_way.seconds()
+    def late(self) -> list[str]:
+        """Return the workers that are waited for, if the agent can tell."""
+        return self._route.late() if self._route is not None else []
 
-    def abort(self, reason: str) -> None:
-        """End all operations with an error, wherever they are, and take none any more. The caller then makes the agent
-        give up its operations. The thread may still wait for other ranks over gloo: it ends when they go, too.
+    def abort(self, error: AllReduceError) -> None:
+        """End all operations with an error, wherever they are, and accept no further ones. The caller then makes the
+        agent give up its operations.
         """
         with self._lock:
-            self._under_way.refuse(reason)
+            self._under_way.refuse(error)
         self._under_way.end_all()
+        self.fallback.end(error)
+        self._control.end(error)
+        if self._local is not None:
+            self._local.end(error)
+
+    def end(self, error: AllReduceError) -> None:
+        """End all operations with this error, and the threads, because the process ends."""
+        self.abort(error)
+        self._stop(JOIN_SECONDS)
 
     def close(self) -> None:
-        """End the thread after the last step."""
-        self._queue.put(None)
-        if self._under_way.aborted is None and threading.current_thread() is not self._thread:
-            self._thread.join()
-        self._returns.close()
+        """End the threads after the last step."""
+        self._stop(None if self._under_way.aborted is None else JOIN_SECONDS)
         flight.at_end()
+
+    def _stop(self, seconds: float | None) -> None:
+        self._queue.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(seconds)
+        self.fallback.close()
+        self._returns.close()
+        closed = AbortedError("the process group is closed")
+        self._control.end(closed)
+        if self._local is not None:
+            self._local.end(closed)
 
     # -- with the lock held -------------------------------------------------------------------------------------------
 
@@ -243,7 +259,7 @@ class Sequence:
         try:
             one_by_one = items[0].step.number < self._schedule.in_question
             if not one_by_one and not self._agreed(self._lateness.wait_for_all(items, self._window.is_failed)):
-                self._leave(agree(next((item.problem for item in items if item.problem), ""), self._control))
+                self._leave(self._control.agree(next((item.problem for item in items if item.problem), "")))
                 one_by_one = True
             for item in items:
                 if one_by_one:
@@ -265,7 +281,7 @@ class Sequence:
         """Return whether `good` holds on all ranks."""
         self._under_way.check()
         self._window.begin_agreement(good)
-        return bool(reduce_numbers(self._control, [int(good)], dist.ReduceOp.MIN)[0])
+        return bool(self._control.reduce([int(good)], dist.ReduceOp.MIN)[0])
 
     def _leave(self, reasons: str) -> None:
         """Make all ranks leave the network at the first step that none has begun; earlier steps are settled."""
@@ -296,8 +312,7 @@ class Sequence:
         if self._agreement:
             good = self._agreed(good)
         elif self._local is not None:
-            group = self._local.groups("cpu")[1]
-            good = bool(reduce_numbers(group, [int(good)], dist.ReduceOp.MIN)[0])
+            good = bool(self._local.groups("cpu")[1].reduce([int(good)], dist.ReduceOp.MIN)[0])
         for item in step.items:
             if item.passage is not None:
                 item.passage.finish(good)
@@ -314,7 +329,7 @@ class Sequence:
             for item in step.items:
                 self._under_way.finish(item, error)
             return
-        self._leave(agree(step.problem, self._control))
+        self._leave(self._control.agree(step.problem))
         for item in step.items:
             self.fallback.repeat(item)
         self._counts.step_ends(step.began, step.items[-1].added)
@@ -328,7 +343,7 @@ class Sequence:
             begun = self._schedule.pause()
         change = None
         try:
-            change = reduce_numbers(self._control, [begun], dist.ReduceOp.MAX)[0], network
+            change = self._control.reduce([begun], dist.ReduceOp.MAX)[0], network
         finally:  # Without a change a rank is lost: operations that were held fail like all later ones.
             with self._lock:
                 if change is not None and reducer is not None:

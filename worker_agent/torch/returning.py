@@ -14,6 +14,7 @@ import torch.distributed as dist
 from worker_agent.errors import AgentError, NotReadyError
 from worker_agent.metrics import Counts
 from worker_agent.shared import Reducer
+from worker_agent.torch.control import Control
 
 FIRST_PAUSE_SECONDS = 0.5
 LAST_PAUSE_SECONDS = 30.0
@@ -47,13 +48,13 @@ class Return:
     long completed.
 
     Args:
-        group: group of all ranks, for their agreement.
+        control: the agreements of all ranks.
         pause: seconds before the first attempt; later ones are longer.
     """
 
-    def __init__(self, network: Joining, group: dist.ProcessGroup, pause: float) -> None:
+    def __init__(self, network: Joining, control: Control, pause: float) -> None:
         self._network = network
-        self._group = group
+        self._control = control
         self._pause = pause
         self._stop = threading.Event()
         self._reducer: Reducer | None = None
@@ -65,7 +66,7 @@ class Return:
         """Return the reducer to use from now on, or None while there is none; all ranks call this once a step."""
         if self._offer is not None:
             reducer, offer, work = self._offer
-            work.wait()
+            self._control.wait(work)
             self._offer = None
             could, most, least = (int(number) for number in offer)
             if could and most == -least:  # All ranks are in the same epoch.
@@ -74,7 +75,7 @@ class Return:
         could = reducer is not None and getattr(reducer, "ready", True)
         epoch = getattr(reducer, "epoch", 0)
         offer = torch.tensor([int(could), epoch, -epoch], dtype=torch.int64)
-        self._offer = reducer, offer, self._group.allreduce([offer], dist.ReduceOp.MIN)
+        self._offer = reducer, offer, self._control.keep(self._control.group.allreduce([offer], dist.ReduceOp.MIN))
         if not could and reducer is not None:
             self._reducer = None  # Its epoch has ended: the thread looks for the next one.
         return None
@@ -107,12 +108,12 @@ class Returns:
 
     Args:
         network: how to return.
-        group: group of all ranks, for their agreement.
+        control: the agreements of all ranks.
         counts: the counters of the process group.
     """
 
-    def __init__(self, network: Joining, group: dist.ProcessGroup, counts: Counts) -> None:
-        self._network, self._group, self._counts = network, group, counts
+    def __init__(self, network: Joining, control: Control, counts: Counts) -> None:
+        self._network, self._control, self._counts = network, control, counts
         self._return: Return | None = None
         self._pause = FIRST_PAUSE_SECONDS
         self._since = time.monotonic()
@@ -125,7 +126,7 @@ class Returns:
         again = self._counts.falls > 0 and not steady
         self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS) if again else FIRST_PAUSE_SECONDS
         self._counts.falls += 1
-        self._return = Return(self._network, self._group, self._pause)
+        self._return = Return(self._network, self._control, self._pause)
         self._network.failed(reasons)
 
     def poll(self) -> Reducer | None:

@@ -7,8 +7,8 @@ import torch
 from worker_agent.collectives import Collective
 from worker_agent.lane import Lane, lane_of
 from worker_agent.shared import Reducer
-from worker_agent.torch.staging import Completion, CudaStaging
-from worker_agent.work import Work
+from worker_agent.torch.result import Completion, Result
+from worker_agent.torch.staging import CudaStaging
 
 
 class Route:
@@ -19,16 +19,14 @@ class Route:
         self.lane: Lane = lane_of(reducer)
         self.staging = CudaStaging(self.lane)
 
-    def begin(self, buffer: torch.Tensor, op: Collective) -> tuple[torch.futures.Future[torch.Tensor], Work | None]:
-        """Start the mean or sum over the workers, in place, and return its Future and the agent's Work, if waiting for
-        that first gives the result sooner. Raise AgentError where the agent refuses.
-        """
+    def begin(self, buffer: torch.Tensor, op: Collective) -> Result:
+        """Start the mean or sum over the workers, in place. Raise AgentError where the agent refuses."""
         if buffer.is_cuda:
-            return self.staging.start(buffer, op), None
+            return self.staging.start(buffer, op)
         completion = Completion(buffer)
-        work = self.lane.submit(buffer, op)
-        work.add_done_callback(lambda done: completion.finish(done.exception()))
-        return completion.future, work
+        completion.work = self.lane.submit(buffer, op)
+        completion.work.add_done_callback(lambda done: completion.finish(done.exception()))
+        return completion
 
     def late(self) -> list[str]:
         """Return the workers that are waited for, if the agent can tell."""

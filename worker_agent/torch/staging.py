@@ -1,4 +1,4 @@
-"""Futures of gradient buckets, and the copying of CUDA tensors to pinned host memory and back beside computation.
+"""Copies CUDA tensors to pinned host memory and back beside computation.
 
     compute stream   gradients ready -> side stream: copy to pinned memory -> lane: submit, in the order of the calls
     agent's thread   sum has arrived -> side stream: copy to the device -> the waiter for the Future
@@ -18,41 +18,8 @@ import torch
 
 from worker_agent.collectives import MEAN, Collective
 from worker_agent.lane import Lane
+from worker_agent.torch.result import Completion, Result
 from worker_agent.work import Work
-
-
-class Completion:
-    """The Future of a bucket, which is completed once from any thread.
-
-    Future.set_exception only works for waiters in Python: DDP, in C++, would take the exception for the result. A
-    continuation that raises makes a Future that has failed for both.
-    """
-
-    def __init__(self, buffer: torch.Tensor) -> None:
-        self._buffer = buffer
-        self._error: Exception | None = None
-        self._lock = threading.Lock()
-        self._finished = False
-        devices: list[int | str | torch.device] = [] if buffer.device.type == "cpu" else [buffer.device]
-        self._reduced: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
-        self.future: torch.futures.Future[torch.Tensor] = self._reduced.then(self._result)
-
-    def finish(self, error: Exception | None) -> None:
-        """Complete the Future, unless it is done already: the bucket holds the result, or `error` occurred.
-
-        On CUDA the current stream must be the one that writes the bucket.
-        """
-        with self._lock:
-            if self._finished:
-                return
-            self._finished = True
-        self._error = error
-        self._reduced.set_result(self._buffer)
-
-    def _result(self, _: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-        if self._error is not None:
-            raise self._error
-        return self._buffer
 
 
 @dataclass
@@ -74,9 +41,9 @@ class CudaStaging:
         self._free: dict[tuple[int, torch.dtype], list[tuple[torch.Tensor, torch.cuda.Event]]] = {}
         self._lock = threading.Lock()
 
-    def start(self, buffer: torch.Tensor, op: Collective = MEAN) -> torch.futures.Future[torch.Tensor]:
-        """Start the mean (or sum) of `buffer` over all ranks; it is in place and in stream order once the Future is
-        done.
+    def start(self, buffer: torch.Tensor, op: Collective = MEAN) -> Result:
+        """Start the mean (or sum) of `buffer` over all ranks; it is in place and in stream order once the Future of the
+        result is done.
         """
         device = buffer.device
         stream = self._stream(device)
@@ -96,7 +63,7 @@ class CudaStaging:
 
         work = self._lane.submit_later(ready, op, host.numel(), host.element_size())
         work.add_done_callback(self._finisher(_Transfer(buffer, host, stream, completion)))
-        return completion.future
+        return completion
 
     def _take(self, like: torch.Tensor) -> torch.Tensor:
         """Return pinned memory of the tensor's size. It is reused, because pinning costs a millisecond per 10 MB."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from worker_agent.collectives import Collective
 from worker_agent.errors import AgentError
 from worker_agent.torch.passage import Passage
-from worker_agent.torch.staging import Completion
-from worker_agent.work import Work
+from worker_agent.torch.result import Completion, Result
 
 
 @dataclass
@@ -52,14 +49,18 @@ class Item:
     completion: Completion
     written: torch.cuda.Event | None = None
     before: torch.Tensor | None = None
-    reduced: torch.futures.Future[torch.Tensor] | None = None
+    reduced: Result | None = None
     passage: Passage | None = None
     problem: str = ""
     early: bool = False
     kept: torch.Tensor | None = None
-    work: Work | None = None
     ended: threading.Event = field(default_factory=threading.Event)
     added: float = field(default_factory=time.monotonic)
+
+
+def problem_of(result: Result) -> str:
+    """Return in words why there is no value; empty if there is one."""
+    return "" if result.error is None else str(result.error) or type(result.error).__name__
 
 
 def explained(error: Exception) -> Exception:
@@ -71,22 +72,3 @@ def explained(error: Exception) -> Exception:
         "does not survive the loss of a rank: let the launcher start all of them again. A job that may lose workers "
         "(at_least) goes on without one with InArtState(fallback=False)"
     )
-
-
-def error_of(future: Any) -> Exception | None:
-    """Return the error with which a future has ended; None where it has a value."""
-    try:
-        future.value()
-    except Exception as error:
-        return error
-    return None
-
-
-def problem_of(future: torch.futures.Future[torch.Tensor]) -> str:
-    """Return in words why the future has no value; empty where it has one."""
-    error = error_of(future)
-    if error is None:
-        return ""
-    # torch appends the Python stack to the text of an exception from a Future, and puts its class before it.
-    text = str(error).partition("\n\nAt:")[0].strip()
-    return re.sub(r"^(\w+Error|Error): ", "", text) or type(error).__name__

@@ -58,7 +58,7 @@ class Submitter:
                 # Broadcasts and gathers do not change the source's data.
                 if self._agreement and item.before is None and not item.op.raw:
                     item.before = self._copy(item, alone)
-                item.reduced, _ = route.begin(item.buffer, item.op)
+                item.reduced = route.begin(item.buffer, item.op)
         except AgentError as error:
             item.problem = str(error)
             item.ended.set()
@@ -66,9 +66,9 @@ class Submitter:
     def _submit_early(self, item: Item, route: Route) -> None:
         """Start an operation whose result the caller gets at once, and on which the ranks agree later."""
         self._counts.step_begins(True)
-        item.work = route.lane.submit(item.buffer, item.op)
+        item.completion.work = work = route.lane.submit(item.buffer, item.op)
 
-        def ended(work: Work) -> None:
+        def ended(_: Work) -> None:
             error = work.exception()
             if error is not None:
                 item.problem = str(error)
@@ -81,7 +81,7 @@ class Submitter:
             self._counts.step_ends(item.step.began, item.added)
             self._early_done(item)
 
-        item.work.add_done_callback(ended)
+        work.add_done_callback(ended)
 
     def _copy(self, item: Item, alone: bool) -> torch.Tensor:
         """Return a copy of the buffer's content; its memory is reused by the next step if this one is alone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from worker_agent.errors import AbortedError
+from worker_agent.errors import AllReduceError
 from worker_agent.flight import flight
 from worker_agent.metrics import Counts
 from worker_agent.torch.steps import Item
@@ -16,13 +16,13 @@ class UnderWay:
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
         self._items: set[Item] = set()
-        self.aborted: AbortedError | None = None
+        self.aborted: AllReduceError | None = None
 
     def add(self, item: Item) -> None:
         self._items.add(item)
 
     def check(self) -> None:
-        """Check that operations are taken; raise AbortedError if `refuse` was called."""
+        """Check that operations are accepted; raise the error that `refuse` was called with."""
         if self.aborted is not None:
             raise self.aborted
 
@@ -40,17 +40,12 @@ class UnderWay:
             _recorded(item, error)
         item.completion.finish(error)
 
-    def seconds(self) -> float:
-        """Return for how many seconds the oldest operation has been in progress; 0 where there is none."""
-        items = set(self._items)
-        return time.monotonic() - min(item.added for item in items) if items else 0.0
-
-    def refuse(self, reason: str) -> None:
-        """Take no operation any more; `check` raises an error with this reason."""
-        self.aborted = AbortedError(reason)
+    def refuse(self, error: AllReduceError) -> None:
+        """Accept no further operation: `check` raises this error."""
+        self.aborted = error
 
     def end_all(self) -> None:
-        """End all operations with the reason for which they are refused."""
+        """End all operations with the error with which they are refused."""
         for item in set(self._items):
             self.end(item, self.aborted)
 
