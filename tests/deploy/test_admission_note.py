@@ -6,8 +6,10 @@ import json
 
 from controlplane.cli.controller import main as operate
 from controlplane.planner.generators import fattree
+from controlplane.planner.job import place_job
 
-NETWORK = fattree(4, 100.0)
+JOB = place_job(fattree(4, 100.0), 5, 1)
+NETWORK = fattree(4, 100.0, ingress_mbps=None).replace({JOB.parameter_servers[0]: {"ingress_mbps": 20.0}})
 
 
 def test_a_job_for_which_hosts_alone_would_be_faster_is_told_so_at_admission(rig, address, capsys) -> None:

@@ -203,7 +203,7 @@ def _add_shown(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--output",
         metavar="FILE",
-        help="write the JSON there, too: a plan can be read again with --frozen-split; place: the job file",
+        help="write the JSON to a file, too (a plan: its split can be kept in the next one; place: the job file)",
     )
     group.add_argument("--draw", metavar="PNG", help="draw the fabric with trees, link loads and the bottleneck")
 
