@@ -12,7 +12,6 @@ import os
 import queue
 import secrets
 import socket
-import struct
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +24,16 @@ from worker_agent.collectives import Operation, collective
 from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotReadyError
 from worker_agent.forked import abandon_when_forked, why
 from worker_agent.operands import operand
-from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost, ProtocolViolation, Seat, Silence, is_own
+from worker_agent.socket_protocol import (
+    VERSION,
+    Connection,
+    ConnectionLost,
+    ProtocolViolation,
+    Seat,
+    Silence,
+    is_own,
+    peer_of,
+)
 from worker_agent.ways import Ways
 from worker_agent.work import Work
 
@@ -255,7 +263,7 @@ def _connect(path: str | bytes) -> tuple[socket.socket, str]:
         if isinstance(path, bytes):
             raise NoAgentError("this node has no agent yet") from None
         raise AgentError(f"no agent at {path}: {error.strerror}; start `inart agent --socket {path}`") from None
-    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    pid, uid = peer_of(connection)
     who = f"process {pid} of user {uid}"
     if isinstance(path, bytes) and not is_own(uid):
         connection.close()

@@ -15,7 +15,6 @@ import os
 import selectors
 import shutil
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -41,6 +40,7 @@ from worker_agent.socket_protocol import (
     Seat,
     claim,
     close_all,
+    peer_of,
 )
 from worker_agent.team import Port, Team
 from worker_agent.work import Work
@@ -385,7 +385,7 @@ class Service:
 
     def _serve(self, accepted: socket.socket, named: bool) -> None:
         """Serve a trainer over a socket. `named` says that it came by the path, whose permissions say who may."""
-        pid, uid, _ = struct.unpack("3i", accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, uid = peer_of(accepted)
         connection = Connection(accepted)
         who = f"process {pid} of user {uid}"
         if not named and uid not in (0, os.getuid()):

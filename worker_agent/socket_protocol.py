@@ -161,9 +161,14 @@ def _listener(name: bytes) -> tuple[int, int] | None:
         try:
             probe.settimeout(HANG_UP_SECONDS)
             probe.connect(name)
-            pid, uid, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            return peer_of(probe)
         except OSError:
             return None
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return process and user of the other end of a Unix socket, as the kernel has noted them."""
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, uid
 
 

@@ -16,7 +16,7 @@ AFTER_SECONDS = 6.0
 
 @dataclass(frozen=True)
 class Event:
-    """One event of the schedule.
+    """A planned event of the schedule.
 
     Attributes:
         at: seconds after the beginning of the run.
@@ -49,7 +49,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of event.
+    """A kind of event.
 
     Attributes:
         where: the kind of its target.
@@ -72,7 +72,7 @@ class Kind:
 
 @dataclass
 class Happening:
-    """One event as it happened.
+    """An event as it happened.
 
     Attributes:
         event: the event.
@@ -98,7 +98,7 @@ class Happening:
 
 
 Steps = Iterator[None]
-"""One event: it has begun when the first step is done; the code after the `yield` ends it."""
+"""Steps of an event: it has begun when the first step is done; the code after the `yield` ends it."""
 Act = Callable[[Happening], Steps]
 """A function that makes an event happen, and records whether its effect was seen."""
 

@@ -353,7 +353,7 @@ def test_few_trees_are_chosen_under_all_limits(seed, way, rate):
 
 
 def test_a_network_of_few_groups_where_hosts_add():
-    """It had 2.77 Mbit/s, in one tree."""
+    """The search for few slots once gave 2.77 Mbit/s, in one tree."""
     topology, job = case("slots60")
     plan = get_strategy("inart")(topology, job)
     check_plan(plan, topology)

@@ -268,7 +268,7 @@ def test_words_choose_among_the_nodes_that_the_tenant_may_use(owned: MemoryNetwo
 
 
 def test_a_tenant_that_the_quotas_do_not_name_is_refused(owned: MemoryNetwork, tmp_path: Path) -> None:
-    """It is a mistyped one, whose job would otherwise have no quota."""
+    """A mistyped tenant is refused: its job would otherwise have no quota."""
     add = tenants_client(owned, tmp_path)
     for who, tenant in (("", "physisc"), ("physisc", "")):
         with pytest.raises(ControllerError, match=r"tenant physisc: the quotas name neither this tenant nor '\*'"):

@@ -412,13 +412,13 @@ class AgentStub:
             raise AgentError(self.refused)
 
     def on_stop(self, listener: object, remove: bool = False) -> None:
-        """It never stops."""
+        """Return at once: this agent never stops."""
 
     def submit(self, *given: object) -> None:
-        """It has no operations."""
+        """Return nothing: this agent has no operations."""
 
     def stats(self) -> None:
-        """It counts nothing."""
+        """Return nothing: this agent counts nothing."""
 
     def close(self, announce: bool = True) -> None:
         """Leave."""
