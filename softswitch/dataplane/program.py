@@ -64,6 +64,7 @@ class Program:
             name: replace(meter, size=self.tables[meter.table].size) if meter.table else meter
             for name, meter in p4.meters.items()
         }
+        self.header_types = tuple(p4.header_types.values())
         self.registers = p4.registers
         self.value_sets = p4.value_sets
         self.digests = tuple(p4.digests.values())

@@ -1,48 +1,66 @@
 """Packet-in and packet-out: converts controller metadata to and from the header that the P4 program parses.
 
 The P4Runtime specification describes this in "ControllerPacketMetadata" and "Packet I/O". The fields of the
-``@controller_header`` are packed in their order, most significant bit first, before the frame.
+``@controller_header`` are packed in their order, most significant bit first, before the frame. The header is padded
+with zeros to whole bytes, as the server of bmv2 (PI) and older versions of p4c do it.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from softswitch.bmv2json.model import Field, HeaderType
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.status import invalid
 from softswitch.p4runtime.stubs import p4info_pb2
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class _Field:
+    """One metadata field. ``as_text`` says whether its values are decimal text (a type translated to strings)."""
+
     id: int
     name: str
     width: int
+    as_text: bool
+
+    def decode(self, value: bytes) -> int:
+        """Return the number in a client's value. Raise INVALID_ARGUMENT or OUT_OF_RANGE if it does not fit."""
+        if not self.as_text:
+            return bytestring.decode(value, self.width, self.name)
+        if not value.isdigit() or len(value) > self.width:
+            raise invalid(f"{self.name}: {value!r} is not a decimal number; this field's type is translated to text")
+        return bytestring.decode(bytestring.encode(int(value)), self.width, self.name)
+
+    def encode(self, number: int) -> bytes:
+        return str(number).encode() if self.as_text else bytestring.encode(number)
 
 
 class ControllerHeader:
-    """The layout of one controller header; it has no fields if the program declares none."""
+    """The layout of one controller header; it has no fields if the program declares none.
 
-    def __init__(self, declaration: p4info_pb2.ControllerPacketMetadata | None) -> None:
+    The widths are those of the header type in the program with these field names, because a type may be translated:
+    then the P4Info has the width that clients use, or none.
+    """
+
+    def __init__(
+        self, declaration: p4info_pb2.ControllerPacketMetadata | None, header_types: Iterable[HeaderType] = ()
+    ) -> None:
         self._fields: tuple[_Field, ...] = ()
+        self._warned = False
         if declaration is not None:
-            name = declaration.preamble.name
-            self._fields = tuple(
-                _Field(metadata.id, f"{name}.{metadata.name}", metadata.bitwidth) for metadata in declaration.metadata
-            )
-            for field in self._fields:
-                if field.width <= 0:
-                    raise invalid(f"{field.name}: controller metadata without a bit width is not supported")
-            if len({field.id for field in self._fields}) != len(self._fields):
-                raise invalid(f"controller header {name} has two fields with one id")
+            self._fields = _fields(declaration, header_types)
         bits = sum(field.width for field in self._fields)
-        if bits % 8:
-            raise invalid(f"controller header {name} has {bits} bits; pad it to whole bytes in the P4 source")
-        self.size = bits // 8
+        self.size = (bits + 7) // 8
+        self._padding = self.size * 8 - bits
 
     def pack(self, packet: p4rt.PacketOut) -> bytes:
-        """Return the frame to give to the pipeline; every field must be given exactly once."""
+        """Return the frame to give to the pipeline; fields that are not given are zero, with a warning in the log."""
         values: dict[int, bytes] = {}
         known = {field.id for field in self._fields}
         for metadata in packet.metadata:
@@ -51,12 +69,11 @@ class ControllerHeader:
             if metadata.metadata_id in values:
                 raise invalid(f"packet-out: metadata id {metadata.metadata_id} is given twice")
             values[metadata.metadata_id] = metadata.value
+        self._warn_of_missing([field for field in self._fields if field.id not in values])
         header = 0
         for field in self._fields:
-            if field.id not in values:
-                raise invalid(f"packet-out: metadata {field.name} (id {field.id}) is missing")
-            header = header << field.width | bytestring.decode(values[field.id], field.width, field.name)
-        return header.to_bytes(self.size, "big") + packet.payload
+            header = header << field.width | (field.decode(values[field.id]) if field.id in values else 0)
+        return (header << self._padding).to_bytes(self.size, "big") + packet.payload
 
     def unpack(self, frame: bytes) -> p4rt.PacketIn | None:
         """Return the packet-in message of a frame from the pipeline; ``None`` if it is shorter than the header."""
@@ -68,5 +85,49 @@ class ControllerHeader:
         for field in self._fields:
             shift -= field.width
             value = header >> shift & (1 << field.width) - 1
-            packet.metadata.add(metadata_id=field.id, value=bytestring.encode(value))
+            packet.metadata.add(metadata_id=field.id, value=field.encode(value))
         return packet
+
+    def _warn_of_missing(self, missing: Sequence[_Field]) -> None:
+        if missing and not self._warned:
+            self._warned = True  # A controller that leaves a field out does so in each packet.
+            names = ", ".join(field.name for field in missing)
+            _log.warning("packet-out: metadata %s not given; sent as 0 (reported once per pipeline)", names)
+
+
+def _fields(declaration: p4info_pb2.ControllerPacketMetadata, header_types: Iterable[HeaderType]) -> tuple[_Field, ...]:
+    name = declaration.preamble.name
+    widths = _program_widths(declaration, header_types)
+    fields = []
+    for place, metadata in enumerate(declaration.metadata):
+        width = metadata.bitwidth if widths is None else widths[place]
+        if width <= 0:
+            raise invalid(
+                f"{name}.{metadata.name}: no bit width in the P4Info, and no header of the program has the fields of "
+                f"{name}"
+            )
+        fields.append(_Field(metadata.id, f"{name}.{metadata.name}", width, metadata.bitwidth == 0))
+    if len({field.id for field in fields}) != len(fields):
+        raise invalid(f"controller header {name} has two fields with one id")
+    return tuple(fields)
+
+
+def _program_widths(
+    declaration: p4info_pb2.ControllerPacketMetadata, header_types: Iterable[HeaderType]
+) -> tuple[int, ...] | None:
+    """Return the fields' widths in the program; None unless exactly one choice fits the P4Info."""
+    metadata = declaration.metadata
+    choices = set()
+    for header in header_types:
+        fields, rest = header.fields[: len(metadata)], header.fields[len(metadata) :]
+        if (
+            [field.name for field in fields] == [one.name for one in metadata]
+            and all(field.name.startswith("_padding") for field in rest)
+            and all(map(_may_be, fields, metadata))
+        ):
+            choices.add(tuple(field.width for field in fields))
+    return choices.pop() if len(choices) == 1 else None
+
+
+def _may_be(field: Field, metadata: p4info_pb2.ControllerPacketMetadata.Metadata) -> bool:
+    return field.width == metadata.bitwidth or bool(metadata.type_name.name)

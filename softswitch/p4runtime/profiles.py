@@ -61,10 +61,8 @@ class ProfileAccess:
             journal.add(lambda: native.modify_member(member, *old))
 
     def read_members(self, query: p4rt.ActionProfileMember) -> Iterator[p4rt.Entity]:
-        """Return the members that an ``ActionProfileMember`` in a ReadRequest selects."""
+        """Return the members that an ``ActionProfileMember`` in a ReadRequest selects by its ids."""
         profiles = self._selected(query.action_profile_id, query.member_id)
-        if query.HasField("action"):
-            raise invalid("members cannot be filtered by their action")
         found: list[tuple[ProfileSchema, int, str, tuple[int, ...]]] = []
         for profile in profiles:
             native = self._native(profile)
@@ -110,9 +108,10 @@ class ProfileAccess:
             _check_max_size(profile, entry.max_size)
         else:
             before = native.group(group)
-            if old is not None and entry.max_size != old.max_size:
+            if old is not None and entry.max_size not in (0, old.max_size):
                 raise invalid(f"group {group}: max_size was {old.max_size} when it was inserted; it cannot be changed")
-        after = self._group_members(profile, entry.members, entry.max_size)
+        max_size = entry.max_size if old is None else old.max_size
+        after = self._group_members(profile, entry.members, max_size)
         more = _size(profile, after) - _size(profile, before)
         self._check_total(profile, more)
         if kind == p4rt.Update.INSERT:
@@ -123,16 +122,15 @@ class ProfileAccess:
             journal.add(lambda: native.modify_group(group, before))
         kept = p4rt.ActionProfileGroup()
         kept.CopyFrom(entry)
+        kept.max_size = max_size
         self._keep(identity, kept)
         self._sizes[profile.id] += more
         journal.add(lambda: self._keep(identity, old))
         journal.add(lambda: self._sizes.subtract({profile.id: more}))
 
     def read_groups(self, query: p4rt.ActionProfileGroup) -> Iterator[p4rt.Entity]:
-        """Return the groups that an ``ActionProfileGroup`` in a ReadRequest selects."""
+        """Return the groups that an ``ActionProfileGroup`` in a ReadRequest selects by its ids."""
         profiles = {profile.id for profile in self._selected(query.action_profile_id, query.group_id)}
-        if query.members or query.max_size:
-            raise invalid("groups cannot be filtered by their members or max_size")
         if query.group_id:
             one = self._groups.get((query.action_profile_id, query.group_id))
             found = [one] if one is not None else []
@@ -293,11 +291,12 @@ def _check_weights(profile: ProfileSchema, weights: list[int]) -> None:
 
 
 def _check_max_size(profile: ProfileSchema, max_size: int) -> None:
+    """Check a group's maximum size; 0 (not given) means the static maximum."""
     most = profile.max_group_size
     if max_size < 0:
         raise invalid(f"{profile.name}: max_size is negative")
-    if most and not 0 < max_size <= most:
-        raise invalid(f"{profile.name}: max_size {max_size} is not in 1..{most}, which the P4Info demands")
+    if most and max_size > most:
+        raise invalid(f"{profile.name}: max_size {max_size} is above {most}, the maximum in the P4Info")
     if max_size > MAX_GROUP:
         raise _exhausted(f"{profile.name}: max_size {max_size} is above {MAX_GROUP}, the most that there is")
 

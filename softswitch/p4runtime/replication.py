@@ -87,15 +87,18 @@ class ReplicationAccess:
             raise invalid("packet_replication_engine_entry: set multicast_group_entry or clone_session_entry")
 
     def read(self, query: p4rt.PacketReplicationEngineEntry) -> Iterator[p4rt.Entity]:
-        """Yield the groups or sessions that an entry in a ReadRequest selects; id 0 selects all."""
+        """Yield the groups or sessions that an entry in a ReadRequest selects; id 0 selects all of a type, and an entry
+        without a type selects all of both types.
+        """
         which = query.WhichOneof("type")
-        if which == "multicast_group_entry":
+        found: list[p4rt.PacketReplicationEngineEntry] = []
+        if which in (None, "multicast_group_entry"):
             groups = self._groups.choose(query.multicast_group_entry.multicast_group_id)
-            return (_entity(p4rt.PacketReplicationEngineEntry(multicast_group_entry=group)) for group in groups)
-        if which == "clone_session_entry":
+            found += [p4rt.PacketReplicationEngineEntry(multicast_group_entry=group) for group in groups]
+        if which in (None, "clone_session_entry"):
             sessions = self._sessions.choose(query.clone_session_entry.session_id)
-            return (_entity(p4rt.PacketReplicationEngineEntry(clone_session_entry=session)) for session in sessions)
-        raise invalid("packet_replication_engine_entry: set multicast_group_entry or clone_session_entry")
+            found += [p4rt.PacketReplicationEngineEntry(clone_session_entry=session) for session in sessions]
+        return (p4rt.Entity(packet_replication_engine_entry=one) for one in found)
 
     def _apply_group(self, number: int, entry: p4rt.MulticastGroupEntry | None) -> None:
         if entry is None:
@@ -133,7 +136,3 @@ def _replicas(replicas: Sequence[p4rt.Replica], noun: str) -> list[tuple[int, in
             raise invalid(f"{noun}: port {port} with instance {instance} is given twice")
         chosen[port, instance] = None
     return list(chosen)
-
-
-def _entity(entry: p4rt.PacketReplicationEngineEntry) -> p4rt.Entity:
-    return p4rt.Entity(packet_replication_engine_entry=entry)

@@ -199,8 +199,8 @@ class Schema:
             if table_id not in self.tables or self.tables[table_id].meter_type is None:
                 raise invalid(f"direct meter {meter.preamble.name} of the P4Info is on no table of the program")
         headers = {header.preamble.name: header for header in p4info.controller_packet_metadata}
-        self.packet_in = ControllerHeader(headers.get("packet_in"))
-        self.packet_out = ControllerHeader(headers.get("packet_out"))
+        self.packet_in = ControllerHeader(headers.get("packet_in"), program.header_types)
+        self.packet_out = ControllerHeader(headers.get("packet_out"), program.header_types)
 
     def table(self, table_id: int) -> TableSchema:
         return self._find(self.tables, table_id, "table")

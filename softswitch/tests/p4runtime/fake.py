@@ -95,6 +95,7 @@ class FakeProgram(Program):
             "MyIngress.verdicts": Counter("MyIngress.verdicts", 8),
             "MyIngress.exact_counter": Counter("MyIngress.exact_counter", 64, "MyIngress.exact_table"),
         }
+        self.header_types = ()
         self.profiles = {}
         self.meters = {}
         self.value_sets = {}

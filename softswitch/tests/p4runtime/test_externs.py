@@ -172,6 +172,10 @@ def test_clone_sessions(served: Served, primary: Client) -> None:
 
 
 def test_replication_entry_without_type(primary: Client) -> None:
+    """An entry without a type reads all groups and sessions; there may be none."""
     empty = p4rt.PacketReplicationEngineEntry()
     assert code(primary, update(INSERT, packet_replication_engine_entry=empty)) == INVALID
-    assert read_code(primary, p4rt.Entity(packet_replication_engine_entry=empty)) == INVALID
+    assert read_pre(primary) == []
+    updates = [group(INSERT, 5, replica(1)), clone(INSERT, 100, replica(2))]
+    primary.write(*updates)
+    assert read_pre(primary) == [one.entity.packet_replication_engine_entry for one in updates]

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 from google.rpc import code_pb2
+from hypothesis import given
+from hypothesis import strategies as st
 
+from softswitch.bmv2json.model import Field, HeaderType
+from softswitch.p4runtime import P4RuntimeError
+from softswitch.p4runtime.packetio import ControllerHeader
+from softswitch.p4runtime.stubs import p4info_pb2
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.tests.p4runtime.client import Client, demo_p4info
 from softswitch.tests.p4runtime.conftest import Served
@@ -63,10 +69,22 @@ def test_packet_in_without_anybody_is_counted(served: Served) -> None:
     assert served.server.targets[1].packets.packet_in_no_primary == 1
 
 
+def test_missing_metadata_is_zero(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """ONOS's pipelines send only the egress port, and PI, bmv2's server, fills in the rest."""
+    client = served.client()
+    stream = client.become_primary()
+    client.set_pipeline(PROGRAM_JSON)
+    for metadata in ([(1, b"\x01\x01")], [(2, b"\x05")], []):
+        send_and_wait(stream, packet_out(b"frame", *metadata))
+        assert stream.status()[0] == 0
+    assert served.devices[1].sent == [b"\x80\x80frame", b"\x00\x05frame", b"\x00\x00frame"]
+    warnings = [record.message for record in caplog.records if "packet-out" in record.message]
+    assert warnings == ["packet-out: metadata packet_out.reason not given; sent as 0 (reported once per pipeline)"]
+
+
 @pytest.mark.parametrize(
     ("metadata", "code"),
     [
-        ([(1, b"\x01")], code_pb2.INVALID_ARGUMENT),
         ([(1, b"\x01"), (2, b"\x01"), (7, b"\x01")], code_pb2.INVALID_ARGUMENT),
         ([(1, b"\x01"), (1, b"\x01"), (2, b"\x01")], code_pb2.INVALID_ARGUMENT),
         ([(1, b"\x02\x00"), (2, b"\x01")], code_pb2.OUT_OF_RANGE),
@@ -154,3 +172,59 @@ def test_slow_client_loses_packets_and_not_the_server(served: Served) -> None:
         pass  # the waiting messages, and then the news that another is primary
     served.devices[1].packet_in(b"\x80\x85frame")  # type: ignore[misc]
     assert watcher.next().packet.payload == b"frame"
+
+
+def declaration(*fields: tuple[str, int, str]) -> p4info_pb2.ControllerPacketMetadata:
+    """Return a controller header of fields with name, width and type name."""
+    header = p4info_pb2.ControllerPacketMetadata()
+    header.preamble.name = "packet_out"
+    for number, (name, width, type_name) in enumerate(fields, 1):
+        metadata = header.metadata.add(id=number, name=name, bitwidth=width)
+        if type_name:
+            metadata.type_name.name = type_name
+    return header
+
+
+def header_type(name: str, **widths: int) -> HeaderType:
+    fields, offset = [], 0
+    for field, width in widths.items():
+        fields.append(Field(field, width, False, offset))
+        offset += width
+    return HeaderType(name, tuple(fields))
+
+
+@given(values=st.lists(st.tuples(st.integers(1, 40), st.integers(0)), min_size=1, max_size=5), payload=st.binary())
+def test_headers_that_are_not_whole_bytes_are_padded(values: list[tuple[int, int]], payload: bytes) -> None:
+    """PI pads after the last field, as p4c did in programs of that time (ONOS's p4-tutorial: one field of 9 bits)."""
+    header = ControllerHeader(declaration(*((f"f{i}", width, "") for i, (width, _) in enumerate(values))))
+    numbers = [number % (1 << width) for width, number in values]
+    metadata = [
+        p4rt.PacketMetadata(metadata_id=i, value=number.to_bytes(5, "big")) for i, number in enumerate(numbers, 1)
+    ]
+    frame = header.pack(p4rt.PacketOut(payload=payload, metadata=reversed(metadata)))
+    bits = "".join(f"{number:0{width}b}" for (width, _), number in zip(values, numbers, strict=True))
+    padded = bits + "0" * (-len(bits) % 8)
+    assert frame == int(padded, 2).to_bytes(len(padded) // 8, "big") + payload
+    packet = header.unpack(frame)
+    assert packet is not None
+    assert packet.payload == payload
+    assert [int.from_bytes(one.value, "big") for one in packet.metadata] == numbers
+
+
+def test_translated_metadata_have_the_width_of_the_program() -> None:
+    """SAI's ports are strings in the P4Info; Stratum's have 32 bits there. The header in the frame has 9 bits."""
+    types = (header_type("ethernet", source=48), header_type("out_t", egress_port=9, submit=1, pad=6))
+    text = declaration(("egress_port", 0, "port_id_t"), ("submit", 1, ""), ("pad", 6, ""))
+    wide = declaration(("egress_port", 32, "port_id_t"), ("submit", 1, ""), ("pad", 6, ""))
+    for header, value in ((ControllerHeader(text, types), b"257"), (ControllerHeader(wide, types), b"\x01\x01")):
+        fields = [p4rt.PacketMetadata(metadata_id=1, value=value), p4rt.PacketMetadata(metadata_id=2, value=b"\x01")]
+        frame = header.pack(p4rt.PacketOut(payload=b"frame", metadata=fields))
+        assert frame == b"\x80\xc0frame"
+        packet = header.unpack(frame)
+        assert packet is not None
+        assert packet.metadata[0].value == value
+    for bad in (b"Ethernet0", b"", b"512", b"9" * 5000, "\u0661".encode()):
+        with pytest.raises(P4RuntimeError):
+            ControllerHeader(text, types).pack(p4rt.PacketOut(metadata=[p4rt.PacketMetadata(metadata_id=1, value=bad)]))
+    with pytest.raises(P4RuntimeError, match=r"packet_out\.egress_port: no bit width in the P4Info"):
+        ControllerHeader(text, types[:1])

@@ -314,7 +314,6 @@ def test_profiles_refuse_invalid_members_and_groups(profiles: Switch) -> None:
         update(INSERT, action_profile_group=s.group("shared", 1, (1, 65))),  # the profile's size is 64
         update(INSERT, action_profile_group=s.group("shared", 1, (1, 3), max_size=2)),
         update(INSERT, action_profile_group=s.group("shared", 1, (1, 1 << 30))),
-        update(INSERT, action_profile_group=s.group("small", 1)),  # which has a max_group_size
         update(INSERT, action_profile_group=s.group("small", 1, max_size=5)),
         update(MODIFY, action_profile_group=s.group("shared", 1)),
         update(DELETE, action_profile_group=s.group("shared", 1)),
@@ -329,7 +328,7 @@ def test_profiles_refuse_invalid_members_and_groups(profiles: Switch) -> None:
         code_pb2.ALREADY_EXISTS, code_pb2.INVALID_ARGUMENT, code_pb2.INVALID_ARGUMENT, code_pb2.INVALID_ARGUMENT,
         code_pb2.NOT_FOUND, code_pb2.NOT_FOUND, code_pb2.INVALID_ARGUMENT, code_pb2.INVALID_ARGUMENT,
         code_pb2.NOT_FOUND, code_pb2.INVALID_ARGUMENT, code_pb2.INVALID_ARGUMENT, code_pb2.RESOURCE_EXHAUSTED,
-        code_pb2.RESOURCE_EXHAUSTED, code_pb2.RESOURCE_EXHAUSTED, code_pb2.INVALID_ARGUMENT, code_pb2.INVALID_ARGUMENT,
+        code_pb2.RESOURCE_EXHAUSTED, code_pb2.RESOURCE_EXHAUSTED, code_pb2.INVALID_ARGUMENT,
         code_pb2.NOT_FOUND, code_pb2.NOT_FOUND, code_pb2.NOT_FOUND, code_pb2.NOT_FOUND, code_pb2.INVALID_ARGUMENT,
         code_pb2.INVALID_ARGUMENT, code_pb2.INVALID_ARGUMENT, code_pb2.INVALID_ARGUMENT, code_pb2.PERMISSION_DENIED,
     ]  # fmt: skip
@@ -343,6 +342,24 @@ def test_profiles_refuse_invalid_members_and_groups(profiles: Switch) -> None:
     assert s.code(update(MODIFY, action_profile_group=watched)) == code_pb2.INVALID_ARGUMENT  # there is no port 512
     plain = [update(INSERT, action_profile_member=s.member("plain", n, "set", 1)) for n in range(1, 10)]
     assert s.codes(*plain) == [OK] * 8 + [code_pb2.RESOURCE_EXHAUSTED]
+
+
+def test_groups_as_p4runtime_shell_writes_and_reads_them(profiles: Switch) -> None:
+    """It gives no max_size, and what it writes is also its query."""
+    s = profiles
+    member, group = s.member("small", 1, "set", 1), s.group("small", 1, (1, 4))  # max_group_size is 4
+    assert s.codes(update(INSERT, action_profile_member=member), update(INSERT, action_profile_group=group)) == [OK, OK]
+    other, larger = s.member("small", 1, "set", 2), s.group("small", 1, (1, 5), max_size=3)
+    assert s.read(action_profile_member=member) == s.read(action_profile_member=other) == [member]
+    assert s.read(action_profile_group=group) == s.read(action_profile_group=larger) == [group]
+    larger.max_size = 0
+    assert s.code(update(MODIFY, action_profile_group=larger)) == code_pb2.RESOURCE_EXHAUSTED
+    limited = s.group("small", 2, (1, 1), max_size=1)
+    assert s.code(update(INSERT, action_profile_group=limited)) == OK
+    limited.max_size = 0  # The limit stays.
+    assert s.code(update(MODIFY, action_profile_group=limited)) == OK
+    limited.max_size = 1
+    assert s.read(action_profile_group=s.group("small", 2)) == [limited]
 
 
 def test_parts_that_p4c_omits_are_noticed(caplog: pytest.LogCaptureFixture) -> None:
