@@ -12,8 +12,8 @@ AFTER_ERROR_SECONDS = 1.0
 
 
 class Periodic(ABC):
-    """Calls `look` every `seconds` from a thread, from `start` to `close`. No error of `look` ends it: `log` gets the
-    error, with what the thread does (`what`: "watching ports")."""
+    """Calls `look` every `seconds` from a thread, from `start` to `close`. No error of `look` ends it. `log` gets each
+    error once, with what the thread does (`what`: "watching ports"), and a line when `look` works again."""
 
     def __init__(self, what: str, seconds: float, log: Log) -> None:
         self._what, self._seconds, self.log = what, seconds, log
@@ -43,11 +43,19 @@ class Periodic(ABC):
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        problem = ""
         while not self._closed.wait(self._seconds):
+            before = problem
             try:
                 self.look()
+                problem = ""
             except Exception as error:
-                self.log.error(f"{self._what}: {type(error).__name__}: {error}")
+                problem = f"{self._what}: {type(error).__name__}: {error}"
+            if problem and problem != before:
+                self.log.error(f"{problem}; tried again every {self._seconds + AFTER_ERROR_SECONDS:g} s")
+            elif before and not problem:
+                self.log.info(f"{self._what}: works again")
+            if problem:
                 self._closed.wait(AFTER_ERROR_SECONDS)
 
 

@@ -1,11 +1,15 @@
-"""Orders are carried out in the order in which they came, also while all jobs are replanned again and again."""
+"""The threads of the service: orders have their lock in turn, and a periodic look goes on after errors."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-from controlplane.service.threads import InTurn
+import pytest
+
+from controlplane.common.log_lines import calling
+from controlplane.service import threads
+from controlplane.service.threads import InTurn, Periodic
 
 SECONDS = 60.0
 
@@ -57,3 +61,27 @@ def test_it_is_one_at_a_time() -> None:
     for thread in threads:
         thread.join(SECONDS)
     assert most == [1]
+
+
+def test_what_always_fails_is_logged_once_and_also_that_it_works_again(
+    until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "AFTER_ERROR_SECONDS", 0.0)
+    log: list[str] = []
+
+    class Reader(Periodic):
+        problem, looks = "it is off", 0
+
+        def look(self) -> None:
+            self.looks += 1
+            if self.problem:
+                raise OSError(self.problem)
+
+    reader = Reader("reading", 0.0, calling(log.append))
+    reader.start()
+    for problem, lines in (("it is off", 1), ("it is closed", 2), ("", 3)):
+        looked, reader.problem = reader.looks, problem
+        until(lambda looked=looked: reader.looks > looked + 5, "it looks on")
+        assert len(log) == lines, log
+    reader.close()
+    assert "OSError: it is off" in log[0] and "OSError: it is closed" in log[1] and "works again" in log[2]
