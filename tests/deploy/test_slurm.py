@@ -15,7 +15,7 @@ import pytest
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.client import ask
 from controlplane.planner.terms import Quota
-from worker_agent.launch import adding, holder
+from worker_agent.launch import adding, holder, slurm
 from worker_agent.launch.slurm import Refused, Wish, main, wished
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "slurm"
@@ -172,6 +172,22 @@ def test_what_jobs_have_left_that_are_gone_is_taken_off(job, rig, commands):
     commands("squeue", "")
     (Path(os.environ["PATH"].split(os.pathsep)[0]) / "squeue").write_text("#!/bin/sh\nexit 1\n")
     assert job("sweep") == 1 and len(list(rig.network.jobs)) == 2, "Slurm that does not answer has no say"
+
+
+def test_a_job_that_starts_during_the_sweep_stays(job, rig, commands, monkeypatch):
+    """Slurm's list is from before the start of the job, which is in the network a moment later."""
+    commands("squeue", "8")
+    run = subprocess.run
+
+    def lists(command, **how):
+        listed = run(command, **how)
+        if command[0] == "squeue":
+            assert job("prolog") == 0
+        return listed
+
+    monkeypatch.setattr(slurm.subprocess, "run", lists)
+    assert job("sweep") == 0
+    assert [running.name for running in rig.network.jobs] == ["slurm-7"]
 
 
 def test_a_controller_that_is_away_costs_no_job_its_start(job, rig, monkeypatch, capsys):

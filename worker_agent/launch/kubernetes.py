@@ -136,10 +136,11 @@ class Operator:
         """Compare the wanted jobs with the network's once, and add, remove and annotate. Raise ClusterError or
         ControllerError where one of them does not answer.
         """
+        # Read before the wanted jobs: a job that another operator adds meanwhile would seem to be over.
+        there = {job.name for job in fetch_status(self.controller).jobs if job.name.startswith(PREFIX)}
         jobs = self.cluster.items(JOBS)
         pods = self.cluster.items(PODS, f"&labelSelector={OF_A_JOB}")
         wishes = {one.name: one for one in wanted(jobs, pods)}
-        there = {job.name for job in fetch_status(self.controller).jobs if job.name.startswith(PREFIX)}
         for name in sorted(there):
             wish = wishes.get(name)
             moved = wish is not None and wish.nodes and self.placed.get(name, wish.nodes) != wish.nodes

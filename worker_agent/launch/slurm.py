@@ -126,22 +126,26 @@ def task(controller: str, environment: Environment) -> int:
 
 
 def sweep(controller: str, _: Environment) -> int:
-    """Remove the jobs that Slurm does not run any more; return the exit status, 1 where that could not be done."""
-    try:
-        listed = subprocess.run(
-            ["squeue", "--noheader", "--states=RUNNING,SUSPENDED,COMPLETING,CONFIGURING", "--format=%A"],
-            capture_output=True, text=True, check=True, timeout=SCONTROL_SECONDS,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as error:
-        print(f"inart slurm: squeue does not answer, so nothing is taken off: {error}", file=sys.stderr)
-        return 1
-    running = {f"{PREFIX}{number}" for number in listed.stdout.split()}
+    """Remove the jobs that Slurm does not know any more; return the exit status, 1 where that could not be done.
+
+    The network's jobs are read before Slurm's: a job that starts meanwhile is then missing in the first list, and not
+    in the second one. A job that is back in Slurm's queue is left alone, since it may start at any moment.
+    """
     try:
         there = [job.name for job in fetch_status(controller).jobs]
     except ControllerError as error:
         print(f"inart slurm: {error}", file=sys.stderr)
         return 1
-    left = [name for name in there if name.removeprefix(PREFIX).isdigit() and name not in running]
+    try:
+        listed = subprocess.run(
+            ["squeue", "--noheader", "--format=%A"],
+            capture_output=True, text=True, check=True, timeout=SCONTROL_SECONDS,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"inart slurm: squeue does not answer, so nothing is taken off: {error}", file=sys.stderr)
+        return 1
+    known = {f"{PREFIX}{number}" for number in listed.stdout.split()}
+    left = [name for name in there if name.removeprefix(PREFIX).isdigit() and name not in known]
     return max([remove(controller, name) for name in left if name.startswith(PREFIX)], default=0)
 
 
