@@ -75,6 +75,10 @@ class Settings:
 USUALLY = Settings()
 
 
+class _NoRoomYet(Exception):
+    """Jobs that would make room for a job cannot migrate now; their agents may only be starting."""
+
+
 class Network:
     """The switches of a topology, and the jobs that run on them. Thread-safe. A context manager.
 
@@ -228,39 +232,56 @@ class Network:
     ) -> tuple[Admission, RunningJob, int]:
         """Admit a job (`AdmissionControl.admit`, or, with `together`, `shared`) and `add` it, as one order. It is
         replanned when something fails meanwhile. Raise the errors of these calls; other jobs have their plans then."""
-        with self.replanning.changing:
-            attempts, late = 0, dict[str, str]()
-            before = {other: other.plan for other in self.jobs}
-            while True:
-                off = dict(self.state.off)
-                try:
-                    if together:
-                        admission = self.admissions.shared(job, strategy, seed, terms, late)
-                    else:
-                        admission = self.admissions.admit(job, strategy, seed, terms, job_id)
-                    running, changes = self.add(admission.plan, terms=terms, others=admission.plans, job_id=job_id)
-                    break
-                except Late as error:
-                    self.log.info(f"job {job.name} is planned without taking from those that do not migrate: {error}")
-                    late |= error.why
-                except Infeasible as error:
-                    attempts += 1
-                    self.replanning.restore(before)
-                    _wait_for_room(error, job, late, attempts)
-                    late = {}
-                except (PlanError, MigrationError):
-                    attempts += 1
-                    if off == self.state.off or attempts == ATTEMPTS:
-                        self.replanning.restore(before)
-                        raise
-                except BaseException:
+        attempts = 0
+        while True:
+            try:
+                with self.replanning.changing:
+                    return self._launch(job, strategy, seed, together=together, terms=terms, job_id=job_id)
+            except _NoRoomYet as error:
+                attempts += 1
+                if attempts == ATTEMPTS:
+                    raise Infeasible(f"{error}; add it again") from None
+            time.sleep(LATE_PAUSE_SECONDS)  # without the lock, so that other orders go on
+
+    def _launch(
+        self, job: Job, strategy: str, seed: int, *, together: bool, terms: Terms, job_id: int | None
+    ) -> tuple[Admission, RunningJob, int]:
+        """Launch a job, as `launch` does, with the lock of orders held. Raise _NoRoomYet if it may be possible soon."""
+        attempts, late = 0, dict[str, str]()
+        before = {other: other.plan for other in self.jobs}
+        while True:
+            off = dict(self.state.off)
+            try:
+                if together:
+                    admission = self.admissions.shared(job, strategy, seed, terms, late)
+                else:
+                    admission = self.admissions.admit(job, strategy, seed, terms, job_id)
+                running, changes = self.add(admission.plan, terms=terms, others=admission.plans, job_id=job_id)
+                break
+            except Late as error:
+                self.log.info(f"job {job.name} is planned without taking from those that do not migrate: {error}")
+                late |= error.why
+            except Infeasible as error:
+                self.replanning.restore(before)
+                if not late:
+                    raise
+                words = "; ".join(f"job {name}: {why}" for name, why in late.items())
+                raise _NoRoomYet(
+                    f"{error}: nothing is left for job {job.name!r} as others cannot migrate now ({words})"
+                ) from None
+            except (PlanError, MigrationError):
+                attempts += 1
+                if off == self.state.off or attempts == ATTEMPTS:
                     self.replanning.restore(before)
                     raise
-            if together and admission.others:
-                self.replanning.fair = True
-            if late or self.admissions.steps:
-                self.replanning.soon()
-            return admission, running, changes
+            except BaseException:
+                self.replanning.restore(before)
+                raise
+        if together and admission.others:
+            self.replanning.fair = True
+        if late or self.admissions.steps:
+            self.replanning.soon()
+        return admission, running, changes
 
     def base_rules(self, topology: Topology, off: Iterable[str]) -> dict[str, RuleSet]:
         """Return the entries that belong to the network and to no job, in this topology: IPv4 routes, around what is
@@ -384,19 +405,6 @@ def _known(job: Job, topology: Topology) -> dict[str, Known]:
     """Return the agents of a job by their nodes. A node of both roles has one agent, that of a worker."""
     roles = {**dict.fromkeys(job.parameter_servers, "parameter_server"), **dict.fromkeys(job.workers, "worker")}
     return {node: Known(role, topology.address(node), node in job.both_roles) for node, role in roles.items()}
-
-
-def _wait_for_room(error: Infeasible, job: Job, late: Mapping[str, str], attempts: int) -> None:
-    """Wait a little for the jobs that could not make room for this one (`late`, with the reasons), as their agents may
-    only be starting. Raise Infeasible when there are none, or after ATTEMPTS, with their names."""
-    if not late:
-        raise error
-    if attempts == ATTEMPTS:
-        words = "; ".join(f"job {name}: {why}" for name, why in late.items())
-        raise Infeasible(
-            f"{error}: nothing is left for job {job.name!r} as others cannot migrate now ({words}); add it again"
-        ) from None
-    time.sleep(LATE_PAUSE_SECONDS)
 
 
 def _keep(network: Network, name: str) -> None:

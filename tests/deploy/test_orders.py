@@ -337,6 +337,27 @@ def test_a_job_for_which_nothing_is_left_asks_jobs_again_that_could_not_migrate(
         agents.end()
 
 
+def test_a_job_that_waits_for_room_delays_no_other_order(rig, monkeypatch):
+    monkeypatch.setattr(migration, "PREPARE_SECONDS", 0.3)
+    one = rig.add(ONE, together=True)
+    rig.join(one)  # The job does not answer.
+    added: list[str] = []
+
+    def pause(seconds: float) -> None:
+        order = threading.Thread(target=lambda: added.append(rig.add(TWO).name), daemon=True)
+        order.start()
+        order.join(30.0)
+        assert added, "the other order waits"
+        rig.network.remove("two")
+        added.clear()
+
+    monkeypatch.setattr(network, "time", SimpleNamespace(sleep=pause))
+    rival = Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000)
+    with pytest.raises(Infeasible, match="add it again"):
+        rig.network.launch(rival, "inart", together=True)
+    assert [job.name for job in rig.network.jobs] == ["one"]
+
+
 WIDE = Job("wide", (SERVERS[4], SERVERS[6], SERVERS[7], SERVERS[13], SERVERS[14]), SERVERS[15:], 1_000_000)
 
 
