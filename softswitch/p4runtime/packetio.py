@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from softswitch.bmv2json.model import Field, HeaderType
+from softswitch.bmv2json.model import HeaderType
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.status import invalid
 from softswitch.p4runtime.stubs import p4info_pb2
@@ -98,36 +98,52 @@ class ControllerHeader:
 def _fields(declaration: p4info_pb2.ControllerPacketMetadata, header_types: Iterable[HeaderType]) -> tuple[_Field, ...]:
     name = declaration.preamble.name
     widths = _program_widths(declaration, header_types)
-    fields = []
-    for place, metadata in enumerate(declaration.metadata):
-        width = metadata.bitwidth if widths is None else widths[place]
-        if width <= 0:
-            raise invalid(
-                f"{name}.{metadata.name}: no bit width in the P4Info, and no header of the program has the fields of "
-                f"{name}"
-            )
-        fields.append(_Field(metadata.id, f"{name}.{metadata.name}", width, metadata.bitwidth == 0))
+    fields = tuple(
+        _Field(metadata.id, f"{name}.{metadata.name}", width, metadata.bitwidth == 0)
+        for metadata, width in zip(declaration.metadata, widths, strict=True)
+    )
+    for field in fields:
+        if field.width <= 0:
+            raise invalid(f"{field.name}: no bit width in the P4Info, and no header with these fields in the program")
     if len({field.id for field in fields}) != len(fields):
         raise invalid(f"controller header {name} has two fields with one id")
-    return tuple(fields)
+    return fields
 
 
 def _program_widths(
     declaration: p4info_pb2.ControllerPacketMetadata, header_types: Iterable[HeaderType]
-) -> tuple[int, ...] | None:
-    """Return the fields' widths in the program; None unless exactly one choice fits the P4Info."""
+) -> tuple[int, ...]:
+    """Return the fields' widths: those of the header type in the program with these field names.
+
+    Return those of the P4Info if no header type has these names, or if several that fit have different widths. Raise
+    INVALID_ARGUMENT if header types have these names, and none fits.
+    """
     metadata = declaration.metadata
-    choices = set()
-    for header in header_types:
-        fields, rest = header.fields[: len(metadata)], header.fields[len(metadata) :]
-        if (
-            [field.name for field in fields] == [one.name for one in metadata]
-            and all(field.name.startswith("_padding") for field in rest)
-            and all(map(_may_be, fields, metadata))
-        ):
-            choices.add(tuple(field.width for field in fields))
-    return choices.pop() if len(choices) == 1 else None
+    described = tuple(one.bitwidth for one in metadata)
+    candidates = {widths for header in header_types if (widths := _widths_of(metadata, header)) is not None}
+    fitting = [
+        widths
+        for widths in candidates
+        if all(width == one.bitwidth or one.type_name.name for width, one in zip(widths, metadata, strict=True))
+    ]
+    if candidates and not fitting:
+        raise invalid(
+            f"controller header {declaration.preamble.name} has fields of {_listed(described)} bits in the P4Info and "
+            f"of {_listed(min(candidates))} in the program"
+        )
+    return fitting[0] if len(fitting) == 1 else described
 
 
-def _may_be(field: Field, metadata: p4info_pb2.ControllerPacketMetadata.Metadata) -> bool:
-    return field.width == metadata.bitwidth or bool(metadata.type_name.name)
+def _widths_of(
+    metadata: Sequence[p4info_pb2.ControllerPacketMetadata.Metadata], header: HeaderType
+) -> tuple[int, ...] | None:
+    """Return the widths of a header type's fields; None if its names differ. p4c may have added fields of padding."""
+    fields, rest = header.fields[: len(metadata)], header.fields[len(metadata) :]
+    same = [field.name for field in fields] == [one.name for one in metadata]
+    if not same or not all(field.name.startswith("_padding") for field in rest):
+        return None
+    return tuple(field.width for field in fields)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from softswitch.bmv2json.model import Action, Counter, FieldRef, Key, Match, Register
+from softswitch.bmv2json.model import Action, Counter, Field, FieldRef, HeaderType, Key, Match, Register
 from softswitch.dataplane.codec import Entry
 from softswitch.dataplane.device import Device
 from softswitch.dataplane.program import Program, TableInfo
@@ -95,7 +95,8 @@ class FakeProgram(Program):
             "MyIngress.verdicts": Counter("MyIngress.verdicts", 8),
             "MyIngress.exact_counter": Counter("MyIngress.exact_counter", 64, "MyIngress.exact_table"),
         }
-        self.header_types = ()
+        fields = (Field("ingress_port", 9, False, 0), Field("reason", 7, False, 9))
+        self.header_types = (HeaderType("packet_in_t", fields),)
         self.profiles = {}
         self.meters = {}
         self.value_sets = {}

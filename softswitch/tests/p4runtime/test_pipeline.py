@@ -161,7 +161,7 @@ def _edit(path: str, value: object) -> Callable[[p4info_pb2.P4Info], None]:
         ("direct_counters.0.direct_table_id", 0x02000002, "exact_counter"),
         ("registers.0.size", 5, "sums has 5 elements"),
         ("registers.0.type_spec.bitstring.bit.bitwidth", 31, "31-bit"),
-        ("controller_packet_metadata.0.metadata.0.bitwidth", 10, "17 bits"),
+        ("controller_packet_metadata.0.metadata.0.bitwidth", 10, "packet_in has fields of 10, 7 bits"),
     ],
 )
 def test_p4info_must_describe_the_program(client: Client, path: str, value: object, text: str) -> None:
