@@ -26,7 +26,7 @@ from overlay.net.deputy import Deputies
 from overlay.net.dispatcher import Dispatcher
 from overlay.net.eager_scatter import EagerScatter
 from overlay.net.front import Front
-from overlay.net.loop import new_event_loop
+from overlay.net.loop import listening_at, new_event_loop
 from overlay.net.membership import Membership
 from overlay.net.multicast import Carrier
 from overlay.net.neighbours import Neighbours
@@ -266,7 +266,8 @@ class Agent:
         server = None
         if self.advertise != NOWHERE:
             wait = HANDSHAKE_SECONDS if context else None
-            server = await self.loop.create_server(accept, host, port, ssl=context, ssl_handshake_timeout=wait)
+            where = listening_at(host, port)
+            server = await self.loop.create_server(accept, **where, ssl=context, ssl_handshake_timeout=wait)
             self.listen = (host, server.sockets[0].getsockname()[1])
         joining = asyncio.ensure_future(self.membership.run())
         await self._stop.wait()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from controlplane.common import dual_stack
 from controlplane.common.descriptors import HANDSHAKE_SECONDS, IDLE_SECONDS
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Back, Event, Lost, Policy, Tick
@@ -19,7 +20,7 @@ from overlay.net import liveness, site_web
 from overlay.net.connector import SMALL_SEGMENT_BYTES
 from overlay.net.leadership import STANDBY, Leadership, Office
 from overlay.net.liveness import ALIVE_SECONDS, alive
-from overlay.net.loop import new_event_loop
+from overlay.net.loop import listening_at, new_event_loop
 from overlay.net.members import Member, Members
 from overlay.net.multicast import Seal
 from overlay.net.policy_driver import PolicyDriver
@@ -182,8 +183,7 @@ class Coordinator:
         context = self._security.serve if self._security else None
         server = await asyncio.start_server(
             self.serve,
-            host,
-            port,
+            **listening_at(host, port),
             ssl=context,
             ssl_handshake_timeout=HANDSHAKE_SECONDS if context else None,
             limit=1 << 20,
@@ -291,7 +291,8 @@ class Coordinator:
         if not self.leadership.quorum.admits(node):
             writer.write(STANDBY)
             return None
-        address = str(writer.get_extra_info("peername")[0]) if host in ANYWHERE else host, int(message["port"])
+        seen = dual_stack.plain(str(writer.get_extra_info("peername")[0]))
+        address = seen if host in ANYWHERE else host, int(message["port"])
         before = self.members.get(node)
         taken = before is not None and before.address != address
         reason = self._objection(message, node, before if taken else None, writer)

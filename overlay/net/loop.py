@@ -1,9 +1,11 @@
-"""The event loop of agents and coordinators: uvloop's where it is installed, else asyncio's own."""
+"""The event loop of agents and coordinators (uvloop's where it is installed, else asyncio's), and where they listen."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
+
+from controlplane.common import dual_stack
 
 try:
     import uvloop
@@ -18,6 +20,13 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(report_unless_lost_twice)
     return loop
+
+
+def listening_at(host: str, port: int) -> dict[str, Any]:
+    """Return the arguments with which asyncio's servers listen at this address. "::" stands for all addresses, IPv4
+    ones included, and asyncio alone would refuse those. Raise OSError where the port is not free.
+    """
+    return {"sock": dual_stack.listener(port)} if host == dual_stack.ALL else {"host": host, "port": port}
 
 
 def report_unless_lost_twice(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import bokeh
 import grpc
 
+from controlplane.common import dual_stack
 from controlplane.common.access import Access, Caller, Denied, parse_uri, peer_began
 from controlplane.common.rpc.tls import Tls
 from controlplane.common.whole_file import Fresh
@@ -238,8 +239,14 @@ class _Server(ThreadingHTTPServer):
     contexts: Fresh[ssl.SSLContext] | None = None
 
     def __init__(self, address: tuple[str, int]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, Handler)
         self.strangers = _Strangers()
+
+    def server_bind(self) -> None:
+        if self.server_address[0] == dual_stack.ALL:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         if self.contexts is not None:
