@@ -236,7 +236,7 @@ class SiteGroup:
         Args:
             values: float32, one dimension, contiguous; the same number at all sites.
             round: number of the round, one more each time.
-            weight: weight of this site's values (samples), above 0 at some site at least.
+            weight: weight of this site's values (samples), from 0 on. If all sites have weight 0, the values become 0.
             bits: 32 (float32), or 16, 8 or 4 for integers, which sites add (packing.py).
 
         Raises:
@@ -257,6 +257,8 @@ class SiteGroup:
                     words = replace(about, op="words")
                     done, left = self._average_fields(values, words, bits, began + self.timeout)
                 self.agent.site.did(about.round, done.participants)
+                if not any(done.weights):
+                    self._log(f"{self.site}: round {about.round}: all sites have weight 0, so nothing is averaged")
                 return Averaged(done.participants, done.weights, left, time.monotonic() - began)
             except PeerLost as error:
                 self._log(f"{self.site}: round {about.round} is done again: {error}")
@@ -268,15 +270,21 @@ class SiteGroup:
     def _average_floats(self, values: Floats, about: About, end: float) -> tuple[Done, Floats | None]:
         weighted = values * np.float32(about.weight)
         done = self._synchronise(weighted, about, end)
-        np.multiply(weighted, np.float32(1 / self._total(done)), out=values)
+        if total := sum(done.weights):
+            np.multiply(weighted, np.float32(1 / total), out=values)
+        else:
+            values[:] = 0
         return done, None
 
     def _average_fields(self, values: Floats, about: About, bits: int, end: float) -> tuple[Done, Floats | None]:
         scales = scales_of(values)
         done = self._synchronise(scales, replace(about, op="maximum"), end)
-        sites, fraction = len(done.participants), about.weight / self._total(done)
-        if sites == 1:
-            return self._alone(values, about, end)
+        sites, total = len(done.participants), sum(done.weights)
+        if not total:
+            values[:] = 0
+        if sites == 1 or not total:
+            return self._without_values(values, about, end)
+        fraction = about.weight / total
         words, left = pack(values, scales, fraction, bits, sites)
         second = self._synchronise(words, about, end)
         if (second.participants, second.weights) != (done.participants, done.weights):
@@ -285,16 +293,12 @@ class SiteGroup:
         unpack(words, scales, bits, sites, values)
         return second, left
 
-    def _alone(self, values: Floats, about: About, end: float) -> tuple[Done, Floats | None]:
-        """Do the round of a single site: report it as done, and keep the values as they are."""
+    def _without_values(self, values: Floats, about: About, end: float) -> tuple[Done, Floats | None]:
+        """Do a round in which nothing has to be added, of a single site or of sites with weight 0: report it as done,
+        and keep the values as they are.
+        """
         nothing = np.zeros(word_values(1, FLOAT_BITS // 2, 1), np.float32)
         return self._synchronise(nothing, about, end), np.zeros_like(values)
-
-    def _total(self, done: Done) -> float:
-        total = sum(done.weights)
-        if not total > 0:
-            raise OverlayError(f"{self.site}: all sites of the round ({', '.join(done.participants)}) have weight 0")
-        return total
 
     def _synchronise(self, tensor: Floats, about: About, end: float) -> Done:
         return self.agent.synchronise(tensor, max(0.1, end - time.monotonic()), about=about)

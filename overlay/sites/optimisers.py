@@ -219,7 +219,9 @@ class StreamingDiLoCo:
         return changed
 
     def synchronise(self) -> None:
-        """Average the next fragment now, and wait for the result (for the end of training, say)."""
+        """Average the next fragment now, and wait for the result (for the end of training, say). The outer values stay
+        as they are if no site has trained since the fragment was averaged last.
+        """
         self._drain()
         self._send()
         self._drain()
@@ -276,9 +278,10 @@ class StreamingDiLoCo:
         """
         assert self._group is not None, "only the site's first process has a worker"
         found = self._group.average(gradient, round=round_, weight=weight, bits=self.bits)
-        if found.left is not None:
-            fragment.left = found.left
-        fragment.move(gradient, self.rate, self.momentum)
+        if any(found.weights):  # else no site has trained since the fragment was sent last: nothing is left to do
+            if found.left is not None:
+                fragment.left = found.left
+            fragment.move(gradient, self.rate, self.momentum)
         self._shared_round = round_ + 1
         self._group.offer(self._state(), self._shared_round)
         self.pace.took(time.monotonic() - sent)

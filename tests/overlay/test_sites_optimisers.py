@@ -13,7 +13,7 @@ from torch import nn
 from overlay.core.errors import OverlayError
 from overlay.core.site_network import SiteNetwork
 from overlay.sites.command import SiteSettings, make_coordinator
-from overlay.sites.optimisers import DiLoCo, Fragment, StreamingDiLoCo
+from overlay.sites.optimisers import DiLoCo, Fragment, LocalSGD, StreamingDiLoCo
 from overlay.sites.pace import Pace
 from tests.overlay.site_training import flat, inner_step, make_model, train_rank
 from tests.overlay.test_sites import PROCESSES, coordinating
@@ -130,6 +130,23 @@ def test_a_site_alone_trains_as_the_paper_has_it_for_one():
         (alone,) = made(coordinator, "a")
         together([alone], 2)
         assert alone.outer.last.sites == ("a",) and alone.outer.momentum == 0.9
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+@pytest.mark.parametrize(("kind", "bits"), [(DiLoCo, 8), (DiLoCo, 32), (LocalSGD, 32), (StreamingDiLoCo, 4)])
+def test_synchronise_returns_and_changes_nothing_if_no_site_has_trained_meanwhile(kind, bits, names):
+    with coordinating(len(names), probe_seconds=0) as (coordinator, _):
+        options = {"fragments": 1, "delay": 0} if kind is StreamingDiLoCo else {}
+        trainers = made(coordinator, names, kind, bits=bits, **options)
+        together(trainers, 2)
+        before = [trainer.shared().copy() for trainer in trainers]
+        with ThreadPoolExecutor(len(trainers)) as pool:
+            list(pool.map(lambda trainer: trainer.outer.synchronise(), trainers))
+        for trainer, shared in zip(trainers, before, strict=True):
+            assert trainer.outer.round == trainers[0].outer.round and set(trainer.outer.last.weights) == {0.0}
+            np.testing.assert_array_equal(trainer.shared(), shared)
+        together(trainers, 1)
+        assert set(trainers[0].outer.last.sites) == set(names)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
