@@ -64,7 +64,7 @@ VERBS = {
     "replan": Verb(CONTROLLER, "plan a running job again, for the present state of the network", ("replan",)),
     "drain": Verb(CONTROLLER, "take a switch or link out of service", ("drain",)),
     "undrain": Verb(CONTROLLER, "put it back into service", ("undrain",)),
-    "topology": Verb(CONTROLLER, "reload the topology file, with jobs running", ("topology",)),
+    "topology": Verb(CONTROLLER, "reload the topology file, or import another project's", ("topology",)),
     "certificates": Verb(
         "controlplane.cli.certificates", "make the certificates or tokens that say who may do what", extra="control"
     ),

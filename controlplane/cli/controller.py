@@ -1,10 +1,11 @@
-"""The operator's commands to a running controller: status, replan, drain, log, topology reload, and its jobs.
+"""The operator's commands to a running controller: status, replan, drain, log, topology, and its jobs.
 
 inart status --controller HOST:PORT [--job NAME] [--watch]
 inart replan --controller HOST:PORT --set V1-V2.used_bandwidth_mbps=40
 inart drain NODE --wait --controller HOST:PORT
 inart log --since 2h --controller HOST:PORT
 inart topology reload --controller HOST:PORT
+inart topology import FILE:servers=1 --output net.json      (needs no controller)
 inart job add|list|show|remove --controller HOST:PORT ...
 """
 
@@ -25,6 +26,7 @@ from google.protobuf.message import Message
 
 from controlplane.cli import drain as drains
 from controlplane.cli import log as logs
+from controlplane.cli import topology_import
 from controlplane.common import command_line
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import controller_address
@@ -245,9 +247,13 @@ def make_parser() -> argparse.ArgumentParser:
     for order in (show, remove):
         order.add_argument("job", metavar="NAME", help="the job's name")
     listed = orders.add_parser("list", help="show a table of the jobs")
-    topology = commands.add_parser("topology", help="change the network itself")
-    reload = topology.add_subparsers(dest="order", required=True).add_parser(
+    topology = commands.add_parser("topology", help="change the network itself, or import one")
+    networks = topology.add_subparsers(dest="order", required=True)
+    reload = networks.add_parser(
         "reload", help="read the controller's topology and switches file again, with jobs running"
+    )
+    topology_import.add_arguments(
+        networks.add_parser("import", help="make a topology file from another project's (docs/topologies.md)")
     )
     reload.add_argument("--dry-run", action="store_true", help="print each entry that would change, and change nothing")
     for command in (status, show, listed, log):
@@ -420,7 +426,10 @@ def show_status(arguments: argparse.Namespace) -> None:
 
 
 def run_topology(arguments: argparse.Namespace) -> None:
-    """Run the command `topology reload`. Raise ControllerError where it fails."""
+    """Run the commands `topology`. Raise ControllerError, ValueError or OSError where one fails."""
+    if arguments.order == "import":
+        topology_import.run(arguments)
+        return
     reply = _ask(arguments, "reload", pb.ReloadRequest(dry_run=arguments.dry_run))
     _print(arguments, reply, format_reload(reply, dry_run=arguments.dry_run))
 
@@ -456,7 +465,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     try:
-        arguments.controller = controller_address(arguments.controller)
+        if "controller" in arguments:
+            arguments.controller = controller_address(arguments.controller)
     except ValueError as error:
         arguments.refuse(str(error))
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from controlplane.planner import importers
 from controlplane.planner.shapes import Network, Option, Rates, Shape, clos, dumbbell, refuse_size, ring, whole_number
 from controlplane.planner.topology import Topology, TopologyError
 
@@ -317,8 +317,11 @@ def _fattree(spec: str, text: str) -> Topology:
 
 
 def parse_topology(spec: str) -> Topology:
-    """Return a topology from a file (networkx node-link JSON), or by one of these rules with their options (all
-    optional). Raise TopologyError for anything else.
+    """Return a topology from a file, or by one of these rules with their options (all optional). Raise TopologyError
+    for anything else.
+
+    A file is ours (networkx node-link JSON) or another project's (controlplane/planner/importers/), which may be
+    followed by data that it lacks, such as lab.clab.yml:bandwidth=10000,servers=client*,adding=leaf*
 
         fattree:k=4,bandwidth=20            also aggregation=, ingress=, delay=, oversubscription=;
                                             bandwidth=10-30 with seed= draws each link's
@@ -356,7 +359,7 @@ def parse_topology(spec: str) -> Topology:
         )
     if kind in WANS:
         return _wan(spec, kind, text)
-    if not Path(spec).exists():
+    if not importers.split(spec)[0].exists():
         known = f"fattree:k=4, leafspine:leaves=4, ring, dumbbell, clos, testbed, random:switches=4, {', '.join(WANS)}"
         raise TopologyError(f"topology {spec!r} is no file and none of {known}")
-    return Topology.load(spec)
+    return importers.load(spec)

@@ -29,7 +29,8 @@ INTERNET2_SITES = (
 )  # fmt: skip
 
 
-def _kilometres(a: tuple[float, float], b: tuple[float, float]) -> float:
+def kilometres(a: tuple[float, float], b: tuple[float, float]) -> float:
+    """Return the distance in km of two places on the Earth, which are given in degrees north and east."""
     (p, q), (r, s) = ((math.radians(x), math.radians(y)) for x, y in (a, b))
     h = math.sin((r - p) / 2) ** 2 + math.cos(p) * math.cos(r) * math.sin((s - q) / 2) ** 2
     return 2 * 6371 * math.asin(math.sqrt(h))
@@ -57,7 +58,7 @@ def by_distance(
     """
     file, sites = {"b4": ("b4.json", B4_SITES), "internet2": ("internet2.json", INTERNET2_SITES)}[name]
     links = _links(file)
-    lengths = np.array([_kilometres(sites[u], sites[v]) for u, v in links])
+    lengths = np.array([kilometres(sites[u], sites[v]) for u, v in links])
     if seed is not None:
         lengths = lengths * np.exp(np.random.default_rng(seed).normal(0, 0.2, len(lengths)))
     near = LAWS[law](lengths)
