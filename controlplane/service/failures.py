@@ -42,6 +42,8 @@ LOOK_SECONDS = 0.1
 LOOK_AT_PORTS_SECONDS = 0.2
 READ_PORTS_SECONDS = 2.0
 """Longest wait for a switch to say which ports are up, in seconds; its heartbeat tells whether the switch is alive."""
+READ_COUNTERS_SECONDS = 1.0
+"""Maximum time to wait for the counters of a switch, in seconds."""
 SENT_AT_LEAST = 2
 """Packets, of all flows together, that must have gone into a link without any coming out, before the link counts as
 lost. Each flow resends what it lacks less and less often, and a link has many flows."""
@@ -92,66 +94,21 @@ class PortWatch(Periodic):
             self.end()
 
 
-class Watch(Periodic):
-    """Watches a network from a thread, from `start` to `close`. `log` gets one line per event."""
+class Following(Periodic):
+    """Looks at the jobs' trees from a thread of its own, since it reads switches, of which one may not answer."""
 
     def __init__(self, network: Network, log: Log = SILENT) -> None:
-        super().__init__("watching for failures", LOOK_SECONDS, log)
+        super().__init__("following packets", LOOK_SECONDS, log)
         self.network = network
         self._followed: WeakKeyDictionary[RunningJob, Followed] = WeakKeyDictionary()
         self._trees = TreeWatch(network, log)
         self.culprits = Culprits(network, log)
-        self._ports = PortWatch(network, log)
-
-    def start(self) -> None:
-        self._ports.start()
-        super().start()
-
-    def close(self) -> None:
-        self.end()
-        self._ports.close()
-        super().close()
 
     def look(self) -> None:
-        """Look at everything once, which the thread does every LOOK_SECONDS."""
-        self.look_at_switches()
-        self.look_at_links()
+        """Look at all trees once, which the thread does every LOOK_SECONDS."""
         self.look_at_trees()
-        self.look_at_lost_agents()
-        self.network.failover.look()
         self._trees.look()
         self.culprits.look()
-
-    def look_at_switches(self) -> None:
-        """Report to the core which switches answer, which do not, and which have answered promptly."""
-        keepers = {keeper.target.name: keeper for keeper in self.network.switches.keepers}
-        ready = {name: keeper.ready for name, keeper in keepers.items()}
-        timed_out = {name for name, keeper in keepers.items() if keeper.timed_out}
-        prompt = {name: keeper.prompt for name, keeper in keepers.items() if ready[name]}
-        self.network.failover.take(switches_seen, ready, timed_out, prompt)
-        away, off = self.network.state.parts.trust.away, self.network.state.off
-        asked_since = max((away[name] for name in timed_out if name in away and name not in off), default=-math.inf)
-        for name, asked in prompt.items():
-            if asked <= asked_since:  # its answer tells whether this machine is slow
-                keepers[name].wake()
-
-    def look_at_links(self) -> None:
-        """Tell the core which links are up of hosts that have several, as their agents report it. A link has the name
-        that ports have: the switch that it leads to, and the port there."""
-        topology = self.network.topology
-        states: dict[str, dict[int, bool]] = {}
-        for job in self.network.jobs:
-            several = [node for node, config in job.roster.configs.items() if config.links and node in topology]
-            members = job.roster.members() if several else {}
-            for node in several:
-                reported = members[node].statistics if node in members else {}
-                for near in topology.neighbours(node):
-                    up = reported.get(link_key(link_of(topology, node, near)))
-                    if up is not None:
-                        switch, port = access(topology, node, near)
-                        states.setdefault(switch, {})[port] = bool(up)
-        if states:
-            self.network.failover.take(ports_seen, states)
 
     def look_at_trees(self) -> None:
         """Follow the packets of stalled jobs, by the counters of switches, to the place where they are lost."""
@@ -195,6 +152,76 @@ class Watch(Periodic):
                 del looks[0]
             followed.looks = looks
 
+    def counted_packets(self, switches: Iterable[str]) -> dict[Entry, int]:
+        """Return what these switches' entries have counted. Entries of a switch that does not answer within
+        READ_COUNTERS_SECONDS are missing."""
+        asked = [one for one in self.network.switches.keepers if one.target.name in switches and one.ready]
+        return packets(read_each(asked, lambda target: target.read_counters(READ_COUNTERS_SECONDS))[0])
+
+
+class Watch(Periodic):
+    """Watches a network from a thread, from `start` to `close`. `log` gets one line per event.
+
+    This thread only reads what is known already. What reads switches has threads of its own (`PortWatch`, `Following`),
+    so that a switch that does not answer delays nothing here.
+    """
+
+    def __init__(self, network: Network, log: Log = SILENT) -> None:
+        super().__init__("watching for failures", LOOK_SECONDS, log)
+        self.network = network
+        self.following = Following(network, log)
+        self._ports = PortWatch(network, log)
+
+    def start(self) -> None:
+        self._ports.start()
+        self.following.start()
+        super().start()
+
+    def close(self) -> None:
+        self.end()
+        self.following.end()
+        self._ports.close()
+        self.following.close()
+        super().close()
+
+    def look(self) -> None:
+        """Look at everything else once, which the thread does every LOOK_SECONDS."""
+        self.look_at_switches()
+        self.look_at_links()
+        self.look_at_lost_agents()
+        self.network.failover.look()
+
+    def look_at_switches(self) -> None:
+        """Report to the core which switches answer, which do not, and which have answered promptly."""
+        keepers = {keeper.target.name: keeper for keeper in self.network.switches.keepers}
+        ready = {name: keeper.ready for name, keeper in keepers.items()}
+        timed_out = {name for name, keeper in keepers.items() if keeper.timed_out}
+        prompt = {name: keeper.prompt for name, keeper in keepers.items() if ready[name]}
+        self.network.failover.take(switches_seen, ready, timed_out, prompt)
+        away, off = self.network.state.parts.trust.away, self.network.state.off
+        asked_since = max((away[name] for name in timed_out if name in away and name not in off), default=-math.inf)
+        for name, asked in prompt.items():
+            if asked <= asked_since:  # its answer tells whether this machine is slow
+                keepers[name].wake()
+
+    def look_at_links(self) -> None:
+        """Tell the core which links are up of hosts that have several, as their agents report it. A link has the name
+        that ports have: the switch that it leads to, and the port there."""
+        topology = self.network.topology
+        states: dict[str, dict[int, bool]] = {}
+        for job in self.network.jobs:
+            several = [node for node, config in job.roster.configs.items() if config.links and node in topology]
+            members = job.roster.members() if several else {}
+            for node in several:
+                reported = members[node].statistics if node in members else {}
+                for near in topology.neighbours(node):
+                    up = reported.get(link_key(link_of(topology, node, near)))
+                    if up is not None:
+                        switch, port = access(topology, node, near)
+                        states.setdefault(switch, {})[port] = bool(up)
+        if states:
+            self.network.failover.take(ports_seen, states)
+
     def look_at_lost_agents(self) -> None:
         """Use again each lost parameter server that has joined again and has stayed, and no server that is absent. A
         worker is not used again by itself: it lacks what the others have, and an operator says when the job begins
@@ -206,11 +233,6 @@ class Watch(Periodic):
             servers = [node for node in job.migrator.job.parameter_servers if node not in others]
             use = mending.servers_to_use(job.roster.state, servers, lost, job.losses, time.monotonic())
             self.network.failover.use(job, use)
-
-    def counted_packets(self, switches: Iterable[str]) -> dict[Entry, int]:
-        """Return what these switches' entries have counted; entries of a switch that does not answer are missing."""
-        asked = [one for one in self.network.switches.keepers if one.target.name in switches and one.ready]
-        return packets(read_each(asked, lambda target: target.read_counters())[0])
 
 
 def dead_links(

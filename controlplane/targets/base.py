@@ -155,11 +155,11 @@ class SwitchTarget(Protocol):
         the protocol cannot write registers (`Kind.keeps_registers`)."""
         ...
 
-    def read_verdicts(self) -> dict[str, int]:
+    def read_verdicts(self, timeout: float = RPC_SECONDS) -> dict[str, int]:
         """Return the number of packets per verdict."""
         ...
 
-    def read_counters(self) -> Counters:
+    def read_counters(self, timeout: float = RPC_SECONDS) -> Counters:
         """Return the verdicts, and a counter for every label entry."""
         ...
 

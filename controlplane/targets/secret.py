@@ -71,11 +71,11 @@ class SecretTarget:
     def clear_slots(self, slots: Collection[int]) -> int:
         return self.target.clear_slots(slots)
 
-    def read_verdicts(self) -> dict[str, int]:
-        return self.target.read_verdicts()
+    def read_verdicts(self, timeout: float = RPC_SECONDS) -> dict[str, int]:
+        return self.target.read_verdicts(timeout)
 
-    def read_counters(self) -> Counters:
-        counted = self.target.read_counters()
+    def read_counters(self, timeout: float = RPC_SECONDS) -> Counters:
+        counted = self.target.read_counters(timeout)
         number = self._labels.number
         return Counters(counted.verdicts, {(port, number(label)): by for (port, label), by in counted.labels.items()})
 

@@ -68,7 +68,7 @@ class Model:
             if there is not None and End(self.name, port) not in self.lost:
                 self.network[there.switch].counted[there.port] += 1
 
-    def read_counters(self) -> Counters:
+    def read_counters(self, timeout: float = 1.0) -> Counters:
         entries = [item for item in self.entries.values() if isinstance(item, LabelEntry)]
         return Counters({}, {item.key: (self.counted[item.ingress_port], 0) for item in entries})
 

@@ -104,13 +104,13 @@ def refuse(rig: tuple[MemoryNetwork, RunningJob], clock: Clock, culprit: Suspect
     """Let a plan run for some time, then have packets refused as in the reports, until all have reported."""
     network, job = rig
     network.join(job)
-    network.watch.culprits.look()
+    network.watch.following.culprits.look()
     clock.now += 5.0
     refused = failures(ways(job), culprit)
     report(job, refused)
-    network.watch.culprits.look()
+    network.watch.following.culprits.look()
     clock.now += culprits.SETTLE_SECONDS
-    network.watch.culprits.look()
+    network.watch.following.culprits.look()
     return refused
 
 
@@ -123,11 +123,11 @@ def test_switch_that_corrupts_is_disabled_until_an_operator_takes_it_back(rig, c
     assert not any(bad in way.carried for way in ways(job).values()), "the job is rerouted around it"
     assert network.network.keeps().disabled == [bad], "also when the controller starts again"
     report(job, refused)
-    network.watch.look()
+    network.watch.following.look()
     assert bad in network.network.state.off
     network.network.failover.take(mended, (bad,), "an operator says so")
     clock.now += 1.0
-    network.watch.culprits.look()
+    network.watch.following.culprits.look()
     assert not network.network.state.off, "what it did before says nothing any more"
 
 
@@ -153,17 +153,17 @@ def test_two_failures_are_not_enough_and_reports_of_some_are_not(rig, clock):
     network, job = rig
     bad = spine(network.network, job)
     network.join(job)
-    network.watch.culprits.look()
+    network.watch.following.culprits.look()
     clock.now += 5.0
     refused = failures(ways(job), Suspect(bad, "carried"))
     report(job, {key: count for key, count in refused.items() if key[1]})
-    network.watch.culprits.look()
+    network.watch.following.culprits.look()
     clock.now += 1.0
-    network.watch.culprits.look()
+    network.watch.following.culprits.look()
     assert not network.network.state.off
     report(job, refused)
     clock.now += culprits.SETTLE_SECONDS
-    network.watch.culprits.look()
+    network.watch.following.culprits.look()
     assert network.network.state.off == {bad: Why.CORRUPTS}
 
 

@@ -100,10 +100,10 @@ class MemoryTarget:
             where[key] = change.item
         self.rules = RuleSet.of(self.name, where.values())
 
-    def read_verdicts(self) -> dict[str, int]:
+    def read_verdicts(self, timeout: float = 1.0) -> dict[str, int]:
         return {}
 
-    def read_counters(self) -> Counters:
+    def read_counters(self, timeout: float = 1.0) -> Counters:
         return Counters({}, dict(self.labels))
 
     def clear_slots(self, slots: Collection[int]) -> int:

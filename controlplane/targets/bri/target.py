@@ -253,22 +253,26 @@ class BriTarget(SessionTarget[Session]):
 
     # -- counters ------------------------------------------------------------------------------------------------
 
-    def read_verdicts(self) -> dict[str, int]:
+    def read_verdicts(self, timeout: float = RPC_SECONDS) -> dict[str, int]:
         verdicts: dict[str, int] = {}
-        for entry in self.session.read(self.program.schema.table(VERDICT_COUNTER), from_hw=True):
+        with self.session.within(timeout):
+            entries = self.session.read(self.program.schema.table(VERDICT_COUNTER), from_hw=True)
+        for entry in entries:
             index = number_of(entry)
             if index < len(VERDICTS):
                 verdicts[VERDICTS[index]] = _count(entry, "$COUNTER_SPEC_PKTS")
         return verdicts
 
-    def read_counters(self) -> Counters:
+    def read_counters(self, timeout: float = RPC_SECONDS) -> Counters:
         labels: dict[tuple[int, int], tuple[int, int]] = {}
-        ports = PortMap(self.panel, self._devices())
-        for entry in self.session.read(self.program.schema.table(LABEL_TABLE), from_hw=True):
+        with self.session.within(timeout):
+            ports = PortMap(self.panel, self._devices())
+            entries = self.session.read(self.program.schema.table(LABEL_TABLE), from_hw=True)
+        for entry in entries:
             device, label = self.program.label_key(entry)
             counted = _count(entry, "$COUNTER_SPEC_PKTS"), _count(entry, "$COUNTER_SPEC_BYTES")
             labels[ports.number(device), label] = counted
-        return Counters(self.read_verdicts(), labels)
+        return Counters(self.read_verdicts(timeout), labels)
 
     def read_traffic(self) -> Traffic | None:
         """Return what passed each front-panel port, aggregation packets included: Ethernet frames with their

@@ -100,24 +100,24 @@ class P4RuntimeTarget(SessionTarget[Session]):
         with self._explained(changes, of, words=lambda change: change):
             self.session.write_batch(self.program.write_request(changes))
 
-    def read_verdicts(self) -> dict[str, int]:
+    def read_verdicts(self, timeout: float = RPC_SECONDS) -> dict[str, int]:
         counter = p4runtime_pb2.CounterEntry(counter_id=self.program.counter(VERDICT_COUNTER).preamble.id)
         verdicts: dict[str, int] = {}
-        for entity in self.session.read_entities([p4runtime_pb2.Entity(counter_entry=counter)]):
+        for entity in self.session.read_entities([p4runtime_pb2.Entity(counter_entry=counter)], timeout):
             index = entity.counter_entry.index.index
             if index < len(VERDICTS):
                 verdicts[VERDICTS[index]] = entity.counter_entry.data.packet_count
         return verdicts
 
-    def read_counters(self) -> Counters:
+    def read_counters(self, timeout: float = RPC_SECONDS) -> Counters:
         direct = p4runtime_pb2.DirectCounterEntry()
         direct.table_entry.table_id = self.program.table(LABEL_TABLE).preamble.id
         labels: dict[tuple[int, int], tuple[int, int]] = {}
-        for entity in self.session.read_entities([p4runtime_pb2.Entity(direct_counter_entry=direct)]):
+        for entity in self.session.read_entities([p4runtime_pb2.Entity(direct_counter_entry=direct)], timeout):
             entry = entity.direct_counter_entry
             if entry.table_entry.match:
                 labels[self.program.label_key(entry.table_entry)] = (entry.data.packet_count, entry.data.byte_count)
-        return Counters(self.read_verdicts(), labels)
+        return Counters(self.read_verdicts(timeout), labels)
 
     def clear_slots(self, slots: Collection[int]) -> int:
         return 0  # bmv2 has no access to registers over P4Runtime
