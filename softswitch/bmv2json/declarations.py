@@ -30,16 +30,12 @@ _ALGORITHMS = {"csum16", "crc16", "crc16_custom", "crc32", "crc32_custom", "crcC
 
 
 class Declarations:
-    """A reader of one program's declarations.
-
-    ``union_members`` has, for each stack of unions, the names of the headers in one of its unions.
-    """
+    """A reader of one program's declarations."""
 
     def __init__(self, root: dict[str, Any], expressions: Expressions) -> None:
         self.root = root
         self.expressions = expressions
         self.program = expressions.program
-        self.union_members: dict[str, list[str]] = {}
 
     def read(self) -> None:
         """Read all declarations except the checksums, which may refer to any of them."""
@@ -51,7 +47,9 @@ class Declarations:
         for name, (header, member) in self.root.get("field_aliases", []):
             p.aliases[name] = FieldRef(header, member)
         for item in self.root.get("field_lists", []):
-            p.field_lists[int(item["id"])] = tuple(self._field_list_element(e) for e in item["elements"])
+            # A constant in a field list has no effect: fields are kept, and a constant cannot change.
+            fields = (e for e in item["elements"] if e["type"] != "hexstr")
+            p.field_lists[int(item["id"])] = tuple(self._field_list_element(e) for e in fields)
         for item in self.root.get("calculations", []):
             p.calculations[item["name"]] = self.calculation(item)
         for item in self.root.get("learn_lists", []):
@@ -93,7 +91,7 @@ class Declarations:
             kind = self.program.header_types.get(item["header_type"])
             if kind is None:
                 raise BadProgram(f"header {item['name']!r} is of unknown type {item['header_type']!r}")
-            header = Header(item["name"], int(item["id"]), kind, bool(item["metadata"]))
+            header = Header(item["name"], int(item["id"]), kind, bool(item.get("metadata", False)))
             if not header.metadata and kind.width % 8:
                 raise UnsupportedConstruct(f"header {header.name!r} of {kind.width} bits (not whole bytes)")
             self.program.headers[header.name] = header
@@ -111,7 +109,7 @@ class Declarations:
         }
         for item in self.root.get("header_union_stacks", []):
             self.program.union_stacks[item["name"]] = tuple(union_names[i] for i in item["header_union_ids"])
-            self.union_members[item["name"]] = members[item["union_type"]]
+            self.expressions.union_members[item["name"]] = members[item["union_type"]]
 
     def _arrays(self) -> None:
         for item in self.root.get("register_arrays", []):
@@ -127,7 +125,7 @@ class Declarations:
         for item in self.root.get("meter_arrays", []):
             self.program.meters[item["name"]] = self._meter(item)
         for item in self.root.get("parse_vsets", []):
-            size = checked_count(item["max_size"], f"value set {item['name']}")
+            size = checked_count(item.get("max_size", 0), f"value set {item['name']}")
             bits = item["compressed_bitwidth"]
             check_width(bits, f"value set {item['name']}")
             self.program.value_sets[item["name"]] = ValueSet(item["name"], size, bits)

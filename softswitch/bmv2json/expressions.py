@@ -37,10 +37,14 @@ _UNARY = {"not", "~", "valid", "valid_union", "d2b", "b2d", "last_stack_index", 
 
 
 class Expressions:
-    """A reader of one program's expressions, which may refer to its declarations."""
+    """A reader of one program's expressions, which may refer to its declarations.
+
+    ``union_members`` has, for each stack of unions, the names of the headers in one of its unions.
+    """
 
     def __init__(self, program: P4Program) -> None:
         self.program = program
+        self.union_members: dict[str, list[str]] = {}
 
     def header(self, name: str) -> Header:
         """Return a declared header. Raise BadProgram if there is none of this name."""
@@ -97,10 +101,30 @@ class Expressions:
                     return Op("dereference_header_stack", (at, Op("last_stack_index", (at,))))
                 raise BadProgram(f"header stack {value[0]!r} has no field {value[1]!r}")
             return StackField(stack.name, value[1])
+        if kind == "union_stack_field":
+            return self._union_stack_field(*value)
         if kind == "lookahead":
             check_width(value[1], "lookahead")
             return Lookahead(int(value[0]), int(value[1]))
         raise UnsupportedConstruct(f"expression of type {kind!r}", source)
+
+    def union_member(self, stack: str, member: str) -> int:
+        """Return the place of a header in the unions of a stack. Raise BadProgram if there is none of this name."""
+        if member not in self.union_members.get(stack, ()):
+            raise BadProgram(f"header union stack {stack!r} has no header {member!r}")
+        return self.union_members[stack].index(member)
+
+    def _union_stack_field(self, stack: str, member: str, field: str) -> Expr:
+        """Return a field in the last union of a stack, as a choice among the fields of all its unions."""
+        place = self.union_member(stack, member)
+        fields = [FieldRef(self.program.unions[union][place], field) for union in self.program.union_stacks[stack]]
+        last = Op("last_stack_index", (UnionStackName(stack),))
+        chosen: Expr = fields[0]
+        for index, ref in enumerate(fields):
+            self.program.field_of(ref)
+            if index:
+                chosen = Op("?", (Op("==", (last, Const(index))), ref, chosen))
+        return chosen
 
     def _op(self, value: dict[str, Any], source: str | None, params: int) -> Expr:
         op = value["op"]

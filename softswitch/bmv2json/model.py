@@ -349,6 +349,7 @@ class ActionProfile:
     """An action profile.
 
     ``selector`` names the calculation over the selector's key fields; it is ``None`` for a profile without groups.
+    A ``size`` of 0 means that the JSON does not give it.
     """
 
     name: str
@@ -358,7 +359,10 @@ class ActionProfile:
 
 @dataclass(frozen=True)
 class ValueSet:
-    """A parser value set. Its ``widths`` are those of the fields that are matched with it, and empty if none are."""
+    """A parser value set. Its ``widths`` are those of the fields that are matched with it, and empty if none are.
+
+    A ``size`` of 0 means that the JSON does not give it.
+    """
 
     name: str
     size: int
@@ -395,6 +399,7 @@ class P4Program:
     """A program with all facts that the compiler needs."""
 
     name: str
+    origin: str = ""  # what a refusal says of another compiler that wrote the JSON
     header_types: dict[str, HeaderType] = field(default_factory=dict)
     headers: dict[str, Header] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
@@ -404,6 +409,7 @@ class P4Program:
     states: dict[str, ParseState] = field(default_factory=dict)
     init_state: str | None = None
     deparser: tuple[str, ...] = ()
+    deparser_logs: tuple[Primitive, ...] = ()  # the statements of the deparser other than emit
     registers: dict[str, Register] = field(default_factory=dict)
     counters: dict[str, Counter] = field(default_factory=dict)
     calculations: dict[str, Calculation] = field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from softswitch.bmv2json.expressions import Expressions
@@ -25,21 +24,15 @@ from softswitch.errors import BadProgram, UnsupportedConstruct
 
 
 class Parser:
-    """A reader of one program's parser and deparser.
+    """A reader of one program's parser and deparser."""
 
-    ``union_members`` has, for each stack of unions, the names of the headers in one of its unions.
-    """
-
-    def __init__(
-        self, root: dict[str, Any], expressions: Expressions, union_members: Mapping[str, Sequence[str]]
-    ) -> None:
+    def __init__(self, root: dict[str, Any], expressions: Expressions) -> None:
         self.root = root
         self.expressions = expressions
         self.program = expressions.program
-        self.union_members = union_members
 
     def read(self) -> None:
-        parsers = self.root["parsers"]
+        parsers = self.root.get("parsers", [])
         if len(parsers) != 1:
             raise UnsupportedConstruct(f"{len(parsers)} parsers (v1model has one)")
         for item in parsers[0]["parse_states"]:
@@ -66,6 +59,8 @@ class Parser:
                 key.append((expr, member.width))
             elif isinstance(expr, Lookahead):
                 key.append((expr, expr.width))
+            elif part["type"] == "union_stack_field":
+                key.append((expr, self._union_field_width(*part["value"])))
             else:
                 raise UnsupportedConstruct(f"select over {part['type']!r} in parser state {item['name']!r}")
         transitions: list[Transition] = []
@@ -83,13 +78,22 @@ class Parser:
                 raise UnsupportedConstruct(f"parser transition of type {kind!r} in state {item['name']!r}")
         return ParseState(item["name"], ops, tuple(key), tuple(transitions))
 
+    def _union_field_width(self, stack: str, member: str, field: str) -> int:
+        union = self.program.union_stacks[stack][0]
+        header = self.program.unions[union][self.expressions.union_member(stack, member)]
+        return self.program.field_of(FieldRef(header, field)).width
+
     def _use_value_set(self, name: str, widths: tuple[int, ...], source: str | None) -> None:
         found = self.program.value_sets.get(name)
         if found is None:
             raise BadProgram(f"{source}: unknown value set {name!r}")
-        if sum(widths) != found.bits or found.widths not in ((), widths):
-            raise BadProgram(f"{source}: value set {name!r} used for fields of {widths} bits")
-        self.program.value_sets[name] = ValueSet(name, found.size, found.bits, widths)
+        if sum(widths) != found.bits:
+            raise BadProgram(f"value set {name!r} of {found.bits} bits is used for fields of {sum(widths)} bits")
+        if found.widths not in ((), widths) and found.bits > 64:
+            raise UnsupportedConstruct(
+                f"value set {name!r}, wider than 64 bits, for fields of different widths", source
+            )
+        self.program.value_sets[name] = ValueSet(name, found.size, found.bits, found.widths or widths)
 
     def _parser_op(self, item: dict[str, Any]) -> ParserOp:
         op, parameters, source = item["op"], item["parameters"], source_of(item)
@@ -116,15 +120,15 @@ class Parser:
             return StackRef(self.expressions.stack(value).name)
         if kind == "union_stack":
             stack, member = value
-            if member not in self.union_members.get(stack, ()):
-                raise BadProgram(f"{source}: header union stack {stack!r} has no header {member!r}")
-            return UnionStackRef(stack, self.union_members[stack].index(member))
+            return UnionStackRef(stack, self.expressions.union_member(stack, member))
         raise UnsupportedConstruct(f"extract into {kind!r}", source)
 
     def read_deparser(self) -> None:
-        deparsers = self.root["deparsers"]
+        deparsers = self.root.get("deparsers", [])
         if len(deparsers) != 1:
             raise UnsupportedConstruct(f"{len(deparsers)} deparsers (v1model has one)")
-        if deparsers[0].get("primitives"):
-            raise UnsupportedConstruct("statements other than emit in the deparser", source_of(deparsers[0]))
+        for item in deparsers[0].get("primitives") or []:
+            if item["op"] != "log_msg":
+                raise UnsupportedConstruct(f"{item['op']} in the deparser (only emit and log_msg)", source_of(item))
+            self.program.deparser_logs += (self.expressions.primitive(item, 0),)
         self.program.deparser = tuple(self.expressions.header(name).name for name in deparsers[0]["order"])

@@ -38,12 +38,12 @@ class Pipelines:
         self._calculation = calculation
 
     def read(self) -> None:
-        found = {item["name"]: self._pipeline(item) for item in self.root["pipelines"]}
+        found = {item["name"]: self._pipeline(item) for item in self.root.get("pipelines", [])}
         for name in found:
             if name not in ("ingress", "egress"):
                 raise UnsupportedConstruct(f"pipeline {name!r} (not a v1model program)")
         if set(found) != {"ingress", "egress"}:
-            raise BadProgram("the program lacks an ingress or an egress pipeline")
+            raise UnsupportedConstruct("a program without ingress or egress pipeline (not a v1model program)")
         self.program.ingress, self.program.egress = found["ingress"], found["egress"]
         for counter in self.program.counters.values():
             if counter.table is not None and self._find_table(counter.table) is None:

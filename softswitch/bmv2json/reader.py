@@ -8,8 +8,10 @@ from typing import Any
 from softswitch.bmv2json.declarations import Declarations
 from softswitch.bmv2json.expressions import Expressions
 from softswitch.bmv2json.model import P4Program
+from softswitch.bmv2json.older import modernise
 from softswitch.bmv2json.parser import Parser
 from softswitch.bmv2json.pipelines import Pipelines
+from softswitch.bmv2json.refusals import MALFORMED, JsonObject, origin, reason_of
 from softswitch.bmv2json.scalars import source_of
 from softswitch.errors import BadProgram, UnsupportedConstruct
 
@@ -30,27 +32,32 @@ def read_program(text: bytes | str) -> P4Program:
     implement.
     """
     try:
-        root = json.loads(text)
+        root = json.loads(text, object_hook=JsonObject)
     except (ValueError, RecursionError) as error:
         raise BadProgram(f"not JSON: {error}") from None
     if not isinstance(root, dict):
         raise BadProgram("the top level is not a JSON object; expected the output of p4c-bm2-ss")
     try:
         return _read(root)
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError, RecursionError) as error:
-        raise BadProgram(f"malformed bmv2 JSON: {type(error).__name__}: {error}") from error
+    except UnsupportedConstruct as error:
+        raise UnsupportedConstruct(error.construct + origin(root), error.source) from error
+    except BadProgram as error:
+        raise BadProgram(f"{error}{origin(root)}") from error
+    except MALFORMED as error:
+        raise BadProgram(f"malformed bmv2 JSON: {reason_of(error)}{origin(root)}") from error
 
 
 def _read(root: dict[str, Any]) -> P4Program:
     _check_top_level(root)
-    program = P4Program(name=str(root.get("program", "")))
+    modernise(root)
+    program = P4Program(name=str(root.get("program", "")), origin=origin(root))
     expressions = Expressions(program)
     declarations = Declarations(root, expressions)
     declarations.read()
-    for item in root["actions"]:
+    for item in root.get("actions", []):
         action = expressions.action(item)
         program.actions[action.id] = action
-    parser = Parser(root, expressions, declarations.union_members)
+    parser = Parser(root, expressions)
     parser.read()
     parser.read_deparser()
     Pipelines(root, expressions, declarations.calculation).read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from softswitch.compiler.actions import ActionGen
 from softswitch.compiler.calculations import CalculationGen
 from softswitch.compiler.expr import ExprGen
 from softswitch.compiler.layout import Layout
@@ -40,7 +41,9 @@ def verify_checksums(layout: Layout, expr: ExprGen, calculations: CalculationGen
     return lines
 
 
-def update_checksums(layout: Layout, expr: ExprGen, calculations: CalculationGen, trace: TraceGen | None) -> str:
+def update_checksums(layout: Layout, expr: ExprGen, actions: ActionGen) -> str:
+    """Return the C function that precedes the deparser: it updates checksums, and logs what the deparser logs."""
+    calculations, trace = actions.calculations, actions.trace
     lines = [
         "static void checksums(struct ss_state *restrict s, struct ss_packet *restrict base,",
         "        const uint8_t *restrict payload, uint32_t len) {",
@@ -60,6 +63,8 @@ def update_checksums(layout: Layout, expr: ExprGen, calculations: CalculationGen
             report = trace.point("checksum", "", checksum.source, shown)
         text = f"if ({condition}) {{ const uint64_t v = {call}; {store} {report} }}"
         lines.append(plain(text))
+    for primitive in layout.program.deparser_logs:
+        lines += [plain(statement.checked) for statement in actions.primitive(primitive)]
     if trace is not None:
         shown = [(name, Value(f"(uint32_t){layout.valid(name)}", "u32", 0, 1), 1) for name in layout.program.deparser]
         lines.append(plain(trace.point("deparse", "", None, shown)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from softswitch.bmv2json.model import P4Program, Table
+from softswitch.bmv2json.refusals import MALFORMED, reason_of
 from softswitch.compiler.actions import ActionGen, param_layout
 from softswitch.compiler.calculations import CalculationGen, custom_crcs
 from softswitch.compiler.checksums import update_checksums
@@ -73,10 +74,12 @@ def generate(program: P4Program, trace: bool = False) -> Generated:
     """
     try:
         return _generate(program, trace)
-    except (LookupError, TypeError, AttributeError, ValueError, AssertionError, RecursionError) as error:
+    except UnsupportedConstruct as error:
+        raise UnsupportedConstruct(error.construct + program.origin, error.source) from error
+    except MALFORMED as error:
         if isinstance(error, SoftswitchError):
             raise
-        raise BadProgram(f"inconsistent bmv2 JSON: {type(error).__name__}: {error}") from error
+        raise BadProgram(f"inconsistent bmv2 JSON: {reason_of(error)}{program.origin}") from error
 
 
 def _generate(program: P4Program, trace: bool) -> Generated:
@@ -107,7 +110,7 @@ def _generate(program: P4Program, trace: bool) -> Generated:
         ParserGen(layout, expr, actions).function(),
         control.function(program.ingress),
         control.function(program.egress),
-        update_checksums(layout, expr, calculations, tracing),
+        update_checksums(layout, expr, actions),
         _deparser(program, layout),
         _field_lists(program, layout, expr),
         _descriptor(program, plans, profiles, group_bytes, _Parallel(alike, alike and actions.sharing is not None)),

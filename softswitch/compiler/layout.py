@@ -106,6 +106,8 @@ class Layout:
         for target, ref in found.items():
             name, bits = STANDARD[target]
             decl = self.program.field_of(ref)
+            if (name, decl.width) == ("enq_timestamp", 48):  # P4-14's
+                name, bits = "enq_timestamp_48", 64
             if decl.width > bits or decl.signed:
                 raise UnsupportedConstruct(f"{target} of {decl.width} bits")
             self._slots[(ref.header, ref.field)] = Slot(

@@ -24,11 +24,28 @@ from softswitch.compiler.layout import Layout, Slot
 from softswitch.compiler.places import HeaderPlace
 from softswitch.compiler.reroll import plain
 from softswitch.compiler.trace import name_of
-from softswitch.compiler.values import Value, kind_for_bits
+from softswitch.compiler.values import C_TYPES, Value, kind_for_bits
 from softswitch.errors import UnsupportedConstruct
 
 SHOWN_FIELDS = 24  # fields of an extracted header that a trace shows
 MAX_STEPS = 4096  # states visited per packet if the state graph has a cycle; more is ParserTimeout
+
+
+def _split(parts: list[tuple[str, int, str]], widths: tuple[int, ...]) -> list[tuple[str, int, str]]:
+    """Return the same bits as C values of other widths; at most 64 bits unless the widths are those of the parts."""
+    if tuple(width for _, width, _ in parts) == widths:
+        return parts
+    whole, rest = "(uint64_t)0", sum(widths)
+    for c, width, _ in parts:
+        rest -= width
+        whole += f" | (uint64_t){c} << {rest}"
+    result, rest = [], sum(widths)
+    for width in widths:
+        rest -= width
+        mask = (1 << width) - 1
+        kind = kind_for_bits(width)
+        result.append((f"({C_TYPES[kind]})((({whole}) >> {rest}) & {mask:#x}u)", width, kind))
+    return result
 
 
 def value_set_words(value_set: ValueSet) -> int:
@@ -264,7 +281,9 @@ class ParserGen:
     def _in_value_set(self, name: str, parts: list[tuple[str, int, str]]) -> str:
         """Return C that begins a statement which is executed if the key is in a value set."""
         index = list(self.program.value_sets).index(name)
-        words = value_set_words(self.program.value_sets[name])
+        value_set = self.program.value_sets[name]
+        words = value_set_words(value_set)
+        parts = _split(parts, value_set.widths)
         lines = [f"uint64_t key[{words}]; uint8_t *const kb = (uint8_t *)key; memset(key, 0, {8 * words});"]
         at = 0
         for c, width, kind in parts:

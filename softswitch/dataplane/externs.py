@@ -148,7 +148,7 @@ class Externs(State):
         info = program.value_sets.get(name)
         if info is None:
             raise NoSuchObject(f"no value set {name}")
-        if len(members) > info.size:
+        if info.size and len(members) > info.size:
             raise CapacityExceeded(f"value set {name} has room for {info.size} members, not {len(members)}")
         if info.widths:
             words = (sum((w + 7) // 8 for w in info.widths) + 7) // 8

@@ -405,7 +405,7 @@ def _profile(
     info = program.profiles.get(name)
     if info is None:
         raise invalid(f"action profile {name} of the P4Info is not in the program")
-    if profile.with_selector != info.with_selector or profile.size != info.size:
+    if profile.with_selector != info.with_selector or info.size not in (0, profile.size):
         raise invalid(f"action profile {name} is not the same in P4Info and program")
     calls: dict[int, ActionSchema] = {}
     for table in p4info.tables:
@@ -417,7 +417,7 @@ def _profile(
         id=profile.preamble.id,
         name=name,
         with_selector=info.with_selector,
-        size=info.size,
+        size=profile.size,
         max_group_size=profile.max_group_size,
         by_members=profile.HasField("sum_of_members"),
         max_member_weight=profile.sum_of_members.max_member_weight,
@@ -449,7 +449,7 @@ def _value_set(value_set: p4info_pb2.ValueSet, program: Program) -> ValueSetSche
     info = program.value_sets.get(name)
     if info is None:
         raise invalid(f"value set {name} of the P4Info is not in the program")
-    if value_set.size != info.size or (info.widths and len(value_set.match) != len(info.widths)):
+    if info.size not in (0, value_set.size) or (info.widths and len(value_set.match) != len(info.widths)):
         raise invalid(f"value set {name} is not the same in P4Info and program")
     fields = []
     for index, field in enumerate(value_set.match):
@@ -463,7 +463,7 @@ def _value_set(value_set: p4info_pb2.ValueSet, program: Program) -> ValueSetSche
     if len(by_id) != len(fields):
         raise invalid(f"value set {name} has two fields with one id in the P4Info")
     return ValueSetSchema(
-        value_set.preamble.id, name, info.size, tuple(fields), by_id, tuple(field.wildcard for field in fields)
+        value_set.preamble.id, name, value_set.size, tuple(fields), by_id, tuple(field.wildcard for field in fields)
     )
 
 

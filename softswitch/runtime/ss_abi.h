@@ -63,6 +63,7 @@ struct ss_target {
 struct ss_standard {
     uint64_t ingress_global_timestamp;
     uint64_t egress_global_timestamp;
+    uint64_t enq_timestamp_48; /* P4-14's enq_timestamp has 48 bits, v1model's has 32 */
     uint32_t instance_type;
     uint32_t packet_length;
     uint32_t enq_timestamp;

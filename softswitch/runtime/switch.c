@@ -279,6 +279,7 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
         wait = ss_port_wait(device->ports[port], class, thread->now_ns);
     }
     p->standard.enq_timestamp = (uint32_t)now;
+    p->standard.enq_timestamp_48 = now & TIME48;
     p->standard.enq_qdepth = p->standard.deq_qdepth = (uint32_t)depth & 0x7ffff;
     p->standard.deq_timedelta = (uint32_t)(wait / 1000); /* egress runs before the queue: what it will be */
     p->standard.egress_global_timestamp = now & TIME48;
