@@ -1,5 +1,6 @@
 """Checks a plan against its network with code of its own: nothing of the planner's evaluation is used, only the JSON of
-the topology and of the plan, as docs/planner.md describes them.
+the topology and of the plan, as docs/planner.md describes them. Every capacity, and every limit of switches and of the
+job, has to hold.
 """
 
 from __future__ import annotations
@@ -43,7 +44,66 @@ def faults(topology: Json, plan: Json) -> list[str]:
     for node, count in trees_at.items():
         if count * SLOTS_EACH > nodes[node].get("slots", math.inf):
             found.append(f"{node}: {count} trees in {nodes[node]['slots']} slots")
-    return found
+    return found + list(_over_limits(nodes, plan))
+
+
+def _over_limits(nodes: Json, plan: Json) -> Iterator[str]:
+    """Yield the limits that a plan exceeds: the job's trees, and the entries, groups and flows of a sum at switches."""
+    trees, most = plan["trees"], plan["job"].get("max_trees") or math.inf
+    if len(trees) > most:
+        yield f"{len(trees)} trees, the job may have {most}"
+    entries: Counter[str] = Counter()
+    groups: dict[str, set[frozenset[str]]] = {}
+    for number, tree in enumerate(trees):
+        entries.update(_entries(tree))
+        children: dict[str, set[str]] = {}
+        for parent, child in tree["return_edges"]:
+            children.setdefault(parent, set()).add(child)
+        if len(children.get(tree["root"], ())) > 1:
+            yield f"tree {number}: {tree['root']} sends results over {len(children[tree['root']])} links"
+        for node, copied in children.items():
+            if len(copied) > 1:
+                groups.setdefault(node, set()).add(frozenset(copied))
+        ends = Counter([each["point"] for each in tree["assignments"]] + [each["next"] for each in tree["relays"]])
+        for node, count in ends.items():
+            if count > nodes[node].get("fan_in", math.inf):
+                yield f"tree {number}: {count} flows are added at {node}"
+    for node, count in entries.items():
+        if count > nodes[node].get("label_entries", math.inf):
+            yield f"{node}: {count} entries of {nodes[node]['label_entries']}"
+    for node, found in groups.items():
+        if len(found) > nodes[node].get("multicast_groups", math.inf):
+            yield f"{node}: {len(found)} groups of {nodes[node]['multicast_groups']}"
+
+
+def _entries(tree: Json) -> Iterator[str]:
+    """Yield each switch as often as a tree takes an entry of its label table: for every flow that passes it or is added
+    at it, for the results, for the answers to each worker behind it, and for the incomplete sums that pass it on their
+    way past further points to the root.
+    """
+    onwards = {relay["node"]: relay for relay in tree["relays"]}
+    for each in (*tree["assignments"], *tree["relays"]):
+        yield from (node for node in each["route"][1:] if node != tree["root"])
+    for start, relay in onwards.items():
+        if relay["next"] == tree["root"]:
+            continue  # the same entries lead incomplete sums and complete ones
+        nodes, at = [start], start
+        while at != tree["root"]:
+            nodes += onwards[at]["route"][1:]
+            at = onwards[at]["next"]
+        crossed: list[tuple[str, str]] = []
+        for link in pairwise(nodes):
+            if link in crossed:
+                del crossed[crossed.index(link) :]  # the label leads on from each link in one way
+            crossed.append(link)
+        yield from (node for _, node in crossed[:-1])
+    above: dict[str, str] = {child: parent for parent, child in tree["return_edges"]}
+    yield from {str(parent) for parent in above.values() if parent != tree["root"]}
+    for each in tree["assignments"]:
+        node = above.get(each["worker"], str(tree["root"]))
+        while node != tree["root"]:
+            yield node
+            node = above.get(node, str(tree["root"]))
 
 
 def _links(topology: Json) -> dict[tuple[str, str], float]:

@@ -25,12 +25,14 @@ from controlplane.planner.strategies.fabric.prove import closer_bound, proven_bo
 from controlplane.planner.topology import Topology
 from evaluation.inart import kinds
 from evaluation.inart.checked import faults
+from evaluation.inart.optimum import optimum
 from evaluation.inart.varied import Instance, draw
 
 SEARCH_S = 60.0  # seconds of processor time for one plan
 PROOF_S = 5.0  # seconds of processor time for one bound over all trees
 LOOKED_AT = 5e-3  # gap to the printed bound from which the one over all trees is computed
 AIM_PRINTED, AIM_TRUE = 0.02, 0.01
+ROUNDING = 1e-5  # relative difference of two rates below which they count as equal
 EVEN = 1 - 1e-4  # least fraction of a host collective's rate that counts as equal: solvers' tolerance
 
 
@@ -40,11 +42,13 @@ class Row:
 
     Attributes:
         bound_mbps: the bound that is printed beside the plan, which `what` names.
-        true_mbps: the least of that and of the bound over all trees.
+        true_mbps: the least of that and of the bound over all trees, the exact one if there is `optimum_mbps`.
         limited: the plan keeps within what switches hold, or has few trees, of which bounds know nothing.
         faults: what the independent check has found.
         refused: why there is no plan, in words.
         cut_short: whether the search took longer than it may.
+        optimum_mbps: the rate that trees reach whatever switches hold, found exactly by code of its own (optimum.py); 0
+            if the network is too large for that.
     """
 
     rate_mbps: float
@@ -57,6 +61,12 @@ class Row:
     faults: tuple[str, ...] = ()
     refused: str = ""
     cut_short: bool = False
+    optimum_mbps: float = 0.0
+
+    @property
+    def refuted(self) -> bool:
+        """Whether there are trees that are faster than the printed bound."""
+        return self.optimum_mbps * (1 - ROUNDING) > self.bound_mbps
 
     @property
     def gap(self) -> float:
@@ -94,6 +104,13 @@ class Measured:
     def any_gap(self) -> float:
         """The part by which the best plan is below the rate that no all-reduce can exceed."""
         return _gap(self.best.rate_mbps, self.any_kind_mbps)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether some plan or some trees are faster than a bound."""
+        rates = [*self.hosts.values(), *(max(row.rate_mbps, row.optimum_mbps) for row in self.plans.values())]
+        fastest = max(rates) if self.hosts else 0.0  # without them, results do not count, but in that bound they do
+        return any(row.refuted for row in self.plans.values()) or fastest * (1 - ROUNDING) > self.any_kind_mbps
 
     @property
     def beaten_by(self) -> str:
@@ -173,11 +190,17 @@ def _row(instance: Instance, job: Job) -> Row:
     seconds = time.process_time() - begin
     bound = closer_bound(plan, topology) or cheap_bound(topology, job)
     true = bound.mbps
-    if _gap(plan.rate_mbps, true) > LOOKED_AT and not limited:
-        true = min(true, _proven(plan, topology))
     wrong = faults(topology.to_json(), plan.to_json())
+    best = optimum(topology.to_json(), job.to_json())
+    if best is None and _gap(plan.rate_mbps, true) > LOOKED_AT and not limited:
+        true = min(true, _proven(plan, topology))
+    if best is not None:
+        true = min(true, best.proven_mbps)
+        if plan.rate_mbps > best.proven_mbps * (1 + ROUNDING):
+            wrong.append(f"no trees of these servers exceed {best.proven_mbps:.6g} Mbit/s")
+    reached = 0.0 if best is None else best.reached_mbps
     size = len(plan.trees), seconds, limited
-    return Row(plan.rate_mbps, bound.mbps, bound.what, true, *size, tuple(wrong), cut_short=limit.cut_short)
+    return Row(plan.rate_mbps, bound.mbps, bound.what, true, *size, tuple(wrong), "", limit.cut_short, reached)
 
 
 def _proven(plan: Plan, topology: Topology) -> float:
@@ -201,6 +224,7 @@ def line(found: Measured) -> str:
         )
     hosts = max(found.hosts.values(), default=0.0)
     parts.append(f"hosts {hosts:.4f}, any {found.any_kind_mbps:.4f}")
+    parts += ["REFUTED: a bound is below a rate that is possible"] * found.refuted
     if found.beaten_by:
         parts.append(f"BEATEN by {found.beaten_by}")
     return "  ".join(parts)
@@ -215,6 +239,9 @@ def distribution(all_found: Sequence[Measured]) -> Iterator[str]:
     cut = [found.seed for found, row in rows if row.cut_short]
     slowest = max((row.seconds for _, row in rows), default=0.0)
     yield f"slowest plan: {slowest:.1f} s of processor time; cut short after {SEARCH_S:g} s: {len(cut)} {cut}"
+    exact = sum(row.optimum_mbps > 0 for _, row in rows)
+    refuted = [found.seed for found in all_found if found.refuted]
+    yield f"bounds below a rate that is possible: {len(refuted)} {refuted} (best trees searched exactly: {exact} plans)"
     beaten = [found.seed for found in all_found if found.beaten_by]
     yield f"below a collective of hosts: {len(beaten)} {beaten}"
     free = [(found, row) for found, row in rows if not row.limited]

@@ -28,6 +28,7 @@ from controlplane.planner.strategies.solver import NotInTime, SolverError
 
 TOLERANCE = 1e-6
 EXACT_PRICING = 1000  # racks x switches up to which trees are also priced exactly
+LONGER = 200  # racks x switches up to which results are searched for longer before the search ends
 SMOOTHING = 0.3
 SLOW = 3e-3  # gain of a round below which trees are searched for exactly where they can be
 NEAR_CENTER = 0.5  # weight of the prices that proved the most so far, in those for exact searches
@@ -83,8 +84,8 @@ def generate(
     master = Master(network, job, scale, frozen_split)
     master.add_trees(tree for plan in start for tree in plan.trees)
     limit = deadline()
-    small = len(pricing.racks) * len(pricing.switches) <= EXACT_PRICING
-    search = _Search(master, pricing, CheapestTrees(pricing) if exact and small else None, end)
+    size = len(pricing.racks) * len(pricing.switches)
+    search = _Search(master, pricing, CheapestTrees(pricing) if exact and size <= EXACT_PRICING else None, end)
     try:
         solved = master.solve(limit)
     except NotInTime:
@@ -110,6 +111,7 @@ class _Search:
 
     def __init__(self, master: Master, pricing: Pricing, exact: CheapestTrees | None, end: End) -> None:
         self.master, self.pricing, self.exact, self.end = master, pricing, exact, end
+        self.small = len(pricing.racks) * len(pricing.switches) <= LONGER
         self.smooth: Prices | None = None
         self.center: Prices | None = None
         self.rate = 0.0
@@ -138,11 +140,12 @@ class _Search:
         """Add trees of the local search. Return whether to go on, and whether there were trees that gain."""
         enough = self.end.enough * (1 - TOLERANCE)
         assert self.smooth is not None
-        for used in (self.smooth, prices):
+        for used in (self.smooth, prices, *[prices] * (self.small and not self.pricing.thorough)):
             self.pricing.update(used, use)
             added, least = price_roots(self.master, self.pricing, prices, used, enough=enough)
             if added or deadline().passed():
                 break
+            self.pricing.thorough |= used is prices and self.small
         return added and not (used is prices and least >= 1 - self.end.gap and self.exact is None), added
 
     def _search_exactly(self, use: np.ndarray, prices: Prices) -> bool:

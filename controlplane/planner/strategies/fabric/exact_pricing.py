@@ -269,19 +269,23 @@ class WayBack:
         if self.whole and (self.beside or self.choices > MOST_CHOICES):
             return None
         base = float(self.pricing.down_price.sum()) + float(price[[self.first, *self.forced]].sum())
+        more = price.copy()
+        more[self.forced] = 0.0  # every way has these links, which may lead to further goals
         base += sum(min(price[e] for _, e in links) for links in self.beside)
         first = [self.first, *self.forced]
         if not self.goals:
             return Results(base, [] if self.beside else first)
         if self._program is None:
             self._program = self._made()
-        self._program.set_costs(np.concatenate([price[[e for _, _, e in arcs]], np.zeros(self.choices)]))
+        self._program.set_costs(np.concatenate([more[[e for _, _, e in arcs]], np.zeros(self.choices)]))
         found = solved(self._program, whole=self.whole)
         taken = found.chosen[: len(arcs)]
         if not self.whole and (self.beside or not _integers(taken)):
             return Results(base + found.least, [])
-        links = _tree([arcs[i] for i in np.flatnonzero(taken > 0.5)], self.start, self.goals)
-        return Results(base + found.least, first + links)
+        free = set(self.forced)
+        there = [arc for i, arc in enumerate(arcs) if taken[i] > 0.5 or arc[2] in free]
+        links = _tree(there, self.start, self.goals)
+        return Results(base + found.least, list(dict.fromkeys(first + links)))
 
     def _made(self) -> Program:
         """Return the program without costs: a unit flows to each goal over arcs that are taken."""

@@ -125,6 +125,8 @@ class Pricing:
         self._up = [[access.up for access in accesses if access is not None] for accesses in leaves]
         self._down = [[access.down for access in accesses if access is not None] for accesses in leaves]
         self.starts = self._starts()
+        self.thorough = False
+        """Whether the results' way is searched for longer."""
 
     def _racks(self) -> list[Rack]:
         """Return the racks. A worker with links to several switches, or with a root, is a rack of its own."""
@@ -248,29 +250,60 @@ class Pricing:
     def results(self, root: int) -> Results:
         """Return a cheap tree of links from the root to every worker, over one of the root's links."""
         found = min((self._results_over(root, v, e) for v, e in self.starts[root]), key=lambda each: each.price)
+        if self.thorough:
+            for v, e in self.starts[root]:
+                found = min(found, self._by_way_of(root, v, e), key=lambda each: each.price)
         return found if self.network.topology.results_on_links else replace(found, price=0.0)
 
-    def _results_over(self, root: int, v: int, e: int) -> Results:
-        """Return the tree over the root's link e to v (Takahashi and Matsuyama's heuristic)."""
+    def _by_way_of(self, root: int, v: int, e: int) -> Results:
+        """Return the tree over the root's link e to v that also leads to switches by which it gets cheaper, which are
+        added one at a time.
+        """
+        best, more = self._results_over(root, v, e), frozenset[int]()
+        while True:
+            added = [
+                more | {k}
+                for k in range(len(self.switches))
+                if k not in more and self.distance[self.position[v], k] < math.inf
+            ]
+            tried = [(self._results_over(root, v, e, each), each) for each in added]
+            found, better = min(tried, key=lambda pair: pair[0].price, default=(best, more))
+            if found.price >= best.price - SAVING:
+                return best
+            best, more = found, better
+
+    def _results_over(self, root: int, v: int, e: int, more: frozenset[int] = frozenset()) -> Results:
+        """Return the tree over the root's link e to v, and to these further switches (Takahashi and Matsuyama's
+        heuristic).
+        """
         start = self.position[v]
-        links = [e]
-        terminals: dict[int, list[int]] = {}
-        for rack in self.racks:
+        links: list[int] = [e]
+        terminals = {rack.access for rack in self.racks if rack.access is not None}
+        alone: dict[int, list[tuple[int, int]]] = {}  # by rack of a worker with several links: node before it, link
+        beside: list[int] = []  # links from the root itself to workers
+        for r, rack in enumerate(self.racks):
             if rack.access is not None:
-                terminals.setdefault(rack.access, [])
                 continue
-            u, last = min(rack.down, key=lambda p: (self._behind(root, start, p[0]) + self.price[p[1]], p))
-            if u == self.roots[root]:
-                links.append(last)
+            near = [(self.position[u], last) for u, last in rack.down if self.network.forwards[u]]
+            away = min((float(self.distance[start, u] + self.price[last]) for u, last in near), default=math.inf)
+            last = min((last for u, last in rack.down if u == self.roots[root]), key=self.price.__getitem__, default=-1)
+            if last >= 0 and self.price[last] <= away:
+                beside.append(last)
             else:
-                terminals.setdefault(self.position[u], []).append(last)
+                alone[r] = near
         joined = {start}
         distance = self.distance[start].copy()
         origin = np.full(len(distance), start)
-        missing = set(terminals) - joined
-        while missing:
-            left = sorted(missing)
-            node = left[int(distance[left].argmin())]
+        missing = (terminals | more) - joined
+        while missing or alone:
+            ends = [
+                (float(distance[u] + self.price[last]), u, last, r) for r, near in alone.items() for u, last in near
+            ]
+            if missing:
+                left = sorted(missing)
+                node = left[int(distance[left].argmin())]
+                ends.append((float(distance[node]), node, -1, -1))
+            _, node, last, r = min(ends)
             way = self._walk(int(origin[node]), node)
             # Prices that differ by more than a float's digits hide that a nearer node of the tree lies on the way.
             inside = [i for i, link in enumerate(way) if self.position[self.network.ends[link][1]] in joined]
@@ -281,17 +314,14 @@ class Pricing:
                 better = self.distance[new] < distance
                 distance = np.where(better, self.distance[new], distance)
                 origin[better] = new
+            if last >= 0:
+                links.append(last)
+                del alone[r]
             missing -= joined
-        links += [link for group in terminals.values() for link in group]
-        if not terminals:
-            links.remove(e)
+        if not terminals and len(links) == 1:
+            links = []  # all workers hang on the root itself
+        links += beside
         return Results(float(self.price[links].sum() + self.down_price.sum()), links)
-
-    def _behind(self, root: int, start: int, node: int) -> float:
-        """Return the price from the start of the root's results to a node before a worker."""
-        if self.network.forwards[node]:
-            return float(self.distance[start, self.position[node]])
-        return 0.0 if node == self.roots[root] else math.inf
 
     def _walk(self, start: int, end: int) -> list[int]:
         """Return the links of the cheapest path between two positions, in a list that must not change."""
