@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from controlplane.common import command_line
+from controlplane.common.config_file import OverlayTable, add_config_argument
 from controlplane.common.log_lines import dated
 from controlplane.common.rpc.tls import add_tls_arguments, credentials_folder, is_local, tls_from
 from controlplane.planner.generators import parse_topology
@@ -67,12 +68,13 @@ def trial(arguments: argparse.Namespace) -> None:
     """Run `overlay agent`: submit random values and print a line of JSON for each round. Raise OverlayError where a
     round fails.
     """
+    settings: OverlayTable = arguments.config.overlay
     agent = Agent(
         arguments.coordinator,
         arguments.node,
         listen=arguments.listen,
         advertise=arguments.advertise,
-        connections=Connections(arguments.connections, arguments.most_connections),
+        connections=Connections(settings.connections, settings.most_connections or MOST_CONNECTIONS),
         security=Security.of(tls_from(arguments)),
         log=dated(sys.stderr),
     )
@@ -134,17 +136,19 @@ def policy_of(arguments: argparse.Namespace, topology: Topology, job: Job) -> Po
     """Return the policy of --system, or that of --strategy: rounds with the strategy's trees, replanned around links
     that are found broken. Raise OverlayError, and as strategies do.
     """
+    settings: OverlayTable = arguments.config.overlay
+    chunk = settings.chunk or CHUNK_VALUES
     if arguments.system is not None:
-        if arguments.switches is not None or arguments.detours:
-            raise OverlayError("--switches and --detours go with a --strategy, not with a --system")
+        if arguments.switches is not None or settings.detours:
+            raise OverlayError("--system: --switches and `detours` of the config file need a --strategy instead")
         graph, p = between_sites(topology, job), arguments.p or min(len(job.workers), 5)
         values = max(1, job.model_bytes // 4)
-        return make(arguments.system, graph, values, p=p, chunk=arguments.chunk, seed=arguments.seed)
+        return make(arguments.system, graph, values, p=p, chunk=chunk, seed=arguments.seed)
 
     def plan(now: Topology) -> Plan:
         return planned(
-            arguments.strategy, now, job, seed=arguments.seed, chunk=arguments.chunk, mtu=arguments.mtu,
-            loss=arguments.loss,
+            arguments.strategy, now, job, seed=arguments.seed, chunk=chunk, mtu=settings.mtu or MTU,
+            loss=settings.loss,
         )  # fmt: skip
 
     def link(sender: str, receiver: str) -> tuple[str, str]:
@@ -152,7 +156,7 @@ def policy_of(arguments: argparse.Namespace, topology: Topology, job: Job) -> Po
 
     replicated = arguments.switches is not None
     sending = Sending(
-        arguments.chunk, headroom=COPIED_HEADROOM if replicated else 0.0, detours=arguments.detours,
+        chunk, headroom=COPIED_HEADROOM if replicated else 0.0, detours=settings.detours,
         replicated=replicated,
     )  # fmt: skip
     return FollowNetwork(plan, topology, sending, link=link)
@@ -176,7 +180,7 @@ def coordinate(arguments: argparse.Namespace) -> None:
         port,
         security=security(arguments),
         replication=switches,
-        probe_values=arguments.chunk // 2 if arguments.system is not None else None,
+        probe_values=(arguments.config.overlay.chunk or CHUNK_VALUES) // 2 if arguments.system is not None else None,
         log=log,
         finished=lambda task, seconds: log(f"task {task.number}: {seconds:.3f} s"),
     ) as coordinator:
@@ -204,12 +208,10 @@ def add_agent(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
                        help="where other agents reach this one, if elsewhere; port 0: the one of --listen")  # fmt: skip
     agent.add_argument("--values", type=amount, default=1_000_000, help="float32 values a round (4M; default 1M)")
     agent.add_argument("--rounds", type=int, default=1, help="synchronisations (default: %(default)s)")
-    agent.add_argument("--connections", type=int, default=1, help="TCP connections to each neighbour, to begin with")
-    agent.add_argument("--most-connections", type=int, default=MOST_CONNECTIONS, metavar="N",
-                       help="where packets are lost, up to so many (default: %(default)s)")  # fmt: skip
     agent.add_argument("--seed", type=int, default=0, help="of this agent's values")
     agent.add_argument("--seeds", type=int, nargs="*", default=[], help="of all agents' values: to check the mean")
     agent.add_argument("--timeout", type=float, default=600.0, help="s of a round")
+    add_config_argument(agent)
     add_tls_arguments(agent)
     agent.set_defaults(run=trial)
 
@@ -227,13 +229,6 @@ def add_coordinator(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
                              help="agents of a group (crew, opr, a2a), or those that a multicast is to reach and its "
                              "sender (selmcast, orpheus); default: 5, or all where they are fewer")  # fmt: skip
     coordinator.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
-    coordinator.add_argument("--chunk", type=amount, default=CHUNK_VALUES, help="values of a chunk")
-    coordinator.add_argument("--mtu", type=int, default=MTU, help=f"bytes of the network's packets (default {MTU}): "
-                             "wan counts their headers")  # fmt: skip
-    coordinator.add_argument("--loss", type=float, default=0.0, metavar="P",
-                             help="part of the packets that links lose: wan plans on what TCP carries of each, by its "
-                             "delay_ms")  # fmt: skip
-    coordinator.add_argument("--detours", action="store_true", help="chunks may take the plan's auxiliary paths, too")
     coordinator.add_argument(
         "--listen",
         type=address,
@@ -244,6 +239,7 @@ def add_coordinator(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
     coordinator.add_argument("--switches", type=Path, metavar="FILE",
                              help="switches that copy what a plan multicasts (L3), as for `deploy`")  # fmt: skip
     coordinator.add_argument("--insecure", action="store_true", help="let everybody who reaches it join")
+    add_config_argument(coordinator)
     add_tls_arguments(coordinator)
     coordinator.set_defaults(run=coordinate)
 

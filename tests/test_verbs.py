@@ -11,7 +11,7 @@ import pytest
 
 from inart.command import PLUGINS, VERBS, Verb, usage
 
-MOST_VERBS, MOST_OPTIONS, MOST_WITH_PLUGINS = 18, 90, 106
+MOST_VERBS, MOST_OPTIONS, MOST_WITH_PLUGINS = 18, 75, 90
 SCREEN_LINES, SCREEN_COLUMNS = 24, 80
 FORMS = {"deploy": ("", "remove", "cabling")}
 """The first words with which a module makes different parsers. `emulate run` and `emulate generate` are not counted:

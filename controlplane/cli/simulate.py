@@ -19,7 +19,7 @@ from controlplane.planner.plan.model import Plan, PlanError
 from controlplane.planner.simulate.engine import Simulator
 from controlplane.planner.simulate.native import SimulationError
 from controlplane.planner.simulate.networks import follow, outage
-from controlplane.planner.simulate.plans import Flows, PlanNetwork, run_plan
+from controlplane.planner.simulate.plans import PlanNetwork, run_plan
 from controlplane.planner.topology import TopologyError
 
 NUMBER = r"(\d+(?:\.\d+)?)"
@@ -59,10 +59,6 @@ def _parser() -> argparse.ArgumentParser:
         help="seconds of a worker's step, drawn uniformly (default: 0)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the compute times (default: %(default)s)")
-    parser.add_argument("--stored", action="store_true", help="store and forward whole shares, instead of a fluid")
-    parser.add_argument(
-        "--sharing", choices=("fair", "fcfs"), default="fair", help="how flows share links (default: %(default)s)"
-    )
     parser.add_argument(
         "--outage",
         type=_outage,
@@ -104,8 +100,7 @@ def main(argv: list[str] | None = None) -> int:
         plan.check(topology)
         generators = np.random.default_rng(arguments.seed).spawn(len(plan.job.workers))
         streams.update(zip(plan.job.workers, generators, strict=True))
-        ends = run_plan(plan, topology, rounds=arguments.rounds, compute=compute, prepare=prepare,
-                        flows=Flows(stored=arguments.stored, sharing=arguments.sharing))  # fmt: skip
+        ends = run_plan(plan, topology, rounds=arguments.rounds, compute=compute, prepare=prepare)
     except (TopologyError, JobError, PlanError, SimulationError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

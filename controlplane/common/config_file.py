@@ -93,12 +93,78 @@ class AgentTable:
 
 
 @dataclass(frozen=True)
+class SitesTable:
+    """The settings of `site coordinator`.
+
+    Attributes:
+        patience: seconds after the first site, after which a round begins without late sites; None: a round waits for
+            all sites that are not lost.
+        links: JSON file of known rates, which are not measured.
+        probe_seconds: duration of one rate measurement; 0: no measurement.
+        all_pairs: whether to measure every pair of sites, also one whose round trip is that of a path over a third.
+        chunk: minimum values per chunk, more on fast links; None for the usual.
+        mtu: bytes per packet of the network; None for Ethernet's.
+    """
+
+    patience: float | None = None
+    links: Path | None = None
+    probe_seconds: float = 1.0
+    all_pairs: bool = False
+    chunk: int | None = None
+    mtu: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.patience is not None and self.patience < 0:
+            raise ValueError(f"patience is at least 0 seconds, got {self.patience:g}")
+        if not 0 <= self.probe_seconds <= 60:
+            raise ValueError(f"probe_seconds is 0 to 60 seconds, got {self.probe_seconds:g}")
+        _check_packets(self.chunk, self.mtu)
+
+
+@dataclass(frozen=True)
+class OverlayTable:
+    """The settings of `overlay coordinator` and `overlay agent`.
+
+    Attributes:
+        chunk: values per chunk; None for the usual.
+        mtu: bytes per packet of the network; None for Ethernet's. `wan` counts packet headers.
+        loss: fraction of the packets that links lose: `wan` plans with the rate that TCP reaches then.
+        detours: whether chunks may also use the plan's auxiliary paths.
+        connections: initial TCP connections to each neighbour.
+        most_connections: maximum TCP connections to each neighbour if packets are lost; None for the usual.
+    """
+
+    chunk: int | None = None
+    mtu: int | None = None
+    loss: float = 0.0
+    detours: bool = False
+    connections: int = 1
+    most_connections: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.loss < 1:
+            raise ValueError(f"loss is a fraction of the packets, at least 0 and below 1, got {self.loss:g}")
+        if not 1 <= self.connections <= (self.most_connections or 64) <= 64:
+            raise ValueError("connections is at least 1 and at most most_connections, which is at most 64")
+        _check_packets(self.chunk, self.mtu)
+
+
+def _check_packets(chunk: int | None, mtu: int | None) -> None:
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk is at least 1 value, got {chunk}")
+    if mtu is not None and not 576 <= mtu <= 65_535:
+        raise ValueError(f"mtu is 576 to 65,535 bytes, got {mtu}")
+
+
+@dataclass(frozen=True)
 class ConfigFile:
     """The settings of a file, each of which has a default."""
 
     switches: SwitchesTable = field(default_factory=SwitchesTable)
     controller: ControllerTable = field(default_factory=ControllerTable)
     agent: AgentTable = field(default_factory=AgentTable)
+    sites: SitesTable = field(default_factory=SitesTable)
+    overlay: OverlayTable = field(default_factory=OverlayTable)
 
 
 KINDS: dict[object, tuple[tuple[type, ...], str]] = {

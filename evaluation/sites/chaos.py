@@ -250,8 +250,10 @@ class Sites(System):
 
     def _start_coordinator(self) -> None:
         """Start the coordinator in a process of its own, with the same address each time."""
+        config = self.place.emulation.directory / "site.toml"
+        config.write_text("[sites]\nprobe_seconds = 0.3\nchunk = 1024\n")
         words = ["coordinator", "--sites", str(first_of(self.names)), "--insecure", "--listen", self._address,
-                 "--probe-seconds", "0.3", "--chunk", "1024"]  # fmt: skip
+                 "--config", str(config)]  # fmt: skip
         log = self.place.emulation.directory / "coordinator.log"
         self._coordinator = self._forks.Process(target=coordinate, args=(words, str(log)), daemon=True)
         self._coordinator.start()

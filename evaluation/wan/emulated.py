@@ -97,11 +97,13 @@ class Site(Wan):
             host, port = coordinator.address
             load = LoadMonitor(self.emulation)
             processes = {}
+            config = self.emulation.directory / "site.toml"
+            config.write_text(f"[overlay]\nconnections = {connections.least}\nmost_connections = {connections.most}\n")
             for k, node in enumerate(policy.nodes):
                 words = [
                     "--coordinator", f"{host}:{port}", "--node", node,
                     "--listen", f"{self.topology.address(node)}:0", "--values", values, "--rounds", rounds,
-                    "--connections", connections.least, "--most-connections", connections.most,
+                    "--config", config,
                     "--seed", k, "--seeds", *seeds, "--timeout", ROUND_SECONDS,
                 ]  # fmt: skip
                 processes[node] = zygote.spawn(node, f"{HERE}:agent", {"words": [str(word) for word in words]})

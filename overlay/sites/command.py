@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from controlplane.common import child, command_line
+from controlplane.common.config_file import SitesTable, add_config_argument
 from controlplane.common.descriptors import raise_limit
 from controlplane.common.log_lines import dated
 from controlplane.common.rpc.tls import FOLDER_FILES, add_tls_arguments, credentials_folder, is_local, tls_from
@@ -86,7 +87,7 @@ def _links(file: Path, network: SiteNetwork) -> None:
         network.out |= {str(site): float(mbps) for site, mbps in known.get("out", {}).items()}
         network.into |= {str(site): float(mbps) for site, mbps in known.get("into", {}).items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise OverlayError(f'--links {file}: {error}; it has {{"links": [[from, to, Mbit/s], ..]}}') from None
+        raise OverlayError(f'links {file}: {error}; it has {{"links": [[from, to, Mbit/s], ..]}}') from None
 
 
 @dataclass(frozen=True)
@@ -154,13 +155,14 @@ def coordinate(arguments: argparse.Namespace) -> int:
             f"{host}:{port} leaves this machine: give --credentials DIR (`inart certificates` makes it), or --insecure"
         )
     raise_limit()
-    network = SiteNetwork(arguments.chunk, arguments.mtu)
-    if arguments.links is not None:
-        _links(arguments.links, network)
+    given: SitesTable = arguments.config.sites
+    network = SiteNetwork(given.chunk or CHUNK_VALUES, given.mtu or MTU)
+    if given.links is not None:
+        _links(given.links, network)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    settings = SiteSettings(arguments.sites, arguments.patience, arguments.probe_seconds, arguments.all_pairs)
+    settings = SiteSettings(arguments.sites, given.patience, given.probe_seconds, given.all_pairs)
     with make_coordinator(
         host, port, settings, network, security=security, log=dated(sys.stdout)
     ) as coordinator:  # fmt: skip
@@ -320,7 +322,7 @@ def make_token(arguments: argparse.Namespace) -> int:
     elif arguments.output is None:
         raise OverlayError("where is the token to be written? inart site token --folder DIR --output DIR")
     else:
-        made = tokens.make(arguments.output, arguments.name, arguments.hours, once=arguments.once)
+        made = tokens.make(arguments.output, arguments.site, arguments.days, once=arguments.once)
         print(f"token {made.number} is in {arguments.output}: copy this folder to the site, which gives it as "
               "--credentials")  # fmt: skip
     return 0
@@ -345,8 +347,8 @@ def _token_parser(verbs: Any) -> None:
     four = verbs.add_parser("token", help="make a token, which a site exchanges for a certificate")
     four.add_argument("--folder", type=Path, required=True, metavar="DIR", help="of `inart certificates`")
     four.add_argument("--output", type=Path, metavar="DIR", help="a new credentials folder for the site")
-    four.add_argument("--name", metavar="NAME", help="of the only site that may use it (default: any new name)")
-    four.add_argument("--hours", type=float, default=24.0, metavar="N", help="in which it can be used (default 24)")
+    four.add_argument("--site", metavar="NAME", help="the only site that may use it (default: any new name)")
+    four.add_argument("--days", type=float, default=1.0, metavar="N", help="lifetime in days (default: 1)")
     four.add_argument("--once", action="store_true", help="exchange it for one certificate only")
     four.add_argument("--revoke", metavar="ID", help="make none: revoke this token and the certificates issued for it")
     four.add_argument("--list", action="store_true", help="make none: list all")
@@ -363,18 +365,8 @@ def make_parser() -> argparse.ArgumentParser:
                      "many; more may join at any time, and any may leave")  # fmt: skip
     one.add_argument("--listen", type=address, default=("127.0.0.1", 9700), metavar="HOST:PORT",
                      help="for sites (default: 127.0.0.1:9700)")  # fmt: skip
-    one.add_argument("--patience", type=float, metavar="S", help="seconds after the first site, after which a round "
-                     "begins without the late ones (default: it waits for all that are not lost)")  # fmt: skip
-    one.add_argument("--links", type=Path, metavar="FILE", help="rates that are known (JSON): not measured")
-    one.add_argument(
-        "--probe-seconds", type=float, default=1.0, metavar="S", help="of one measurement (default 1); 0: none"
-    )
-    one.add_argument("--all-pairs", action="store_true", help="measure pairs, too, whose round trip is that of a way "
-                     "over a third site")  # fmt: skip
-    one.add_argument("--chunk", type=AT_LEAST_ONE, default=CHUNK_VALUES, metavar="N",
-                     help="least values of a chunk; it has more where links are fast (%(default)s)")  # fmt: skip
-    one.add_argument("--mtu", type=int, default=MTU, help=f"bytes of the network's packets (default {MTU})")
     one.add_argument("--insecure", action="store_true", help="let everybody who reaches it join")
+    add_config_argument(one)
     add_tls_arguments(one)
     one.set_defaults(act=coordinate)
     two = verbs.add_parser("run", help="run a training script as a site")

@@ -24,8 +24,8 @@ from controlplane.common.whole_file import replace_file
 from controlplane.planner.strategies.wan.site_rounds import NAME
 from overlay.core.errors import OverlayError
 
-MAX_HOURS = 87_600.0
-"""Most hours in which a token can be used: ten years, as long as its authority is valid."""
+MAX_DAYS = 3650
+"""Maximum lifetime of a token in days: ten years, as long as its authority is valid."""
 
 
 class SiteTokens:
@@ -50,30 +50,30 @@ class SiteTokens:
             )
         self._file = TokenFile(self._own / TOKENS_FILE)
 
-    def make(self, output: Path, name: str | None, hours: float, *, once: bool) -> Token:
+    def make(self, output: Path, name: str | None, days: float, *, once: bool) -> Token:
         """Make a token, and write it into a credentials folder for a site. Return the token.
 
         Args:
             output: the folder; made if it is missing.
             name: the only site that may use the token; None: a site of any name that no site has.
-            hours: in which it can be used.
+            days: its lifetime.
             once: whether it is exchanged for one certificate only.
 
         Raises:
-            ValueError: no site can have the name, or the hours are unusable.
+            ValueError: no site can have the name, or the days are unusable.
             OverlayError: the folder has credentials.
         """
         if name is not None and (not NAME.fullmatch(name) or not name.strip(".")):
             raise ValueError(f"{name[:80]!r} is no name of a site: 1 to 64 letters, digits, dots, dashes, underscores")
-        if not 0 < hours <= MAX_HOURS:
-            raise ValueError(f"--hours is above 0 and at most {MAX_HOURS:.0f}, not {hours:g}")
+        if not 0 < days <= MAX_DAYS:
+            raise ValueError(f"--days is above 0 and at most {MAX_DAYS}, not {days:g}")
         there = [file for file in FOLDER_FILES.values() if (output / file).exists()]
         if there:
             raise OverlayError(f"{output} has {', '.join(there)} already: give a new folder")
         place = self._own / AUTHORITY_FOLDER
         if not place.exists():
             place.symlink_to(Path("..") / self._authority.name)
-        until = datetime.now(UTC) + timedelta(hours=hours)
+        until = datetime.now(UTC) + timedelta(days=days)
         token = Token(secrets.token_urlsafe(24), Caller("node", name or ANY_NAME), until, once)
         self._file.add(token)
         try:

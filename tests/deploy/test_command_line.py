@@ -54,7 +54,7 @@ def test_scripts_may_call_the_comparison_of_strategies_compare(capsys) -> None:
         ("worker_agent", "allreduce --bytes 3Q", "a size is a number with K, M, G"),
         ("evaluation.hosts", "--workers 4;8", "numbers with commas between them are wanted"),
         ("evaluation.sharded", "--bytes x", "a size is a number with K, M, G"),
-        ("overlay", "coordinator --chunk x", "'x' is no number above 0"),
+        ("overlay", "coordinator --p x", "'x' is no number above 0"),
         ("softswitch", "--priority-queues many", "there may be 1 to 8, got 'many'"),
     ],
 )

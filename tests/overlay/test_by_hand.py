@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from controlplane.common.config_file import ConfigFile, OverlayTable
 from controlplane.planner.job import Job
 from controlplane.planner.strategies.wan.policy import Back, FollowNetwork, Lost, Ready, Start
 from controlplane.planner.topology import Topology
@@ -80,9 +81,11 @@ def coordinator(tmp_path, *options: str):
     topology, job = network()
     (tmp_path / "net.json").write_text(json.dumps(topology.to_json()))
     (tmp_path / "job.json").write_text(json.dumps(job.to_json()))
+    (tmp_path / "site.toml").write_text("[overlay]\nchunk = 1000\n")
     words = ["--topology", str(tmp_path / "net.json"), "--job", str(tmp_path / "job.json"), "--listen", "127.0.0.1:0"]
+    words += ["--config", str(tmp_path / "site.toml")]
     process = subprocess.Popen(
-        [sys.executable, "-m", "overlay", "coordinator", *words, "--chunk", "1000", *options],
+        [sys.executable, "-m", "overlay", "coordinator", *words, *options],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -117,7 +120,7 @@ def test_sites_train_under_a_chosen_system(options, tmp_path):
 def test_a_strategys_trees_avoid_broken_connections():
     """The plan is made as `--strategy` makes it: it is made again when two agents cannot reach each other."""
     arguments = argparse.Namespace(
-        system=None, switches=None, detours=False, strategy="wan", seed=0, chunk=1000, mtu=1500, loss=0.0
+        system=None, switches=None, strategy="wan", seed=0, config=ConfigFile(overlay=OverlayTable(chunk=1000))
     )
     policy = policy_of(arguments, *network())
     assert isinstance(policy, FollowNetwork)
@@ -141,5 +144,6 @@ def test_incompatible_options_are_reported(tmp_path, capsys):
     (tmp_path / "net.json").write_text(json.dumps(topology.to_json()))
     (tmp_path / "job.json").write_text(json.dumps(job.to_json()))
     words = ["--topology", str(tmp_path / "net.json"), "--job", str(tmp_path / "job.json")]
-    assert main(["coordinator", *words, "--system", "crew", "--detours"]) == 1
-    assert "--detours go with a --strategy" in capsys.readouterr().err
+    (tmp_path / "site.toml").write_text("[overlay]\ndetours = true\n")
+    assert main(["coordinator", *words, "--system", "crew", "--config", str(tmp_path / "site.toml")]) == 1
+    assert "`detours` of the config file need a --strategy" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -184,7 +185,9 @@ def test_a_site_that_has_forgotten_does_not_count_unless_all_are_there():
 class Rig:
     """Sites that train, and their only coordinator: a process of its own, which is killed."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        self.config = folder / "site.toml"
+        self.config.write_text("[sites]\nprobe_seconds = 0\nchunk = 256\n")
         self.port = free_port()
         self.wrong: list[str] = []
         self.sites: dict[str, Training] = {}
@@ -200,10 +203,8 @@ class Rig:
             "coordinator",
             "--sites",
             "3",
-            "--probe-seconds",
-            "0",
-            "--chunk",
-            "256",
+            "--config",
+            str(self.config),
         ]
         process = self.stack.enter_context(
             subprocess.Popen([*command, "--listen", f"127.0.0.1:{self.port}"], stdout=subprocess.PIPE)
@@ -232,10 +233,10 @@ def soon(monkeypatch):
     monkeypatch.setattr(leadership, "GATHER_SECONDS", 1.0)
 
 
-def test_the_only_coordinator_is_killed_and_the_rounds_go_on_and_their_numbers_after_its_restart(caplog):
+def test_the_only_coordinator_is_killed_and_the_rounds_go_on_and_their_numbers_after_its_restart(caplog, tmp_path):
     caplog.set_level("INFO", "inart.sites")
     with ExitStack() as stack:
-        rig = Rig(stack)
+        rig = Rig(stack, tmp_path)
         rig.train("a", "b", "c")
         rig.goes_on("a", "b", "c")
         rig.kill()

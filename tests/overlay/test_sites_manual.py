@@ -48,12 +48,17 @@ def test_the_manuals_table_of_bits_equals_the_packed_format():
         (["run", "--coordinator", "127.0.0.1:1", "--"], "what is to be run?"),
         (["run", "--coordinator", "127.0.0.1:1", "--timeout", "0", "--", "true"], "(waited 0 s: --timeout)"),
         (["coordinator", "--sites", "2", "--listen", "192.0.2.1:9700"], "or --insecure"),
-        (["coordinator", "--sites", "2", "--links", "/nowhere.json"], '"links": [[from, to, Mbit/s], ..]'),
     ],
 )
 def test_errors_say_what_to_do(words, said, capsys):
     assert main(["site", *words]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_an_unusable_file_of_known_rates_is_named(tmp_path, capsys):
+    (tmp_path / "site.toml").write_text('[sites]\nlinks = "none.json"\n')
+    assert main(["site", "coordinator", "--sites", "2", "--config", str(tmp_path / "site.toml")]) == 1
+    assert '"links": [[from, to, Mbit/s], ..]' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("where", ["10.0.0.1:9700,10.0.0.2:9700", "10.0.0.1"])

@@ -96,7 +96,7 @@ def serial(folder: Path) -> int:
 @pytest.mark.timeout(400)
 def test_an_unknown_name_joins_in_the_middle_of_training(folder, tmp_path, capsys):
     """Real processes: one site has a certificate, the second one a token for its name, a third one comes later."""
-    for name, words in (("osaka", []), ("tokyo", ["--name", "tokyo", "--once"])):
+    for name, words in (("osaka", []), ("tokyo", ["--site", "tokyo", "--once"])):
         assert main(["site", "token", "--folder", str(folder), "--output", str(tmp_path / name), *words]) == 0
         assert f"is in {tmp_path / name}: copy this folder to the site" in capsys.readouterr().out
         assert (tmp_path / name).stat().st_mode & 0o077 == (tmp_path / name / "token").stat().st_mode & 0o077 == 0
@@ -115,7 +115,9 @@ def test_an_unknown_name_joins_in_the_middle_of_training(folder, tmp_path, capsy
             return process
 
         secrets = ["--credentials", str(folder / "controller")]
-        coordinator = begin("coordinator", "--sites", "2", "--listen", "127.0.0.1:0", "--probe-seconds", "0", *secrets)
+        config = tmp_path / "site.toml"
+        config.write_text("[sites]\nprobe_seconds = 0\n")
+        coordinator = begin("coordinator", "--sites", "2", "--listen", "127.0.0.1:0", "--config", str(config), *secrets)
         assert coordinator.stdout is not None
         where = coordinator.stdout.readline().split()[5].rstrip(";")
 
@@ -278,8 +280,8 @@ def test_a_revoked_certificate_lets_no_site_in(folder):
         (["token", "--folder", "/nowhere"], "has no authority with its key"),
         (["token", "--folder", "{folder}"], "--output DIR"),
         (["token", "--folder", "{folder}", "--revoke", "x"], "there is no token x"),
-        (["token", "--folder", "{folder}", "--output", "{new}", "--name", "a b"], "is no name of a site"),
-        (["token", "--folder", "{folder}", "--output", "{new}", "--hours", "0"], "--hours is above 0"),
+        (["token", "--folder", "{folder}", "--output", "{new}", "--site", "a b"], "is no name of a site"),
+        (["token", "--folder", "{folder}", "--output", "{new}", "--days", "0"], "--days is above 0"),
         (["token", "--folder", "{folder}", "--output", "{folder}/nodes/paris"], "give a new folder"),
         (["token", "--folder", "{bearers}", "--output", "{new}"], "make another folder with `inart certificates`"),
         (["coordinator", "--sites", "1", "--credentials", "{listed}"], "`inart site token` links it"),

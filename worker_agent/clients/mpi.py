@@ -5,7 +5,8 @@ mpirun -H node1,node2 inart run --nodes node1,node2 -- inart mpi -- ./program   
 
 There is one rank a node. The program is not changed: a library that is loaded before MPI's own (LD_PRELOAD) takes its
 MPI_Allreduce, MPI_Reduce_scatter, MPI_Reduce_scatter_block, MPI_Allgather and MPI_Bcast. The exit status is the
-program's, or 128 + N when signal N ended it.
+program's, or 128 + N when signal N ended it. With $INART_AGENT (unix:PATH), the rank uses an agent that is already
+running (inart agent).
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ OPERATION_SECONDS = 1800.0
 def make_parser() -> argparse.ArgumentParser:
     parser = command_line.make("mpi", __doc__)
     parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
-    parser.add_argument("--agent", metavar="unix:PATH", help="an agent that runs here already (inart agent)")
     parser.add_argument("--node", metavar="NAME", help="this node (default: the one whose address this machine has)")
     parser.add_argument("--job", metavar="NAME", help="of a node of several jobs (default: $INART_JOB)")
     add_tls_arguments(parser)
@@ -43,12 +43,12 @@ def make_parser() -> argparse.ArgumentParser:
 
 @contextmanager
 def agent(arguments: argparse.Namespace) -> Iterator[str]:
-    """Yield the address of this node's agent: the one that the arguments name, or one that runs as long as the context.
+    """Yield the address of this node's agent: $INART_AGENT, or an agent that runs as long as the context.
 
-    Raise AgentError where the agent cannot run.
+    Raise AgentError if the agent cannot run.
     """
-    if arguments.agent:
-        yield arguments.agent
+    if running := os.environ.get("INART_AGENT"):
+        yield running
         return
     stop = threading.Event()
     with tempfile.TemporaryDirectory(prefix="inart-mpi-") as folder:

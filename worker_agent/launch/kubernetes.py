@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from controlplane.common import command_line
@@ -209,9 +208,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_line.make("kubernetes", __doc__)
     parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
     parser.add_argument("--server", default="", metavar="URL", help="Kubernetes' API server (default: this pod's own)")
-    parser.add_argument(
-        "--account", type=Path, default=ACCOUNT, metavar="DIR", help="with token and ca.crt (default: %(default)s)"
-    )
     return parser
 
 
@@ -222,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        operator = Operator(Cluster(arguments.server, arguments.account), controller_address(arguments.controller))
+        operator = Operator(Cluster(arguments.server, ACCOUNT), controller_address(arguments.controller))
     except ValueError as error:
         parser.error(str(error))
     except ClusterError as error:
