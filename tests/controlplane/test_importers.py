@@ -322,12 +322,16 @@ def test_containerlab(tmp_path: Path) -> None:
     assert topology.servers == ("client1", "client2") and topology.devices == ("leaf1", "leaf2")
     assert len(topology.cables) == 1 and topology.aggregation_mbps("leaf2") == 0
     assert "2 links to the machine itself or outside" in notes and "no link: br" in notes
-    assert "client1, client2" in notes and "exec" in notes and "mtu" in notes
+    assert "client1, client2" in notes
+    assert "not used: exec, interface names, kinds, mgmt, mtu, type" in notes.replace("host-interface, ", "")
 
 
 @pytest.mark.parametrize(
     ("text", "word"),
     [
+        ("a: b", "without `topology`"),
+        ("topology:\n  nodes: {a: {}}\n", "no link between two nodes"),
+        ("topology:\n{{- if .more }}\n  nodes: {}\n", "a template"),
         ("!!python/object/apply:os.system ['false']", "no YAML"),
         ("topology: {nodes: {a: {kind: srl, kind: linux}}}", "'kind' is given twice"),
         ("topology:\n  nodes:\n   a: x", "node a must be an object"),
@@ -386,6 +390,8 @@ def test_drawings_of_yed_are_undirected_and_named_by_what_is_drawn(tmp_path: Pat
         ('<!DOCTYPE g SYSTEM "file:///etc/passwd"><graphml/>', "document type"),
         ("<graphml><graph>", "no well-formed XML"),
         ("<html><graph/></html>", "no GraphML"),
+        ("<graphml><graph/><graph/></graphml>", "no GraphML with one graph"),
+        (ZOO.replace('<edge source="1"', '<edge directed="true" source="1"'), "some of its edges are directed"),
         ('<?xml version="1.0" encoding="nonsense"?><graphml/>', "no well-formed XML"),
         (ZOO.replace('target="2"', 'target="9"'), "'9', which does not exist"),
         (ZOO.replace('id="2"', 'id="1"'), "'1' is given twice"),
@@ -409,6 +415,14 @@ def test_lldp_in_the_verbose_form_of_one_node(tmp_path: Path) -> None:
     topology, _ = imported(tmp_path, "leaf1.json", text, "bandwidth=1000")
     assert topology.servers == ("host1",) and links(topology)["host1", "leaf1"] == 10_000
     assert links(topology)["02:00:00:00:00:09", "leaf1"] == 1000
+
+
+def test_lldp_of_nodes_that_have_other_names_than_their_files_is_reported(tmp_path: Path) -> None:
+    for node, near in (("leaf1", "spine1"), ("spine1", "leaf1.example.com")):
+        interface = {"swp1": {"chassis": {near: chassis("s")}}}
+        (tmp_path / f"{node}.json").write_text(json.dumps({"lldp": {"interface": interface}}))
+    notes = import_file(f"{tmp_path}:bandwidth=10,servers=1").notes
+    assert [note for note in notes if "leaf1 sees spine1, which does not see leaf1" in note]
 
 
 @pytest.mark.parametrize(
@@ -437,7 +451,7 @@ def test_netbox_export_without_power_patch_and_planned_cables(tmp_path: Path) ->
 
 def test_sonic_links_with_the_devices_beside_them(tmp_path: Path) -> None:
     devices = (
-        "Hostname,ManagementIp,HwSku,Type,Protocol\nserv-01,10.0.0.1/23,TestServ,Server,\nroot,,Arista,FanoutRoot,\n"
+        "Hostname,ManagementIp,HwSku,Type,Protocol\nserv-01,10.0.0.1/23,TestServ,Server,,,\nroot,,Arista,FanoutRoot,\n"
     )
     (tmp_path / "lab_devices.csv").write_text(devices)
     text = (
@@ -478,6 +492,20 @@ def test_csv_that_is_wrong_is_refused(tmp_path: Path, text: str | bytes, word: s
 def test_batfish_that_is_wrong_is_refused(tmp_path: Path, edges: Any) -> None:
     with pytest.raises(TopologyError, match=r"net\.json: (an edge|edges)"):
         imported(tmp_path, "net.json", json.dumps({"edges": edges}), "servers=1,bandwidth=1")
+
+
+def test_what_has_no_effect_is_reported(tmp_path: Path) -> None:
+    text = json.dumps({**GRAPH, "graph": {"demands": {}}, "author": "x"})
+    assert "not used: author, demands, pos" in imported(tmp_path, "net.json", text, "servers=1")[1]
+    assert "bandwidth= has no effect" in imported(tmp_path, "net.json", text, "servers=1,bandwidth=7")[1]
+    edges = {
+        "edges": [
+            {"node1": {"hostname": n, "interfaceName": "e", "speed": 1}, "node2": {"hostname": "b", "interfaceName": n}}
+            for n in "ac"
+        ]
+    }
+    notes = imported(tmp_path, "l1.json", json.dumps(edges), "servers=1,bandwidth=7,unit=Gbit/s")[1]
+    assert "unit= has no effect" in notes and "speed" in notes
 
 
 def test_a_unit_that_the_format_defines_cannot_be_changed(tmp_path: Path) -> None:

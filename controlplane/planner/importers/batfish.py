@@ -8,6 +8,8 @@ from typing import Any
 from controlplane.planner.importers.build import Foreign, ForeignLink, entries, node_name, shown
 from controlplane.planner.topology import TopologyError
 
+USED = {"node1", "node2", "hostname", "interfaceName"}
+
 
 def read(content: Mapping[str, Any]) -> Foreign:
     """Return the network in a JSON object. A cable may be listed in one or in both directions. Raise TopologyError if
@@ -17,7 +19,7 @@ def read(content: Mapping[str, Any]) -> Foreign:
     for entry in entries(content["edges"], "edges"):
         (u, one), (v, other) = (_end(entry, key) for key in ("node1", "node2"))
         found.links.append(ForeignLink(u, v, ports=(one, other)))
-        found.ignored |= set(entry) - {"node1", "node2"}
+        found.ignored |= {*entry, *entry["node1"], *entry["node2"]} - USED
     return found
 
 

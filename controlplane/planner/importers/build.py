@@ -174,6 +174,8 @@ def build(found: Foreign, supplement: Supplement, name: str) -> Imported:
         _attach(nodes, made, int(supplement.servers), notes)
     if supplement.bandwidth_mbps is not None and all(link.rate is not None for link in links):
         notes.append("bandwidth= has no effect: the file has the bandwidth of every link")
+    if supplement.unit and all(link.rate is None for link in links):
+        notes.append("unit= has no effect: the file has no bandwidths")
     if not (found.unit or supplement.unit) and any(link.rate is not None for link in links):
         notes.append("bandwidths are read as Mbit/s; unit=Gbit/s changes that")
     if any(link.delay_ms for link in links):

@@ -50,7 +50,7 @@ def _table(content: bytes) -> tuple[set[str], Iterator[tuple[int, dict[str, str]
     def rows() -> Iterator[tuple[int, dict[str, str]]]:
         try:
             for row in reader:
-                if None in row:
+                if any(row.pop(None, [])):  # None is the key of values without a column
                     raise TopologyError(f"line {reader.line_num}: it has more values than the {len(names)} columns")
                 yield reader.line_num, {name: (value or "").strip() for name, value in row.items()}
         except csv.Error as error:

@@ -15,14 +15,19 @@ MOST_BYTES = 1 << 20
 MOST_KEYS = 1000
 """Most keys that an object may have by merges (<<), which could otherwise grow without end."""
 SERVER_KINDS = {"linux", "ext-container", "k8s-kind"}
+USED = {"name", "topology", "nodes", "links", "groups", "defaults"}
 OUTSIDE = {"host", "mgmt-net", "macvlan", "vxlan", "vxlan-stitch", "dummy"}
 """Ends and types of links that lead to the machine itself or outside of the topology."""
 
 
 def read(content: bytes) -> Foreign:
     """Return the network in a file. Nodes of kind linux are servers. Raise TopologyError if it is wrong."""
-    topology = _mapping(_mapping(_yaml(content), "the file").get("topology"), "topology")
+    lab = _mapping(_yaml(content), "the file")
+    if "topology" not in lab:
+        raise TopologyError("it is YAML without `topology`, and so not of containerlab")
+    topology = _mapping(lab["topology"], "topology")
     found = Foreign("containerlab YAML", ignored={"interface names"})
+    found.ignored |= {str(key) for key in {*lab, *topology}} - USED
     nodes = _mapping(topology.get("nodes"), "topology.nodes")
     groups = _mapping(topology.get("groups"), "topology.groups")
     default = _mapping(topology.get("defaults"), "topology.defaults").get("kind")
@@ -35,7 +40,7 @@ def read(content: bytes) -> Foreign:
             found.servers.add(node)
         found.ignored |= {str(key) for key in own} - {"kind", "group"}
     outside = 0
-    for entry in entries(topology.get("links"), "topology.links"):
+    for entry in entries(topology.get("links") or [], "topology.links"):
         found.ignored |= {str(key) for key in entry} - {"endpoints", "endpoint", "type"}
         if str(entry.get("type", "veth")) in OUTSIDE:
             outside += 1
@@ -113,4 +118,5 @@ def _yaml(content: bytes) -> Any:
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         if isinstance(error, TopologyError):
             raise
-        raise TopologyError(f"it is no YAML: {' '.join(str(error).split())}") from None
+        hint = "a template, which containerlab renders first: " if b"{{" in content else ""
+        raise TopologyError(f"it is no YAML: {hint}{' '.join(str(error).split())}") from None

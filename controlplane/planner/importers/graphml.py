@@ -37,15 +37,19 @@ def read(content: bytes) -> Foreign:
         if isinstance(error, TopologyError):
             raise
         raise TopologyError(f"it is no well-formed XML: {error}") from None
-    graph = next(_children(root, "graph"), None)
-    if _tag(root) != "graphml" or graph is None:
-        raise TopologyError(f"it is XML, but no GraphML with a graph (its element is {_tag(root)[:40]!r})")
+    graphs = list(_children(root, "graph"))
+    if _tag(root) != "graphml" or len(graphs) != 1:
+        raise TopologyError(f"it is XML, but no GraphML with one graph (its element is {_tag(root)[:40]!r})")
+    graph = graphs[0]
     keys = {key.get("id", ""): key.get("attr.name", "") for key in _children(root, "key")}
     drawn = any(name.startswith("yfiles") for key in _children(root, "key") for name in key.attrib)
     # yEd writes "directed" for links that are drawn without arrows.
     found = Foreign("GraphML", directed=graph.get("edgedefault") == "directed" and not drawn, unit="Mbit/s")
+    found.ignored |= {_tag(child) for child in graph} - {"node", "edge", "data", "desc"}
     names, places = _nodes(found, graph, keys)
     for edge in _children(graph, "edge"):
+        if edge.get("directed", "false") != "false" and not found.directed:
+            raise TopologyError("some of its edges are directed, and others are not; make it a directed graph")
         own = _data(edge, keys)
         ends = [edge.get("source", ""), edge.get("target", "")]
         for end in ends:

@@ -55,6 +55,13 @@ def read(contents: Mapping[str, Any]) -> Foreign:
             links = seen.setdefault(frozenset((node, neighbour)), {}).setdefault(node, [])
             if all(one.ports != link.ports for one in links):  # the neighbour may be heard by two protocols
                 links.append(link)
+    for ends, views in seen.items():
+        if len(views) == 1 and len(ends) == 2 and ends <= set(contents):
+            (one,) = views
+            (other,) = ends - {one}
+            found.notes.append(
+                f"{one} sees {other}, which does not see {one}: files are named as nodes name themselves"
+            )
     for views in seen.values():
         most = max(views.values(), key=len)
         found.links += most

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from controlplane.planner.importers.build import KM_PER_MS, Foreign, ForeignLink, entries, node_name, number
+from controlplane.planner.importers.build import KM_PER_MS, Foreign, ForeignLink, entries, node_name, number, shown
 from controlplane.planner.topology import TopologyError
 
-TOP_LEVEL = {"directed", "multigraph", "graph", "nodes", "links", "edges"}
+TOP_LEVEL = {"directed", "multigraph", "graph", "nodes", "links", "edges", "name"}
 
 
 def read(content: Mapping[str, Any]) -> Foreign:
@@ -19,7 +19,10 @@ def read(content: Mapping[str, Any]) -> Foreign:
         raise TopologyError('node-link JSON has its links in "links" or in "edges", not in both')
     found = Foreign("node-link JSON", directed=_flag(content, "directed"))
     several = _flag(content, "multigraph")
-    found.ignored |= set(content) - TOP_LEVEL
+    about = content.get("graph", {})
+    if not isinstance(about, Mapping):
+        raise TopologyError(f"graph must be an object, got {shown(about)}")
+    found.ignored |= (set(content) | set(about)) - TOP_LEVEL
     for entry in entries(content.get("nodes"), "nodes"):
         found.nodes.append(node_name(entry.get("id"), "a node's id"))
         found.ignored |= set(entry) - {"id"}
