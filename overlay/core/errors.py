@@ -1,5 +1,12 @@
 """The errors that the overlay raises."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from controlplane.planner.strategies.wan.site_contents import Contents
+
 
 class OverlayError(Exception):
     """A synchronisation failed. The message says why, and which agent is concerned."""
@@ -29,6 +36,31 @@ class Behind(OverlayError):
     def __init__(self, message: str, round_: int) -> None:
         super().__init__(message)
         self.round = round_
+
+
+class Unfit(OverlayError):
+    """The values of this site do not fit those of the other sites: they are to be submitted again.
+
+    Attributes:
+        contents: the contents that they are to have.
+    """
+
+    def __init__(self, message: str, contents: Contents) -> None:
+        super().__init__(message)
+        self.contents = contents
+
+
+class Differs(OverlayError):
+    """Another site trains something else than this one.
+
+    Attributes:
+        site: the other site.
+        theirs: its description of that; "" if it is not known.
+    """
+
+    def __init__(self, message: str, site: str, theirs: str) -> None:
+        super().__init__(message)
+        self.site, self.theirs = site, theirs
 
 
 class MessageError(OverlayError):

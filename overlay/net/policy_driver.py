@@ -32,6 +32,7 @@ from controlplane.planner.strategies.wan.policy import (
     Release,
     Withdrawn,
 )
+from controlplane.planner.strategies.wan.site_contents import Contents
 from controlplane.targets.base import TargetError
 from overlay.core.errors import OverlayError
 from overlay.core.orders import OrderExecutor, RunningTask
@@ -98,7 +99,9 @@ class PolicyDriver:
             round_, op = int(message.get("round", 0)), str(message.get("op", ""))
             weight, within = float(message.get("weight", 1.0)), message.get("within")
             within = None if within is None else float(within)
-            self.handle(Ready(node, int(message["values"]), turn, round_, op, weight, within))
+            contents = message.get("contents")
+            contents = None if contents is None else Contents.from_json(contents)
+            self.handle(Ready(node, int(message["values"]), turn, round_, op, weight, within, contents))
         elif kind == "withdraw":
             self._withdraw(node, int(message["turn"]), message["task"], str(message["reason"]))
         elif kind == "finished":
@@ -265,7 +268,8 @@ class PolicyDriver:
         for node in order.nodes:
             self.pending.remove_first(node)
         self._log(f"{', '.join(order.nodes)}: {order.reason}")
-        about = {"reason": order.reason, "behind": order.behind, "again": order.again}
+        contents = None if order.contents is None else order.contents.to_json()
+        about = {"reason": order.reason, "behind": order.behind, "again": order.again, "contents": contents}
         self._members.tell(order.nodes, type="unmet", turn=None, **about)
 
     def default_split_set(self, order: DefaultSplit) -> None:

@@ -6,9 +6,11 @@ import asyncio
 import concurrent.futures
 import time
 from collections import Counter, deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
+from controlplane.planner.strategies.wan.site_contents import Contents
 from overlay.core.errors import OverlayError
 from overlay.core.message import Values
 from overlay.net.eager_scatter import EagerScatter
@@ -42,6 +44,12 @@ class About:
     round: int = 0
     op: str = ""
     weight: float = 1.0
+    contents: Contents | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the description as an object of JSON."""
+        contents = None if self.contents is None else self.contents.to_json()
+        return {"round": self.round, "op": self.op, "weight": self.weight, "contents": contents}
 
 
 @dataclass(eq=False)
@@ -123,7 +131,7 @@ class Submissions:
         if not submission.announced and self._membership.connected:
             submission.announced = True
             submission.turn = next(self._turns)
-            about: dict[str, object] = {} if submission.about is None else asdict(submission.about)
+            about = {} if submission.about is None else submission.about.to_json()
             if submission.ends is not None:
                 about["within"] = max(0.0, submission.ends - time.monotonic())
             self._membership.tell(type="ready", values=submission.tensor.size, turn=submission.turn, **about)

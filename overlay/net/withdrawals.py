@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from overlay.core.errors import Behind, OverlayError, PeerLost
+from controlplane.planner.strategies.wan.site_contents import Contents
+from overlay.core.errors import Behind, OverlayError, PeerLost, Unfit
 from overlay.net.membership import Membership
 from overlay.net.submissions import Submission, Submissions
 from overlay.net.tasks import Tasks
@@ -62,6 +63,8 @@ class Withdrawals:
         error = OverlayError(words) if behind is None else Behind(words, behind)
         if message.get("again"):
             error = PeerLost(words)
+        if message.get("contents") is not None:
+            error = Unfit(words, Contents.from_json(message["contents"]))
         if not self._submissions.reject(turn, error) and turn is not None:
             number = self._submissions.task_by_turn(turn)
             if number is not None:  # its task has begun since the trainer gave up

@@ -16,6 +16,7 @@ import networkx as nx
 
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.task import AS_PLANNED, Sending, Task, task_of
+from controlplane.planner.strategies.wan.site_contents import Contents
 from controlplane.planner.topology import Topology
 
 BROKEN_MBPS = 1e-3
@@ -35,6 +36,7 @@ class Ready:
         op: The operation on the values; "" for the one that the policy always does.
         weight: The weight of the values, such as the number of samples behind them.
         within: Seconds that the trainer still waits; None for any time.
+        contents: The contents of the values; None where they may be any.
     """
 
     node: str
@@ -44,6 +46,7 @@ class Ready:
     op: str = ""
     weight: float = 1.0
     within: float | None = None
+    contents: Contents | None = None
 
 
 @dataclass(frozen=True)
@@ -226,12 +229,14 @@ class Reject:
         behind: The round that others have reached meanwhile, where that is the reason; the trainer then needs their
             state.
         again: Whether the same values may be submitted again, since only the members have changed.
+        contents: The contents with which the values have to be submitted again, where that is the reason.
     """
 
     nodes: tuple[str, ...]
     reason: str
     behind: int | None = None
     again: bool = False
+    contents: Contents | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ A round has a number, which trainers give: a site's state is "before round r" or
   A site that has the result submits the next round, and then the others are behind: they get the result with the
   state.
 
+- A submission whose contents do not fit those of the others is given back before the round begins, and submitted again
+  with other contents (site_contents.py).
+
 A round may have two tasks: "maximum" agrees on scales and fixes the participants, and "words" adds integers. The second
 one needs exactly the participants of the first; else the round is begun again. A site that comes between the two waits
 for the next round: it would have the others begin this one again.
@@ -51,6 +54,7 @@ from controlplane.planner.strategies.wan.policy import (
     Withdrawn,
     uneven,
 )
+from controlplane.planner.strategies.wan.site_contents import adapted
 from controlplane.planner.strategies.wan.site_waiting import HALF, Running, Submitted, Waiting
 from controlplane.planner.topology import Topology
 
@@ -325,6 +329,10 @@ class SiteRounds:
                 break
             if not self.allows(heads.keys()):
                 break
+            unfit = [] if words else self._give_back_unfit(heads)
+            if unfit:
+                orders += unfit
+                continue
             ends = self._waiting.deadline(heads, self._awaited)
             orders += self._next({node: head.ready for node, head in heads.items()}, ends, now)
         return orders
@@ -351,6 +359,22 @@ class SiteRounds:
         why = "who takes part has changed: the round is begun again"
         stuck = [number for number, run in self.running.items() if run.task.round == self.round]
         return [*(self._give_up(number, why) for number in stuck), Reject(tuple(words), why, again=True)]
+
+    def _give_back_unfit(self, heads: dict[str, Submitted]) -> list[Order]:
+        """Give back the submissions that do not fit the others; return the orders. The time in which their sites submit
+        them again does not count as waiting.
+        """
+        given = {node: (head.ready.weight, head.ready.contents) for node, head in heads.items()}
+        orders: list[Order] = []
+        for node, contents in adapted(given).items():
+            before = self._ready[node].popleft().ready.contents
+            assert before is not None, "only contents that were given are adapted"
+            why = "other tensors have changed at other sites"
+            if contents.norm < before.norm:
+                why = f"the norm of its change ({before.norm:.3g}) is too large beside the others': {contents.norm:.3g}"
+            orders.append(Reject((node,), f"round {self.round} is submitted again: {why}", contents=contents))
+            self._waiting.since = None
+        return orders
 
     def _next(self, heads: dict[str, Ready], ends: float, now: float) -> list[Order]:
         """Use up these sites' first submissions, all for one round: as a task until `ends`, or given back."""
