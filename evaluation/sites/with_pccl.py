@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from evaluation.sites.training import Clock, Data, Lesson, train_step
-from overlay.sites.optimisers import Fragment
+from overlay.sites.fragments import Fragment, tensors_of
 from topologies.zygote import Channel
 
 OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
@@ -104,7 +104,7 @@ def by_pccl(channel: Channel, *, master: str, sites: int, interface: str, site: 
     torch.set_num_threads(1)
     given = Lesson(**lesson)
     data, model = Data(given, site), given.model()
-    whole = Fragment(list(model.parameters()), [])
+    whole = Fragment([each for each in tensors_of(model).averaged if each.trained])
     masters = [Master(master)] if site == 0 else []  # kept, since the master ends with its object
     channel.receive()
     peers = Peers(master, given.bits)
@@ -118,9 +118,10 @@ def by_pccl(channel: Channel, *, master: str, sites: int, interface: str, site: 
         if step % given.every:
             continue
         before = time.monotonic()
-        mean = whole.gradient()
+        change = whole.change(None)
+        mean, _ = change.sent()
         peers.average(mean)
-        whole.move(mean, OUTER_RATE, OUTER_MOMENTUM)
+        whole.move(change.split(mean), OUTER_RATE, OUTER_MOMENTUM)
         whole.write()
         clock.waited(time.monotonic() - before)
         clock.say(step, data.test_loss(model))

@@ -39,6 +39,12 @@ CHANGE_PART.
 CHANGE_PART = 0.2
 
 
+PROBLEMS = "not finite", "bounded"
+"""Problems of a site's change that sites report: it has values that are not finite, or its norm was reduced."""
+
+MOST_WORDS = 400
+"""Maximum number of characters of a site's report."""
+
 RETURN_SECONDS = 5.0
 """Seconds that sites of the group have to join a coordinator that was restarted, before it goes on."""
 
@@ -78,6 +84,8 @@ class SiteDesk:
         self._probe_seconds, self._all_pairs = probe_seconds, all_pairs
         self.states: dict[str, tuple[int, str]] = {}
         self._taking: set[str] = set()  # sites that have been told whose state to take, and have done no round since
+        self._abouts: dict[str, tuple[str, str]] = {}  # for each site, its description's digest, and the description
+        self._returning: set[str] = set()  # sites that took part before this coordinator was started
         self._asking: dict[str, None] = {}  # sites that wait to be told whose state is right, in order
         self.survey: asyncio.Task[None] | None = None
         self.surveyed: set[str] = set()
@@ -121,6 +129,8 @@ class SiteDesk:
     def left(self, node: str) -> None:
         self.record.counts["lost"] += 1
         self.states.pop(node, None)
+        self._abouts.pop(node, None)
+        self._returning.discard(node)
         self._asking.pop(node, None)
         self._taking.discard(node)
         self._sites.left(node)
@@ -131,6 +141,8 @@ class SiteDesk:
             self._sites.left(node)
         self.network.none_broken()
         self.states.clear()
+        self._abouts.clear()
+        self._returning.clear()
         self._asking.clear()
         self._taking.clear()
         if self._returned is not None:
@@ -209,8 +221,15 @@ class SiteDesk:
             self._losses(node, message.get("losses", {}))
             self._compare(node)
             self._answer()
+        elif what == "problem" and message["kind"] in PROBLEMS:
+            self.record.counts[message["kind"]] += 1
+            line = f"{node}: {' '.join(str(message['words']).split())[:MOST_WORDS]}"
+            (self.log if message["kind"] == "not finite" else self.record.add)(line)  # others are in the log already
         elif what == "here":
             self.states[node] = int(message["round"]), str(message["digest"])
+            self._abouts[node] = str(message.get("model", "")), str(message.get("about", ""))
+            if message.get("active"):
+                self._returning.add(node)
             self._asking[node] = None
             if message.get("active") and not self._policy.started and self._returned is None:
                 self._returned = self._loop.call_later(RETURN_SECONDS, self._all_returned)
@@ -231,6 +250,14 @@ class SiteDesk:
     def _begin_together(self) -> None:
         """Have the sites that have asked begin with the state of the one that has done the most rounds."""
         lead = min(self._asking, key=lambda node: (-self.states[node][0], -self._quorum.term_of(node), node))
+        unlike = [node for node in self._asking if self._abouts[node][0] != self._abouts[lead][0]]
+        if unlike and not self._returning:
+            for node in [each for each in self._asking if each not in unlike]:
+                self._refuse(node, unlike[0])
+        for node in unlike:
+            self._refuse(node, lead)
+        if lead not in self._asking:
+            return
         self._policy.begin_at(self.states[lead][0], self._asking)
         self._reply(lead, None)
         self.log(f"{len(self._asking) + 1} sites begin before round {self._policy.round}, with the state of {lead}")
@@ -244,6 +271,10 @@ class SiteDesk:
             return
         for node in list(self._asking):
             round_, digest = self.states[node]
+            others = [each for each in self._abouts if each in self._policy.active and each != node]
+            if others and self._abouts[others[0]][0] != self._abouts[node][0]:
+                self._refuse(node, others[0])
+                continue
             having = [
                 each for each in self._policy.active
                 if each != node and self.states.get(each, (-1, ""))[0] == self._policy.round
@@ -272,6 +303,12 @@ class SiteDesk:
         self._taking.add(node)
         self.log(f"{node} takes the state of {source} before round {round_}")
         self._tell_to_take(node, source, round=round_, digest=digest)
+
+    def _refuse(self, node: str, other: str) -> None:
+        """Refuse a site whose description differs from that of another one, which it is told."""
+        self._asking.pop(node, None)
+        self.log(f"{node} cannot take part: it trains another model than {other}, or with other settings")
+        self._tell_to_take(node, other, about=self._abouts[other][1])
 
     def _tell_to_take(self, node: str, source: str | None, **about: object) -> None:
         history = self._quorum.history

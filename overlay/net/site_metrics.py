@@ -53,6 +53,10 @@ class _Collector:
             ("busy_seconds", "Seconds in which rounds were on the network since this coordinator was started.",
              "busy_seconds"),
             ("lost", "Times that a site was lost since this coordinator was started.", "sites_lost"),
+            ("changes_not_finite", "Changes that were left out because of values that are not finite.",
+             "changes_not_finite"),
+            ("changes_bounded", "Changes whose norm was reduced because it was much larger than the others'.",
+             "changes_bounded"),
         ):  # fmt: skip
             yield _family(CounterMetricFamily, name, text, (), [((), status[key])])
         if status["last"]:

@@ -8,9 +8,11 @@ tasks. The agent that asked checks the digest.
 from __future__ import annotations
 
 import asyncio
+import base64
 import concurrent.futures
 import hashlib
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -43,6 +45,12 @@ PROBE_MESSAGE_SECONDS = 0.02
 holds when the measurement is over delay all other messages until they have left.
 """
 
+TEXT_CHARACTERS = 1 << 19
+"""Maximum length of a text that sites compare, as it is sent to the coordinator."""
+
+TEXT_BYTES = 1 << 25
+"""Maximum length of such a text that another site has sent, in bytes."""
+
 TRIPS_SECONDS = 5.0
 TRIPS_POLL_SECONDS = 0.05
 
@@ -60,6 +68,20 @@ class State:
     round: int
     digest: str
     data: Bytes
+
+
+def packed_text(text: str) -> str:
+    """Return a text in the form in which it fits into a message; "" for one that is too long for that."""
+    packed = base64.b64encode(zlib.compress(text.encode())).decode()
+    return packed if len(packed) <= TEXT_CHARACTERS else ""
+
+
+def unpacked_text(packed: str) -> str:
+    """Return the text of which `packed_text` has made this; "" if it is none."""
+    try:
+        return zlib.decompressobj().decompress(base64.b64decode(packed), TEXT_BYTES).decode()
+    except (ValueError, zlib.error):
+        return ""
 
 
 def digest_of(data: Bytes) -> str:
@@ -117,6 +139,7 @@ class SiteServices:
         self._offered: State | None = None
         self._here: concurrent.futures.Future[dict[str, Any]] | None = None
         self._is_active = False
+        self._about = "", "", ""  # the text that has to be the same at all sites, its digest, and the text packed
         self._told_epoch = 0  # epoch of the coordinator that knows this site's state
         self._numbers = count(1)
         self._fetching: dict[int, _Fetching] = {}
@@ -136,13 +159,17 @@ class SiteServices:
         """Offer this state to other sites from now on."""
         self._soon(self._offer, state)
 
-    def here(self, state: State) -> concurrent.futures.Future[dict[str, Any]]:
+    def report(self, kind: str, words: str) -> None:
+        """Report a problem of this site's values to the coordinator, if one answers (`SiteDesk`)."""
+        self._soon(self._report, kind, words)
+
+    def here(self, state: State, about: str = "") -> concurrent.futures.Future[dict[str, Any]]:
         """Offer the state, and ask the coordinator whether it is that of the other sites. In the answer, "from" is the
         site whose state to fetch instead, with its "round"; None where the state is right, and the others count on this
-        site.
+        site. If the text `about` differs from that of the site "from", the answer has that one's, packed, as "about".
         """
         future: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
-        self._soon(self._ask, state, future)
+        self._soon(self._ask, state, about, future)
         return future
 
     def fetch(self, peer: str) -> concurrent.futures.Future[State]:
@@ -169,22 +196,28 @@ class SiteServices:
     def _did(self, round_: int, sites: tuple[str, ...]) -> None:
         self.history = newer(self.history, after(self.history, round_, self._membership.term, sites))
 
+    def _report(self, kind: str, words: str) -> None:
+        self._membership.tell(type="site", what="problem", kind=kind, words=words)
+
     def _offer(self, state: State) -> None:
         self._offered = state
         self._tell("state")
 
     def _tell(self, what: str) -> None:
         assert self._offered is not None, "a site says what it has offered"
+        about = {"model": self._about[1], "about": self._about[2]} if what == "here" else {}
         self._membership.tell(
             type="site", what=what, round=self._offered.round, digest=self._offered.digest, active=self._is_active,
-            history=self.history, losses=self.losses(),
+            history=self.history, losses=self.losses(), **about,
         )  # fmt: skip
 
-    def _ask(self, state: State, future: concurrent.futures.Future[dict[str, Any]]) -> None:
+    def _ask(self, state: State, about: str, future: concurrent.futures.Future[dict[str, Any]]) -> None:
         if self._ended is not None:
             future.set_exception(self._ended)
             return
         self._offered, self._here, self._is_active = state, future, False
+        if about != self._about[0]:
+            self._about = about, hashlib.sha256(about.encode()).hexdigest(), packed_text(about)
         self._tell("here")
 
     def introduced(self) -> None:

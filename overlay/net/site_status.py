@@ -21,7 +21,7 @@ class Record:
     Attributes:
         events: (time, line) of the coordinator's latest lines of log.
         finished: the last round that was done.
-        counts: numbers of rounds done and of sites lost.
+        counts: numbers of rounds done, of sites lost, and of each problem of a site's change.
         busy_seconds: time in which rounds were under way, in all.
     """
 
@@ -88,5 +88,7 @@ def status_of(
         "rounds_done": record.counts["rounds"],
         "busy_seconds": record.busy_seconds,
         "sites_lost": record.counts["lost"],
+        "changes_not_finite": record.counts["not finite"],
+        "changes_bounded": record.counts["bounded"],
         "events": [{"at": at, "line": line} for at, line in record.events],
     }

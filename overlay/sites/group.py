@@ -21,11 +21,12 @@ import numpy as np
 from controlplane.common.rpc.tls import FOLDER_FILES, Tls, credentials_folder
 from controlplane.common.rpc.tls import credentials as credentials_in
 from overlay.core.addresses import parse_address
-from overlay.core.errors import Behind, Late, NameTaken, OverlayError, PeerLost
+from overlay.core.errors import Behind, Differs, Late, NameTaken, OverlayError, PeerLost, Unfit
 from overlay.net.agent import NOWHERE, Agent
-from overlay.net.site_services import Bytes, State, digest_of
+from overlay.net.site_services import Bytes, State, digest_of, unpacked_text
 from overlay.net.submissions import About, Done
 from overlay.net.tls import Security
+from overlay.sites.change import Change
 from overlay.sites.packing import (
     BITS,
     Floats,
@@ -192,7 +193,7 @@ class SiteGroup:
 
     # --- the state that all sites share ---
 
-    def agree(self, data: Bytes, round: int) -> State:
+    def agree(self, data: Bytes, round: int, about: str = "") -> State:
         """Compare this site's state with the others', and return the state to go on with: this site's own, or another
         site's, whose digest has been checked. Afterwards the others count on this site. Of sites that begin together,
         the state before the highest round is taken, and among equals that of the first name.
@@ -200,14 +201,22 @@ class SiteGroup:
         Args:
             data: the state, as bytes (uint8, one dimension), which must not change any more.
             round: the state is that before this round.
+            about: text that has to be the same at all sites, such as a description of the model.
 
         Raises:
             Late: too few sites have joined in time.
+            Differs: another site has another text `about`. Sites that begin together all raise it; if sites train
+                already, only this one does.
         """
         state = State(round, digest_of(data), data)
         end = time.monotonic() + self.timeout
         while True:
-            answer = self._wait(self.agent.site.here(state), end, "the other sites have not said whose state to take")
+            answer = self._wait(
+                self.agent.site.here(state, about), end, "the other sites have not said whose state to take"
+            )
+            if "about" in answer:
+                site = str(answer["from"])
+                raise Differs(f"{self.site}: {site} has another description", site, unpacked_text(str(answer["about"])))
             if answer["from"] is None:
                 return state
             try:
@@ -243,23 +252,62 @@ class SiteGroup:
             Behind: the others have done this round already; `agree` gives their state.
             Late: the time has passed; the message names the sites that are missing.
         """
+
+        def attempt(about: About, end: float) -> tuple[Done, Floats | None]:
+            if bits == FLOAT_BITS:
+                return self._average_floats(values, about, end)
+            return self._average_fields(values, about, bits, end)
+
+        return self._average(attempt, About(round, "sum", weight), bits)
+
+    def average_change(
+        self, change: Change, *, round: int, weight: float = 1.0, bits: int = FLOAT_BITS
+    ) -> tuple[Averaged, dict[int, Floats]]:
+        """Return the mean of all sites' changes, as `average` has it, by the number of the tensor. Tensors that have
+        changed at no site are not sent, a scale belongs to one tensor only, and a change whose norm is too large is
+        reduced (`Change`).
+
+        Raises:
+            OverlayError: as `average` does.
+        """
+        mean: dict[int, Floats] = {}
+
+        def attempt(about: About, end: float) -> tuple[Done, Floats | None]:
+            values, sizes = change.sent()
+            about = replace(about, contents=change.contents)
+            if bits == FLOAT_BITS or not change.contents.tensors:
+                done, left = self._average_floats(values, about, end)
+            else:
+                done, left = self._average_fields(values, about, bits, end, sizes)
+            mean.update(change.split(values))
+            return done, left
+
+        return self._average(attempt, About(round, "sum", weight), bits, change), mean
+
+    def _average(
+        self, attempt: Callable[[About, float], tuple[Done, Floats | None]], about: About, bits: int,
+        change: Change | None = None,
+    ) -> Averaged:  # fmt: skip
+        """Do a round with as many attempts as it takes."""
         if bits != FLOAT_BITS and bits not in BITS:
             raise ValueError(f"bits are {FLOAT_BITS} or one of {', '.join(map(str, BITS))}, not {bits}")
-        if not 0 <= weight < float("inf"):
-            raise ValueError(f"a weight is a number from 0 on, got {weight}")
-        began = time.monotonic()
-        about, pause = About(round, "sum", weight), 0.0
+        if not 0 <= about.weight < float("inf"):
+            raise ValueError(f"a weight is a number from 0 on, got {about.weight}")
+        began, pause = time.monotonic(), 0.0
         while True:
             try:
-                if bits == FLOAT_BITS:
-                    done, left = self._average_floats(values, about, began + self.timeout)
-                else:
-                    words = replace(about, op="words")
-                    done, left = self._average_fields(values, words, bits, began + self.timeout)
+                done, left = attempt(about, began + self.timeout)
                 self.agent.site.did(about.round, done.participants)
                 if not any(done.weights):
                     self._log(f"{self.site}: round {about.round}: all sites have weight 0, so nothing is averaged")
                 return Averaged(done.participants, done.weights, left, time.monotonic() - began)
+            except Unfit as unfit:
+                assert change is not None, "values of any contents fit"
+                if unfit.contents.norm < change.contents.norm:
+                    self.report("bounded", str(unfit).removeprefix(f"{self.site}: "))
+                change.adapt(unfit.contents)
+                if time.monotonic() > began + self.timeout:
+                    raise Late(str(unfit)) from None
             except PeerLost as error:
                 self._log(f"{self.site}: round {about.round} is done again: {error}")
                 if time.monotonic() + pause > began + self.timeout:
@@ -268,7 +316,7 @@ class SiteGroup:
                 pause = min(max(AGAIN_SECONDS, 2 * pause), MOST_AGAIN_SECONDS)
 
     def _average_floats(self, values: Floats, about: About, end: float) -> tuple[Done, Floats | None]:
-        weighted = values * np.float32(about.weight)
+        weighted = values * np.float32(about.weight) if about.weight else np.zeros_like(values)
         done = self._synchronise(weighted, about, end)
         if total := sum(done.weights):
             np.multiply(weighted, np.float32(1 / total), out=values)
@@ -276,21 +324,25 @@ class SiteGroup:
             values[:] = 0
         return done, None
 
-    def _average_fields(self, values: Floats, about: About, bits: int, end: float) -> tuple[Done, Floats | None]:
-        scales = scales_of(values)
+    def _average_fields(
+        self, values: Floats, about: About, bits: int, end: float, sizes: tuple[int, ...] = ()
+    ) -> tuple[Done, Floats | None]:
+        scales = scales_of(values, sizes)
+        if not about.weight:
+            scales[:] = 0  # nothing of the values is in the mean
         done = self._synchronise(scales, replace(about, op="maximum"), end)
+        about = replace(about, op="words", contents=None)
         sites, total = len(done.participants), sum(done.weights)
         if not total:
             values[:] = 0
         if sites == 1 or not total:
             return self._without_values(values, about, end)
-        fraction = about.weight / total
-        words, left = pack(values, scales, fraction, bits, sites)
+        words, left = pack(values, scales, about.weight / total, bits, sites, sizes=sizes)
         second = self._synchronise(words, about, end)
         if (second.participants, second.weights) != (done.participants, done.weights):
             raise OverlayError(f"{self.site}: round {about.round} has scales of {done.participants} and sums of "
                                f"{second.participants}")  # fmt: skip
-        unpack(words, scales, bits, sites, values)
+        unpack(words, scales, bits, sites, values, sizes=sizes)
         return second, left
 
     def _without_values(self, values: Floats, about: About, end: float) -> tuple[Done, Floats | None]:
@@ -302,6 +354,17 @@ class SiteGroup:
 
     def _synchronise(self, tensor: Floats, about: About, end: float) -> Done:
         return self.agent.synchronise(tensor, max(0.1, end - time.monotonic()), about=about)
+
+    def report(self, kind: str, words: str) -> None:
+        """Report something unusual about this site's change, in the log of this site and in that of the coordinator,
+        which counts it.
+
+        Args:
+            kind: "not finite" or "bounded".
+            words: description for people.
+        """
+        _log.warning("%s: %s", self.site, words)
+        self.agent.site.report(kind, words)
 
     def _wait(self, future: Future[Made], end: float, what: str) -> Made:
         while True:

@@ -15,15 +15,20 @@ outer gradient), averages it over the sites, weighted by samples, and moves the 
   steps later (Douillard et al., 2025, Algorithm 2).
 
 NumPy computes the update in float32, product by product and sum by sum, so that sites with other processors get the
-same bits. Floating-point buffers (BatchNorm's means) are averaged like parameters, without momentum.
+same bits. Floating-point buffers (BatchNorm's means) are averaged like parameters, without momentum. fragments.py says
+what happens to the model's other tensors.
+
+A site whose change has NaN or infinities has weight 0 in that round, and takes the outer values for its own. The norm
+of a site's change is limited (`max_change`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,91 +38,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from overlay.core.errors import Behind, OverlayError
+from overlay.core.errors import Behind, Differs, OverlayError
 from overlay.net.site_services import Bytes
+from overlay.sites.change import Change
+from overlay.sites.description import describe, difference
+from overlay.sites.fragments import Fragment, bytes_of, divided, set_bytes, tensors_of
 from overlay.sites.group import FLOAT_BITS, Averaged, SiteGroup
 from overlay.sites.pace import Pace
-from overlay.sites.packing import Floats
 
-STATE_VERSION = 1
-_DONE, _FAILED = 0, 1
+STATE_VERSION = 2
+HEAD_BYTES = 1 << 20
+"""Maximum number of bytes of the first line of a state."""
 
-
-class Fragment:
-    """Some of a model's tensors, as one array of float32: parameters first, then buffers.
-
-    Attributes:
-        outer: the outer values, which all sites share.
-        momentum: momentum of the parameters.
-        left: the part of this site's outer gradients that rounding has left out; each site has its own.
-    """
-
-    def __init__(self, parameters: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor]) -> None:
-        self.tensors = [*parameters, *buffers]
-        self.parameters = sum(tensor.numel() for tensor in parameters)
-        self.values = self.parameters + sum(tensor.numel() for tensor in buffers)
-        self._device = self.tensors[0].device
-        on_gpu = self._device.type == "cuda"
-        self.host = torch.empty(self.values, dtype=torch.float32, pin_memory=on_gpu)
-        self._stream = torch.cuda.Stream(self._device) if on_gpu else None
-        self.outer: Floats = self.read().copy()
-        self.momentum: Floats = np.zeros(self.parameters, np.float32)
-        self.left: Floats = np.zeros(self.values, np.float32)
-
-    def read(self) -> Floats:
-        """Return the tensors' present values, in memory that the next call uses again. From a GPU they are copied over
-        pinned memory, on a stream of its own.
-        """
-        if self._stream is None:
-            self._copy_out()
-        else:
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))
-            with torch.cuda.stream(self._stream):
-                self._copy_out()
-            self._stream.synchronize()
-        return self.host.numpy()
-
-    @torch.no_grad()
-    def _copy_out(self) -> None:
-        first = 0
-        for tensor in self.tensors:
-            part = self.host[first : first + tensor.numel()]
-            part.copy_(tensor.detach().reshape(-1), non_blocking=True)
-            first += tensor.numel()
-
-    @torch.no_grad()
-    def write(self, mixing: float = 0.0) -> None:
-        """Give the tensors the outer values; `mixing` is the part of their own values that they keep."""
-        if mixing:
-            own = self.read()
-            np.multiply(own, np.float32(mixing), out=own)
-            own += self.outer * np.float32(1 - mixing)
-        else:
-            self.host.numpy()[:] = self.outer
-        first = 0
-        for tensor in self.tensors:
-            tensor.copy_(self.host[first : first + tensor.numel()].view_as(tensor), non_blocking=True)
-            first += tensor.numel()
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()  # the next call writes this memory
-
-    def gradient(self) -> Floats:
-        """Return the outer gradient: outer minus own values, plus the part that rounding left out of the last one."""
-        found: Floats = self.outer - self.read()
-        found += self.left
-        return found
-
-    def move(self, mean: Floats, rate: float, momentum: float) -> None:
-        """Move the outer values by the mean of the outer gradients: v = momentum v + g, then rate (g + momentum v)
-        (Nesterov, as PyTorch's SGD has it). Buffers become the mean.
-        """
-        gradient = mean[: self.parameters]
-        if momentum:
-            np.multiply(self.momentum, np.float32(momentum), out=self.momentum)
-            np.add(self.momentum, gradient, out=self.momentum)
-            gradient = gradient + self.momentum * np.float32(momentum)
-        self.outer[: self.parameters] -= gradient * np.float32(rate)
-        self.outer[self.parameters :] -= mean[self.parameters :]
+MAX_CHANGE = 10.0
+"""Default of `max_change`."""
 
 
 @dataclass
@@ -125,11 +59,12 @@ class _Pending:
     """A fragment's round that is under way.
 
     Attributes:
+        fragment: number of the fragment.
         due: the step after which its result is mixed in.
         future: done when the outer values have moved.
     """
 
-    fragment: Fragment
+    fragment: int
     due: int
     future: Future[Averaged]
 
@@ -152,6 +87,9 @@ class StreamingDiLoCo:
         mixing: the part of a site's own values that it keeps then (alpha; 0 for none).
         rate, momentum: learning rate and momentum of the outer optimiser.
         bits: bits in which a value travels: 32, or 16, 8, 4 with error feedback.
+        max_change: maximum norm of a site's change, as a multiple of the median of the other sites' norms: a larger
+            change is reduced to it. If no other site has changed, the maximum is the norm of the parameters. None for
+            any norm.
         checkpoint: the result of `state_dict`, from an earlier run.
 
     Attributes:
@@ -171,8 +109,11 @@ class StreamingDiLoCo:
         rate: float = 0.4,
         momentum: float = 0.9,
         bits: int = 4,
+        max_change: float | None = MAX_CHANGE,
         checkpoint: dict[str, Any] | None = None,
     ) -> None:
+        if max_change is not None and not 0 < max_change < float("inf"):
+            raise ValueError(f"max_change is None or a number above 0, got {max_change}")
         if fragments < 1 or every < fragments:
             raise ValueError(f"every={every} steps are too few for {fragments} fragments: one a step at most")
         if (delay is not None and not 0 <= delay < every) or not 0 <= mixing < 1:
@@ -182,7 +123,13 @@ class StreamingDiLoCo:
         self.rate, self.momentum, self.bits = rate, momentum, bits
         self._world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
         _check_processes(group, self._world)
-        self.fragments = [Fragment(*part) for part in divided(model, fragments)]
+        self.max_change, self._tensors = max_change, tensors_of(model)
+        parts = divided(self._tensors.averaged, fragments)
+        self.fragments = [Fragment(part) for part in parts]
+        self._fixed = [bytes_of(tensor) for _, tensor in self._tensors.fixed]
+        names = "every", "rate", "momentum", "bits", "max_change"
+        self._description = describe(self._tensors, parts, {name: getattr(self, name) for name in names})
+        self._adopting: set[int] = set()  # fragments whose own values are not finite: the outer ones replace them
         self.steps = self.round = 0
         self._shared_round = 0  # the state that all sites share is before this round; the model may be some behind
         self.samples = 0.0  # all so far; a fragment's weight is the difference since it was sent last
@@ -193,7 +140,7 @@ class StreamingDiLoCo:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="inart sites") if group is not None else None
         if checkpoint is not None:
             self._load_checkpoint(checkpoint)
-        self._agree()
+        self._agree(fixed=checkpoint is None)
 
     # --- for training scripts ---
 
@@ -237,7 +184,10 @@ class StreamingDiLoCo:
             "outer": [torch.from_numpy(part.outer.copy()) for part in self.fragments],
             "momentum": [torch.from_numpy(part.momentum.copy()) for part in self.fragments],
             "left": [torch.from_numpy(part.left.copy()) for part in self.fragments],
-            "model": [torch.from_numpy(part.read().copy()) for part in self.fragments],
+            "rest": [torch.from_numpy(part.rest.copy()) for part in self.fragments],
+            "moved": [part.moved for part in self.fragments],
+            "model": [torch.from_numpy(part.own()) for part in self.fragments],
+            "fixed": [torch.from_numpy(each.copy()) for each in self._fixed],
         }  # fmt: skip
 
     def close(self) -> None:
@@ -260,8 +210,18 @@ class StreamingDiLoCo:
         future: Future[Averaged] = Future()
         if self._group is not None:
             assert self._worker is not None, "there is one where there is a group"
-            future = self._worker.submit(self._average, fragment, fragment.gradient(), round_, weight, time.monotonic())
-        self._pending.append(_Pending(fragment, self.steps + self._delay_now(), future))
+            change = fragment.change(self.max_change)
+            if change.not_finite:
+                name, weight = fragment.tensors[change.not_finite[0]].name, 0.0
+                self._adopting.update(range(len(self.fragments)))
+                self._group.report(
+                    "not finite", f"round {round_}: {name} has NaN or infinities; this site has weight 0 in this round "
+                    "and takes the values of the others; check the state of its inner optimiser",
+                )  # fmt: skip
+            if not weight:
+                change = fragment.no_change(self.max_change)
+            future = self._worker.submit(self._average, fragment, change, round_, weight, time.monotonic())
+        self._pending.append(_Pending(index, self.steps + self._delay_now(), future))
 
     def _delay_now(self) -> int:
         """Return the delay of the round that is sent now, the same in all processes of the site."""
@@ -272,16 +232,17 @@ class StreamingDiLoCo:
             dist.broadcast_object_list(planned, src=0)
         return planned[0]
 
-    def _average(self, fragment: Fragment, gradient: Floats, round_: int, weight: float, sent: float) -> Averaged:
+    def _average(self, fragment: Fragment, change: Change, round_: int, weight: float, sent: float) -> Averaged:
         """Average a fragment, move the outer values, and offer the new state to sites that join. Runs in the worker's
         thread.
         """
         assert self._group is not None, "only the site's first process has a worker"
-        found = self._group.average(gradient, round=round_, weight=weight, bits=self.bits)
+        found, mean = self._group.average_change(change, round=round_, weight=weight, bits=self.bits)
         if any(found.weights):  # else no site has trained since the fragment was sent last: nothing is left to do
-            if found.left is not None:
-                fragment.left = found.left
-            fragment.move(gradient, self.rate, self.momentum)
+            if found.left is not None and weight:
+                for number, left in change.split(found.left).items():
+                    fragment.left[fragment.tensors[number].place] = left
+            fragment.move(mean, self.rate, self.momentum)
         self._shared_round = round_ + 1
         self._group.offer(self._state(), self._shared_round)
         self.pace.took(time.monotonic() - sent)
@@ -291,17 +252,29 @@ class StreamingDiLoCo:
         """Wait for the oldest round under way, and mix its result in."""
         pending = self._pending.pop(0)
         error: OverlayError | None = None
-        tensors = pending.fragment.tensors
+        written: list[torch.Tensor] = []
         if self._group is not None:
             try:
                 self.last = pending.future.result()
-                pending.fragment.write(self.mixing)
+                written = self._write(pending.fragment)
                 self.round += 1
             except Behind as behind:
-                error, tensors = self._catch_up(behind), [each for part in self.fragments for each in part.tensors]
+                error, written = self._catch_up(behind), self._all()
             except OverlayError as failed:
                 error = failed
-        self._tell_site(tensors, error)
+        self._tell_site(written, error)
+
+    def _write(self, index: int) -> list[torch.Tensor]:
+        """Mix the outer values of a fragment in; return the tensors that were written. If this site's own values are
+        not finite, the outer ones replace them, in all fragments that are not under way.
+        """
+        if index not in self._adopting:
+            return [each.tensor for each in self.fragments[index].write(self.mixing)]
+        ready = self._adopting - {pending.fragment for pending in self._pending}
+        self._adopting -= ready
+        for each in ready:
+            self.fragments[each].adopt()
+        return [shared.tensor for each in ready for shared in self.fragments[each].tensors]
 
     def _catch_up(self, behind: Behind) -> OverlayError | None:
         """Take the state of the other sites, which have done more rounds, and give up the rounds under way. Return the
@@ -310,6 +283,7 @@ class StreamingDiLoCo:
         for pending in self._pending:
             pending.future.exception()  # waits for its end: its round was done by the others, too
         self._pending.clear()
+        self._adopting.clear()
         self.last = Averaged((), (), None, 0.0)
         try:
             self._take_state()
@@ -323,19 +297,27 @@ class StreamingDiLoCo:
 
     # --- several processes of a site ---
 
-    def _tell_site(self, tensors: Sequence[torch.Tensor], error: OverlayError | None) -> None:
-        """Give the site's other processes these tensors and the round, or raise the error at all of them."""
+    def _all(self) -> list[torch.Tensor]:
+        return [each.tensor for part in self.fragments for each in part.tensors]
+
+    def _tell_site(self, tensors: Collection[torch.Tensor], error: OverlayError | None, *, fixed: bool = False) -> None:
+        """Give the site's other processes these tensors and the round, and with `fixed` the fixed tensors; or raise the
+        error at all of them.
+        """
         if self._world > 1:
             words = f"{type(error).__name__}: {error}" if error is not None else None
             last = None if self.last is None else replace(self.last, left=None)
-            said: list[Any] = [(self.round, len(self._pending), len(tensors), words, last)]
+            everything, given = self._all(), {id(tensor) for tensor in tensors}
+            places = [place for place, tensor in enumerate(everything) if id(tensor) in given]
+            said: list[Any] = [(self.round, len(self._pending), places, words, last, self._fixed if fixed else None)]
             dist.broadcast_object_list(said, src=0)
-            self.round, pending, count, words, self.last = said[0]
+            self.round, pending, places, words, self.last, values = said[0]
             del self._pending[pending:]  # the site has taken the others' state, and nothing is under way any more
-            everything = [tensor for part in self.fragments for tensor in part.tensors]
             with torch.no_grad():
-                for tensor in () if words is not None else everything if count == len(everything) else tensors:
-                    dist.broadcast(tensor, src=0)
+                for place in () if words is not None else places:
+                    dist.broadcast(everything[place], src=0)
+            if values is not None and words is None:
+                self._set_fixed(values)
             if error is None and words is not None:
                 raise OverlayError(words)
         if error is not None:
@@ -343,72 +325,96 @@ class StreamingDiLoCo:
 
     # --- the state that all sites share ---
 
-    def _agree(self) -> None:
-        """Make the model that of all sites, in this process and in the site's other processes."""
+    def _agree(self, *, fixed: bool) -> None:
+        """Make the model that of all sites, in this process and in the site's other processes; with `fixed` also the
+        fixed tensors.
+        """
         error: OverlayError | None = None
         if self._group is not None:
             try:
                 self._take_state()
+                if fixed:
+                    self._set_fixed(self._fixed)
             except OverlayError as failed:
                 error = failed
-        self._tell_site([tensor for part in self.fragments for tensor in part.tensors], error)
+        self._tell_site(self._all(), error, fixed=fixed)
+
+    def _set_fixed(self, values: Sequence[Bytes]) -> None:
+        for (_, tensor), each in zip(self._tensors.fixed, values, strict=True):
+            set_bytes(tensor, each)
 
     def _take_state(self) -> None:
         assert self._group is not None, "only the site's first process takes states"
         own = self._state()
-        state = self._group.agree(own, self._shared_round)
+        try:
+            state = self._group.agree(own, self._shared_round, self._description)
+        except Differs as differs:
+            words = difference(differs.site, differs.theirs, self._description)
+            raise OverlayError(f"{self._group.site}: {words}") from None
         if state.data is not own:
             self._load(state.data)
             for part in self.fragments:
-                part.left[:] = 0
-                part.write()
+                part.adopt()
             self._sent_samples = [self.samples] * len(self.fragments)
             self.round = self._shared_round = state.round
 
     def _state(self) -> Bytes:
-        """Return the state that all sites share, as bytes: a line of JSON, then outer values and momentum of each
-        fragment.
+        """Return the state that all sites share, as bytes: a line of JSON, then the outer values of each fragment and
+        the momentum of its tensors that have changed, then the fixed tensors.
         """
-        head = {"version": STATE_VERSION, "bits": self.bits, "rate": self.rate,
-                "momentum": self.momentum,
-                "values": [[part.parameters, part.values] for part in self.fragments]}  # fmt: skip
+        model = hashlib.sha256(self._description.encode()).hexdigest()
+        head = {"version": STATE_VERSION, "model": model, "moved": [f"{part.moved:x}" for part in self.fragments]}
         words = json.dumps(head).encode()
         words += b" " * (-(len(words) + 1) % 4) + b"\n"
         parts = [np.frombuffer(words, np.uint8)]
         for part in self.fragments:
-            parts += [part.outer.view(np.uint8), part.momentum.view(np.uint8)]
-        return np.concatenate(parts)
+            parts += [part.outer.view(np.uint8), *(part.momentum[place].view(np.uint8) for place in part.moving())]
+        return np.concatenate([*parts, *self._fixed])
 
     def _load(self, data: Bytes) -> None:
-        """Take the outer values and momentum of another site's state. Raise OverlayError when it is of another model or
-        of other settings.
+        """Take the outer values, the momentum and the fixed tensors of another site's state. Raise OverlayError if it
+        is of another model or of other settings.
         """
-        end = int(np.argmax(data == ord("\n"))) + 1
-        own = self._state()
-        own_head = own[: int(np.argmax(own == ord("\n"))) + 1].tobytes()
-        if data[:end].tobytes() != own_head or data.size != own.size:
-            raise OverlayError(
-                "the other sites train another model, or with other settings: "
-                f"{data[:end].tobytes().decode(errors='replace').strip()} there, {own_head.decode().strip()} here"
-            )
-        values, first = data[end:].view(np.float32), 0
-        for part in self.fragments:
-            for array in (part.outer, part.momentum):
-                array[:] = values[first : first + array.size]
-                first += array.size
+        end = int(np.argmax(data[:HEAD_BYTES] == ord("\n"))) + 1
+        try:
+            head = json.loads(data[:end].tobytes())
+            version, model, moved = int(head["version"]), str(head["model"]), [int(each, 16) for each in head["moved"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise OverlayError(f"the other sites' state cannot be read: {error!r}") from None
+        own = hashlib.sha256(self._description.encode()).hexdigest()
+        fits = all(each >> len(part.tensors) == 0 for each, part in zip(moved, self.fragments, strict=False))
+        if (version, model, len(moved)) != (STATE_VERSION, own, len(self.fragments)) or not fits:
+            raise OverlayError("the other sites train another model, or with other settings")
+        arrays: list[Bytes] = []
+        for bits, part in zip(moved, self.fragments, strict=True):
+            part.moved = bits
+            part.momentum[:] = 0
+            shared = [part.outer, *(part.momentum[place] for place in part.moving())]
+            arrays += [each.view(np.uint8) for each in shared]
+        arrays += self._fixed
+        if end + sum(array.nbytes for array in arrays) != data.size:
+            raise OverlayError(f"the other sites' state has another size than this model's: {data.size} bytes")
+        for array in arrays:
+            array[:] = data[end : end + array.nbytes]
+            end += array.nbytes
 
     def _load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        sizes = [part.values for part in self.fragments]
-        found = [part.numel() for part in checkpoint["outer"]]
+        if checkpoint["version"] != STATE_VERSION:
+            raise OverlayError(
+                f"the checkpoint is of version {checkpoint['version']}, and this program reads {STATE_VERSION}"
+            )
+        sizes = [part.values for part in self.fragments] + [each.size for each in self._fixed]
+        found = [part.numel() for part in (*checkpoint["outer"], *checkpoint["fixed"])]
         if found != sizes:
             raise OverlayError(f"the checkpoint is of fragments of {found} values, and this model has {sizes}")
         self.round = self._shared_round = int(checkpoint["round"])
         self.steps = int(checkpoint["steps"])
         self.samples, self._sent_samples = float(checkpoint["samples"]), list(checkpoint["sent_samples"])
+        self._fixed = [each.numpy().copy() for each in checkpoint["fixed"]]
         for index, part in enumerate(self.fragments):
-            part.outer[:] = checkpoint["model"][index].numpy()
-            part.write()
-            for name in ("outer", "momentum", "left"):
+            part.moved = int(checkpoint["moved"][index])
+            part.adopt(checkpoint["model"][index].numpy())
+            for name in ("outer", "momentum", "left", "rest"):
                 getattr(part, name)[:] = checkpoint[name][index].numpy()
 
 
@@ -426,11 +432,12 @@ class DiLoCo(StreamingDiLoCo):
         rate: float = 0.7,
         momentum: float = 0.9,
         bits: int = 8,
+        max_change: float | None = MAX_CHANGE,
         checkpoint: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(
             model, group, every=every, fragments=1, delay=0, mixing=0.0, rate=rate, momentum=momentum, bits=bits,
-            checkpoint=checkpoint,
+            max_change=max_change, checkpoint=checkpoint,
         )  # fmt: skip
 
 
@@ -446,11 +453,12 @@ class LocalSGD(StreamingDiLoCo):
         *,
         every: int = 10,
         bits: int = FLOAT_BITS,
+        max_change: float | None = MAX_CHANGE,
         checkpoint: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(
             model, group, every=every, fragments=1, delay=0, mixing=0.0, rate=1.0, momentum=0.0, bits=bits,
-            checkpoint=checkpoint,
+            max_change=max_change, checkpoint=checkpoint,
         )  # fmt: skip
 
 
@@ -469,30 +477,3 @@ def _check_processes(group: SiteGroup | None, known: int) -> None:
         )
     if group is None and known == 1:
         raise OverlayError("this process is the only one of its site: it needs a group, of inart.sites.init()")
-
-
-def divided(model: nn.Module, count: int) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-    """Return the parameters and the floating-point buffers of each fragment, in the model's order. Raise OverlayError
-    where the model cannot be divided so.
-    """
-    entries: list[tuple[torch.Tensor, bool]] = []
-    for module in model.modules():
-        entries += [(tensor, True) for tensor in module.parameters(recurse=False) if tensor.requires_grad]
-        entries += [(tensor, False) for tensor in module.buffers(recurse=False) if tensor.is_floating_point()]
-    entries = list(
-        {id(tensor): (tensor, own) for tensor, own in entries}.values()
-    )  # a tensor that modules share counts once
-    if not any(own for _, own in entries):
-        raise OverlayError("the model has no parameters to train")
-    for tensor, _ in entries:
-        if hasattr(tensor, "to_local") or tensor.device != entries[0][0].device:
-            raise OverlayError("the model must be on one device, and whole in this process: no FSDP, no pipeline")
-    total, done = sum(tensor.numel() for tensor, _ in entries), 0
-    parts: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = [([], []) for _ in range(count)]
-    for tensor, own in entries:
-        part = parts[min(count - 1, count * (done + tensor.numel() // 2) // total)]
-        part[0 if own else 1].append(tensor)
-        done += tensor.numel()
-    if not all(part[0] for part in parts):
-        raise OverlayError(f"the model's tensors cannot be divided into {count} fragments: give fewer")
-    return parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from controlplane.common.rpc.tls import credentials
 from overlay.core.site_network import SiteNetwork
 from overlay.net.tls import Security
 from overlay.sites.command import SiteSettings, make_coordinator
-from overlay.sites.optimisers import divided
+from overlay.sites.fragments import divided, tensors_of
 from tests.overlay.site_training import flat, inner_step, make_model, train_all
 from tests.support.forked import forks_with
 
@@ -39,16 +40,24 @@ def coordinating(sites: int, security: Security | None = None, **options: Any):
 # --- the papers' algorithms in one process ---
 
 
-def quantised_mean(gradients: list[np.ndarray], lefts: list[np.ndarray], bits: int) -> np.ndarray:
-    """Quantise independently of overlay/sites/native: blocks of 512, and the sum of integers that each site rounds by
-    itself.
+def blocks(sizes: list[int]) -> Iterator[slice]:
+    """Yield the places of the blocks of tensors of these sizes: each has at most 512 values of one tensor."""
+    first = 0
+    for size in sizes:
+        for begin in range(first, first + size, 512):
+            yield slice(begin, min(begin + 512, first + size))
+        first += size
+
+
+def quantised_mean(gradients: list[np.ndarray], lefts: list[np.ndarray], bits: int, sizes: list[int]) -> np.ndarray:
+    """Quantise independently of overlay/sites/native: a scale per block, and the sum of integers that each site rounds
+    by itself.
     """
     count = len(gradients)
     levels = np.float32(2 ** (bits + int(np.ceil(np.log2(count))) - 1) - 2 - int(np.ceil(count / 2)))
     given = [gradient + left for gradient, left in zip(gradients, lefts, strict=True)]
     mean = np.empty_like(given[0])
-    for first in range(0, mean.size, 512):
-        part = slice(first, first + 512)
+    for part in blocks(sizes):
         quantum = np.float32(max(np.abs(each[part]).max() for each in given)) / levels
         total = np.zeros(mean[part].size, np.int64)
         for each, left in zip(given, lefts, strict=True):
@@ -66,7 +75,12 @@ class Reference:
     def __init__(self, *, fragments: int, delay: int, mixing: float, rate: float, momentum: float, bits: int) -> None:
         self.models = [make_model(0) for _ in range(SITES)]
         self.inner = [torch.optim.SGD(model.parameters(), lr=0.05) for model in self.models]
-        self.parts = [divided(model, fragments) for model in self.models]
+        self.parts = []
+        for model in self.models:
+            parts = divided(tensors_of(model).averaged, fragments)
+            self.parts.append(
+                [[[e.tensor for e in part if e.trained is own] for own in (True, False)] for part in parts]
+            )
         self.delay, self.mixing, self.bits = delay, mixing, bits
         self.outer, self.optimisers, self.lefts = [], [], []
         for parameters, buffers in self.parts[0]:
@@ -107,7 +121,7 @@ class Reference:
         if self.bits == 32:
             total: np.ndarray = np.sum(np.stack(gradients), axis=0, dtype=np.float64)
             return (total / SITES).astype(np.float32)
-        return quantised_mean(gradients, self.lefts[index], self.bits)
+        return quantised_mean(gradients, self.lefts[index], self.bits, [each.numel() for each in self.own(0, index)])
 
     def apply(self, index: int, mean: np.ndarray) -> None:
         weights, means = self.outer[index]

@@ -13,7 +13,8 @@ from torch import nn
 from overlay.core.errors import OverlayError
 from overlay.core.site_network import SiteNetwork
 from overlay.sites.command import SiteSettings, make_coordinator
-from overlay.sites.optimisers import DiLoCo, Fragment, LocalSGD, StreamingDiLoCo
+from overlay.sites.fragments import Fragment, tensors_of
+from overlay.sites.optimisers import DiLoCo, LocalSGD, StreamingDiLoCo
 from overlay.sites.pace import Pace
 from tests.overlay.site_training import flat, inner_step, make_model, train_rank
 from tests.overlay.test_sites import PROCESSES, coordinating
@@ -93,15 +94,6 @@ def test_a_run_goes_on_from_its_checkpoints_as_if_it_had_not_ended():
         np.testing.assert_array_equal(flat(one.model), flat(other.model))
 
 
-def test_sites_with_other_models_or_settings_are_told_so():
-    with coordinating(2, probe_seconds=0) as (coordinator, _), ThreadPoolExecutor(2) as pool:
-        one = pool.submit(Trainer, coordinator, "a", bits=8)
-        two = pool.submit(Trainer, coordinator, "b", bits=4)
-        with pytest.raises(OverlayError, match="train another model, or with other settings"):
-            two.result(60)
-        assert one.result(60).outer.round == 0
-
-
 def test_models_that_cannot_be_divided_are_refused():
     frozen = nn.Linear(2, 2)
     for parameter in frozen.parameters():
@@ -152,10 +144,10 @@ def test_synchronise_returns_and_changes_nothing_if_no_site_has_trained_meanwhil
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_parameters_on_a_gpu_travel_over_pinned_memory():
     model = make_model(0).cuda().to(torch.bfloat16)
-    part = Fragment(list(model.parameters()), [])
-    assert part.host.is_pinned()
+    part = Fragment([each for each in tensors_of(model).averaged if each.trained])
     wanted = torch.cat([parameter.detach().float().reshape(-1) for parameter in model.parameters()])
-    assert np.array_equal(part.read(), wanted.cpu().numpy())
+    assert np.array_equal(np.concatenate(part.read(part.tensors)), wanted.cpu().numpy())
+    assert part.host.is_pinned()
     part.outer += 1
     part.write()
     found = torch.cat([parameter.detach().float().reshape(-1) for parameter in model.parameters()])

@@ -23,13 +23,23 @@ void fields_scales(const float *values, size_t count, size_t block, float *scale
     }
 }
 
+/* The sum of the squares. It is 0 only if all values are 0, as the square of any float is a positive double. */
+double fields_squares(const float *values, size_t count) {
+    double sums[4] = {0.0, 0.0, 0.0, 0.0};
+    size_t i = 0;
+    for (; i + 4 <= count; i += 4)
+        for (size_t k = 0; k < 4; k++) sums[k] += (double)values[i + k] * values[i + k];
+    for (; i < count; i++) sums[0] += (double)values[i] * values[i];
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
 static float quantum_of(float scale, float levels) {
     float quantum = scale / levels;
     return isfinite(scale) && quantum > 0.0f ? quantum : 0.0f;
 }
 
 /* Rounds fraction * values to whole quanta of their blocks (a scale is `levels` quanta), packs them, and writes what
- * rounding has left out of `values` to `left`. */
+ * rounding has left out of `values` to `left`: nothing for a fraction of 0. */
 void fields_pack(const float *values, size_t count, size_t block, const float *scales, float fraction, float levels,
                  int width, uint64_t *words, float *left) {
     size_t fields = 64 / (size_t)width, n = 0;
@@ -38,11 +48,11 @@ void fields_pack(const float *values, size_t count, size_t block, const float *s
     for (size_t first = 0, b = 0; first < count; first += block, b++) {
         size_t end = first + block < count ? first + block : count;
         float quantum = quantum_of(scales[b], levels);
+        int counts = fraction > 0.0f && quantum > 0.0f; /* else nothing of the block is in the mean, now or later */
         for (size_t i = first; i < end; i++) {
-            float whole = quantum > 0.0f ? rintf(fraction * values[i] / quantum) : 0.0f;
+            float whole = counts ? rintf(fraction * values[i] / quantum) : 0.0f;
             whole = whole > levels ? levels : whole < -levels ? -levels : whole;
-            float rest = values[i] - (fraction > 0.0f ? whole * quantum / fraction : 0.0f);
-            left[i] = quantum > 0.0f || values[i] == 0.0f ? rest : 0.0f;
+            left[i] = counts ? values[i] - whole * quantum / fraction : 0.0f;
             word += (uint64_t)(int64_t)whole << (field * (size_t)width);
             if (++field == fields) {
                 words[n++] = word;
