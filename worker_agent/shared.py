@@ -54,7 +54,8 @@ class Options:
     Attributes:
         operation_timeout: seconds without progress after which an operation fails; None or 0: never.
         rank: this process's rank among those on this node.
-        size: the number of ranks on this node.
+        size: the number of ranks on this node; 0: not known, so that they are counted (torch/places.py).
+        job: a key that the ranks of the job on this node have in common, and no other job has; empty: `job_key`.
     """
 
     controller: str | None = None
@@ -66,6 +67,7 @@ class Options:
     rank: int = 0
     size: int = 1
     take_over: bool = False
+    job: str = ""
 
     def resolved(self) -> Options:
         """Return the options, with the environment's controller and agent where they name neither."""
@@ -82,8 +84,8 @@ class Options:
 def local_rank() -> tuple[int, int]:
     """Return this process's rank on its node, and the number of ranks there.
 
-    They are torchrun's LOCAL_RANK and LOCAL_WORLD_SIZE, else Slurm's (srun), else 0 of 1. Raise AgentError when they
-    make no sense.
+    They are torchrun's LOCAL_RANK and LOCAL_WORLD_SIZE, else Slurm's (srun), else 0 of 0, which means that they are not
+    known. Raise AgentError when they make no sense.
     """
     environment = os.environ
     if "LOCAL_RANK" in environment and "LOCAL_WORLD_SIZE" in environment:
@@ -91,7 +93,7 @@ def local_rank() -> tuple[int, int]:
     elif "SLURM_LOCALID" in environment and "SLURM_NTASKS_PER_NODE" in environment:
         words = environment["SLURM_LOCALID"], environment["SLURM_NTASKS_PER_NODE"]
     else:
-        return 0, 1
+        return 0, 0
     try:
         rank, size = map(int, words)
     except ValueError:
@@ -144,7 +146,7 @@ class Node:
         options = self._options
         # This is done once: a process that another one has put out must not come back by itself.
         take_over, self._take_over = self._take_over, False
-        seat = Seat(job_key(), options.rank, options.size, bound=True, take_over=take_over)
+        seat = Seat(options.job or job_key(), options.rank, options.size, bound=True, take_over=take_over)
         wait, deadline = timeout, time.monotonic() + timeout
         if options.agent is not None:
             return LocalAgent(options.agent, timeout, seat)
@@ -257,12 +259,24 @@ def _alike(key: tuple[Any, ...]) -> tuple[Any, ...]:
     return there[0] if len(there) == 1 else key
 
 
+def _key(options: Options) -> tuple[Any, ...]:
+    """Return the key of the way that these options name; the caller has the lock."""
+    options = options.resolved()
+    return _alike((options.controller, options.agent, options.node, options.interface, os.getpid()))
+
+
+def completed(options: Options) -> Options:
+    """Return the options with the agent that `node_for` would find for them."""
+    with _lock:
+        controller, agent, node, interface, _ = _key(options)
+    return replace(options, controller=controller, agent=agent, node=node, interface=interface)
+
+
 def node_for(options: Options) -> Node:
     """Return the way to the agent that these options name; it is the same for all that ask."""
     options = options.resolved()
-    key = (options.controller, options.agent, options.node, options.interface, os.getpid())
     with _lock:
-        key = _alike(key)
+        key = _key(options)
         node = _nodes.get(key)
         if node is None:
             node = _nodes[key] = Node(options, key)

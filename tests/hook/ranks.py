@@ -179,6 +179,23 @@ def models(rank: int, arguments: dict[str, Any], connection: Connection) -> dict
     return {"losses": losses, "steps": steps, "metrics": metrics, "refused": refused, "sums": sums}
 
 
+def counted(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Sum over one rank of each node, and then over all, where no launcher has told the ranks their nodes."""
+    pair = None
+    for members in ([0, 2], [1, 3]):
+        made = dist.new_group(members)
+        pair = made if rank in members else pair
+    found = []
+    for group in (pair, None):
+        state = InArtState(agent=arguments["agent"], timeout=30.0, process_group=group)
+        total = state.allreduce(torch.full((1000,), float(rank)), "sum").wait()
+        found.append((state.in_network, total[-1].item()))
+        if group is None:
+            dist.barrier()
+        state.close()
+    return {"found": found}
+
+
 def late(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
     """Rank 1 begins an all-reduce only when it is told; rank 0 reports what it sees meanwhile."""
     lateness.LATE_SECONDS = 0.5
@@ -359,6 +376,7 @@ SCENARIOS = {
     "survive": survive,
     "unlike": unlike,
     "models": models,
+    "counted": counted,
     "late": late,
     "flaky": flaky,
     "few": few,

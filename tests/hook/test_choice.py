@@ -149,12 +149,6 @@ class Reducer:
     def close(self) -> None: ...
 
 
-@pytest.fixture(autouse=True)
-def _threads_are_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks of one process would be those of one node."""
-    monkeypatch.setattr("worker_agent.torch.hook.node_key", lambda agent, node, size: node)
-
-
 def on_two_ranks(reducers: list[Reducer], run: Callable[[int, Network], Any]) -> list[Any]:
     """Run something on the networks of two ranks, which are threads of this process; returns what they return."""
     store, found = dist.HashStore(), [None, None]

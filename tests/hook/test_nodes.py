@@ -13,12 +13,15 @@ from tests.hook.test_training import run_ranks, start_agents
 from tests.support.examples import nightly
 
 
-def start_nodes(scenario: str, network: Network, folder: Path, ranks: int, **arguments) -> list[Rank]:
-    """Start two nodes of this many ranks each, with the environment that torchrun would give them."""
+def start_nodes(
+    scenario: str, network: Network, folder: Path, ranks: int, *, launcher: bool = True, **arguments
+) -> list[Rank]:
+    """Start two nodes of this many ranks each, with the environment that torchrun (`launcher`) would give them."""
     store, started = str(folder / "store"), []
     for number, where in enumerate(start_agents(network)):
         for local in range(ranks):
             environment = {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(ranks), "GROUP_RANK": str(number)}
+            environment = environment if launcher else {}
             rank = number * ranks + local
             started.append(
                 Rank(scenario, rank=rank, store=store, world=2 * ranks, environment=environment, **where, **arguments)
@@ -45,6 +48,12 @@ def test_several_ranks_of_a_node_share_its_agent(network, tmp_path, ranks, given
         assert result["losses"] == pytest.approx(result["expected"], rel=tolerance)
     assert len({result["digest"] for result in results}) == 1
     assert network.switch.verdicts()["completed"] > 0
+
+
+@pytest.mark.namespaces
+def test_ranks_of_a_node_are_counted_where_no_launcher_says_their_numbers(network, tmp_path):
+    for rank, result in enumerate(run_nodes("counted", network, tmp_path, 2, launcher=False)):
+        assert result["found"] == [(True, [2.0, 4.0][rank % 2]), (True, 6.0)]
 
 
 @pytest.mark.namespaces

@@ -27,7 +27,7 @@ from worker_agent.local import ForeignAgentError, LocalAgent, NoAgentError
 from worker_agent.service import Permissions, Service
 from worker_agent.shared import local_rank
 from worker_agent.socket_protocol import ProtocolViolation, Seat, bind_claim, claim_name, holder
-from worker_agent.torch.local_ranks import Place, arrange
+from worker_agent.torch.places import Place, arrange
 
 RANK = """
 import os
@@ -292,7 +292,7 @@ def test_seats_that_make_no_sense_are_refused(words):
 def test_local_ranks_come_from_the_launcher(monkeypatch):
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"):
         monkeypatch.delenv(name, raising=False)
-    assert local_rank() == (0, 1)
+    assert local_rank() == (0, 0)
     monkeypatch.setenv("SLURM_LOCALID", "3")
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
     assert local_rank() == (3, 4)

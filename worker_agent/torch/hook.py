@@ -33,8 +33,9 @@ from worker_agent.torch.control import Control
 from worker_agent.torch.feedback import Feedback, Piece, names_of, pieces_of
 from worker_agent.torch.groups import TIMEOUT, Ranks, default_store, fresh_name, timeout_of
 from worker_agent.torch.journal import NETWORK, Journal
-from worker_agent.torch.local_ranks import LocalRanks, Place, arrange, node_key
+from worker_agent.torch.local_ranks import LocalRanks
 from worker_agent.torch.parts import Order, Parts
+from worker_agent.torch.places import Place, arrange, find_places
 from worker_agent.torch.presence import Presence
 from worker_agent.torch.recovery import Sequence
 from worker_agent.torch.result import Result
@@ -85,7 +86,7 @@ class Network:
         self.fallback = fallback
         self.reducer: Reducer | None = None
         self._given = given
-        self._node: Node | None = None if given is not None else node_for(options)
+        self._node: Node | None = None
         self._route: Route | None = None
         self._name, self._rank, self._size = ranks.name, ranks.rank, ranks.size
         self._workers = ranks.size
@@ -99,7 +100,10 @@ class Network:
         self.aborted: AllReduceError | None = None
         self.journal = Journal()
         self._timeout = ranks.timeout
-        problem = self._join_first(ranks, options, timeout, only_between_nodes)
+        options, places = find_places(options, ranks, self._control, alone=given is not None, timeout=timeout)
+        if given is None:
+            self._node = node_for(options)
+        problem = self._join_first(ranks, places, timeout, only_between_nodes)
         if not self.between_nodes:
             return
         if only_between_nodes:
@@ -128,14 +132,14 @@ class Network:
             self._choose_ways(problems)
         self._control.seconds = None
 
-    def _join_first(self, ranks: Ranks, options: Options, timeout: float, only_between_nodes: bool) -> str:
+    def _join_first(self, ranks: Ranks, places: list[Place], timeout: float, only_between_nodes: bool) -> str:
         """Find the ranks of this node, join the job, and return this rank's problem in words; empty where there is
         none.
 
         A group within one node is closed instead where `only_between_nodes` says so.
         """
         try:
-            self.local = self._find_local(options, ranks.store, ranks.rank)
+            self.local = self._find_local(places, ranks.store, ranks.rank)
             if only_between_nodes and self._workers == 1:
                 self.between_nodes = False
                 self.close()
@@ -290,15 +294,8 @@ class Network:
         index = int(getattr(self.reducer, "index", -1))
         return index if self.local is None or index < 0 else self.local.rank * self._workers + index
 
-    def _find_local(self, options: Options, store: Any, rank: int) -> LocalRanks | None:
-        """Return the ranks of this node in the group when there are several; this is a collective call, also when it
-        fails.
-        """
-        key = node_key(options.agent, options.node, options.size)
-        places = []
-        for text in self._control.exchange(f"{options.rank} {key}"):
-            number, _, where = text.partition(" ")
-            places.append(Place(where, int(number)))
+    def _find_local(self, places: list[Place], store: Any, rank: int) -> LocalRanks | None:
+        """Return the ranks of this node in the group when there are several."""
         mine, nodes = arrange(places, rank)
         self._workers = nodes
         if len(mine) == 1:
@@ -351,8 +348,9 @@ class InArtState:
     is lost: a step that did not complete on all ranks is repeated over torch.distributed from the original gradients.
     This costs a copy of the gradients in memory and an all-reduce of eight bytes over gloo per step.
 
-    A node may have any number of ranks (LOCAL_RANK and LOCAL_WORLD_SIZE, as torchrun sets them): they share one agent,
-    and so do all states of a process. The operations of all states must come in the same order on all ranks.
+    A node may have any number of ranks (LOCAL_RANK and LOCAL_WORLD_SIZE, as torchrun sets them; otherwise they are
+    counted). They share one agent, and so do all states of a process. The operations of all states must come in the
+    same order on all ranks.
 
     Args:
         controller: "host:port"; None: $INART_CONTROLLER, or the one that this process uses already.

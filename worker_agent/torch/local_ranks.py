@@ -2,65 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from worker_agent.errors import AgentError
 from worker_agent.torch.control import Control
 from worker_agent.torch.groups import make_group
-
-
-def node_key(agent: str | None, node: str | None, size: int) -> str:
-    """Return a text that all ranks of one node share and no other node has; `size` is the number of these ranks."""
-    if size == 1:
-        return f"process {os.getpid()} {agent or node or ''} on {_machine()}"  # Threads may be ranks of several nodes.
-    if "GROUP_RANK" in os.environ:  # This is torchrun's number of the node.
-        return f"node {os.environ['GROUP_RANK']}"
-    return f"{agent or node or ''} on {_machine()}"
-
-
-def _machine() -> str:
-    """Return a name of this network namespace of this boot: processes with the same name share abstract sockets."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = os.uname().nodename
-    return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
-
-
-@dataclass(frozen=True)
-class Place:
-    """The place of a rank of a process group: a key that identifies its node, and its rank on the node."""
-
-    key: str
-    rank: int
-
-
-def arrange(places: Sequence[Place], rank: int) -> tuple[list[int], int]:
-    """Return the group's ranks on `rank`'s node, ordered by their rank on the node, and the number of nodes.
-
-    Raise AgentError when the nodes do not have the same number of ranks.
-    """
-    nodes: dict[str, list[tuple[int, int]]] = {}
-    for number, place in enumerate(places):
-        nodes.setdefault(place.key, []).append((place.rank, number))
-    sizes = {len(members) for members in nodes.values()}
-    if len(sizes) > 1:
-        raise AgentError(
-            f"the nodes have {', '.join(map(str, sorted(sizes)))} ranks of this process group: in the network every "
-            "node takes part with the same number"
-        )
-    # The same part of a bucket must meet the corresponding parts of the other nodes.
-    kinds = {tuple(sorted(local for local, _ in members)) for members in nodes.values()}
-    if len(kinds) > 1:
-        raise AgentError("the nodes take part in this process group with different local ranks: use the same on each")
-    return [number for _, number in sorted(nodes[places[rank].key])], len(nodes)
 
 
 class LocalRanks:
