@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 
 
 class Counts:
@@ -13,6 +14,7 @@ class Counts:
         falls: how often the job left the network.
         steps_in_network: steps that went through the network.
         steps_outside: steps that went over torch.distributed.
+        operations_outside: operations that torch.distributed alone carried, by their kinds.
     """
 
     def __init__(self) -> None:
@@ -20,6 +22,7 @@ class Counts:
         self.falls = 0
         self.steps_in_network = 0
         self.steps_outside = 0
+        self.operations_outside: Counter[str] = Counter()
         self._reductions = 0
         self._bytes = 0
         self._seconds = 0.0
@@ -38,6 +41,12 @@ class Counts:
         with self._lock:
             self._reductions += 1
             self._bytes += nbytes
+
+    def outside(self, kind: str) -> bool:
+        """Count an operation that torch.distributed alone carries, and return whether it is the first of its kind."""
+        with self._lock:
+            self.operations_outside[kind] += 1
+            return self.operations_outside[kind] == 1
 
     def step_ends(self, began: float, last: float) -> None:
         """Add the times of a step that ends now.
@@ -58,6 +67,7 @@ class Counts:
             return {
                 "steps_in_network": self.steps_in_network,
                 "steps_outside": self.steps_outside,
+                "operations_outside": self.operations_outside.total(),
                 "falls": self.falls,
                 "reductions": self._reductions,
                 "bytes_reduced": self._bytes,

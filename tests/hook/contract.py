@@ -134,6 +134,37 @@ def state_dicts(rank: int, arguments: dict[str, Any], _: Connection) -> dict[str
     return {name: value.sum().item() for name, value in loaded["model"].items()}
 
 
+def lists(rank: int, arguments: dict[str, Any], _: Connection) -> dict[str, Any]:
+    """Run each collective on several tensors over both backends; return the results, and the metrics of the group."""
+    found: dict[str, Any] = {}
+    groups = {"inart": dist.new_group(), "gloo": dist.new_group(backend="gloo")}
+    for name, group in groups.items():
+        values = [torch.arange(6.0).view(2, 3) + rank, torch.full((4,), 10.0 * rank)]
+        dist.all_reduce_coalesced(values, group=group)
+        with dist._coalescing_manager(group, async_ops=True) as works:
+            gathered = [torch.zeros(2, 3), torch.zeros(4)]
+            for out, part in zip(gathered, (torch.ones(1, 3) * rank, torch.arange(2.0) + rank), strict=True):
+                dist.all_gather_into_tensor(out, part, group=group)
+        works.wait()
+        with dist._coalescing_manager(group, async_ops=True) as works:
+            scattered = [torch.zeros(3), torch.zeros(1)]
+            for out, whole in zip(scattered, (torch.arange(6.0) * (rank + 1), torch.ones(2)), strict=True):
+                dist.reduce_scatter_tensor(out, whole, group=group)
+        works.wait()
+        listed = torch.zeros(2)
+        dist.reduce_scatter(listed, [torch.ones(2), torch.ones(2) * (rank + 1)], group=group)
+        rows = [[torch.zeros(2), torch.zeros(1, 3)] for _ in range(2)]
+        dist.all_gather_coalesced(rows, [torch.ones(2) * rank, torch.ones(1, 3) + rank], group=group)
+        every = [*values, *gathered, *scattered, listed, *rows[0], *rows[1]]
+        found[name] = [one.tolist() for one in every]
+    network: Any = groups["inart"].network  # type: ignore[union-attr]
+    before = network.metrics()["operations_outside"]
+    for _ in range(2):
+        dist.all_to_all_single(torch.zeros(2), torch.ones(2), group=groups["inart"])
+    outside = dict(network.counts.operations_outside)
+    return found | {"in_network": network.in_network, "before": before, "outside": outside}
+
+
 def endings(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
     """Rank 0 aborts the group while it waits; return how each waiter has its error."""
     group: Any = dist.group.WORLD
@@ -206,6 +237,7 @@ SCENARIOS = {
     "averages": averages,
     "members": members,
     "state dicts": state_dicts,
+    "lists": lists,
     "endings": endings,
     "timeouts": timeouts,
     "differing": differing,

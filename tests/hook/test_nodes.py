@@ -103,6 +103,14 @@ def test_backend_through_the_network_equals_gloo(network, tmp_path, ranks):
 
 
 @pytest.mark.namespaces
+def test_collectives_on_several_tensors_go_through_the_network_and_others_are_counted(network, tmp_path):
+    for result in run_nodes("lists", network, tmp_path, 1):
+        assert result["inart"] == result["gloo"]
+        assert result["in_network"] and result["before"] == 0
+        assert result["outside"] == {"alltoall_base": 2}
+
+
+@pytest.mark.namespaces
 def test_the_hook_and_the_backend_of_one_process_use_one_agent(network, tmp_path):
     """The state fell back to gloo, as the agent was in use: by the backend of the same process."""
     network.run_server()

@@ -179,15 +179,27 @@ class InArtProcessGroup(dist.ProcessGroup):
         if isinstance(started, Result):
             result = started
         elif network is not None and on_host(given):
+            self._count_outside(network, kind)
             entry.path, entry.work = OUTSIDE, started
             result = Outside(started, lambda: network.aborted)
         else:  # NCCL watches its operations, and gloo those of a node.
+            if network is not None:
+                self._count_outside(network, kind)
             self.journal.end(entry)
             return started
         entry.done = result.done
         work = InArtWork(result, kind, entry, self.journal)
         self._works.append(work)
         return work
+
+    def _count_outside(self, network: Network, kind: OpType) -> None:
+        name = kind.name.strip("_").lower()
+        if network.counts.outside(name):
+            logger.info(
+                "%s: this operation went over torch.distributed; the metric operations_outside counts such operations, "
+                "and docs/training.md lists those that the network carries",
+                name,
+            )
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
         """Run through the network if possible; see torch.distributed.all_reduce."""
@@ -251,6 +263,61 @@ class InArtProcessGroup(dist.ProcessGroup):
                 return parts.all_gather(list(outputs[0]), inputs[0])
         return self._inner.allgather(outputs, inputs, *(() if opts is None else (opts,)))
 
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        """Run through the network as one operation if possible; see torch.distributed.all_reduce_coalesced."""
+        op = _operation(opts)
+        if op is not None and self._suit(tensors, op):
+            reduced = self._through_network(_joined(tensors), op)
+            return reduced.then(lambda value: _split(value[0], tensors))
+        return self._inner.allreduce_coalesced(tensors, *(() if opts is None else (opts,)))
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run several torch.distributed.all_gather_into_tensor through the network as one operation if possible."""
+        size = self.size()
+        fits = all(out.numel() == size * one.numel() for out, one in zip(outputs, inputs, strict=True))
+        if fits and self._suit(outputs, GATHER, inputs) and (parts := self._parts()) is not None:
+            own = _joined(inputs)
+            whole = own.new_empty(size, own.numel())
+            sizes = [one.numel() for one in inputs]
+            return parts.all_gather(whole, own).then(lambda _: _split(whole, outputs, sizes))
+        return self._inner.allgather_into_tensor_coalesced(outputs, inputs, *(() if opts is None else (opts,)))
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run several torch.distributed.reduce_scatter_tensor through the network as one operation if possible."""
+        self._scatters = True
+        op, size = _operation(opts), self.size()
+        fits = all(one.numel() == size * out.numel() for out, one in zip(outputs, inputs, strict=True))
+        suit = op is not None and fits and self._suit(inputs, op.scattered, outputs)
+        if op is not None and suit and (parts := self._parts()) is not None:
+            whole = torch.cat([one.detach().reshape(size, -1) for one in inputs], dim=1)
+            own = whole.new_empty(whole.shape[1])
+            reduced = parts.reduce_scatter(own, whole, self._encoded(op.scattered, whole))
+            return reduced.then(lambda _: _split(own, outputs))
+        return self._inner.reduce_scatter_tensor_coalesced(outputs, inputs, *(() if opts is None else (opts,)))
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
+        """Run through the network if possible; see torch.distributed.reduce_scatter."""
+        self._scatters = True
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        op = _operation(opts)
+        fits = len(outputs) == 1 and all(one.shape == outputs[0].shape for one in inputs[0])
+        suit = op is not None and fits and self._suit(inputs[0], op.scattered, outputs)
+        if op is not None and suit and (parts := self._parts()) is not None:
+            whole = _joined(inputs[0])
+            return parts.reduce_scatter(outputs[0], whole, self._encoded(op.scattered, whole))
+        return self._inner.reduce_scatter(outputs, inputs, *(() if opts is None else (opts,)))
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Run through the network as one operation if possible; see torch.distributed.all_gather_coalesced."""
+        fits = all([out.shape for out in row] == [one.shape for one in inputs] for row in outputs)
+        every = [one for row in outputs for one in row]
+        if fits and self._suit(every, GATHER, inputs) and (parts := self._parts()) is not None:
+            own = _joined(inputs)
+            whole = own.new_empty(self.size() * own.numel())
+            return parts.all_gather(whole, own).then(lambda _: _split(whole, every))
+        return self._inner.allgather_coalesced(outputs, inputs, *(() if opts is None else (opts,)))
+
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any) -> Any:
         """Run through the network if possible; see torch.distributed.broadcast."""
         source = getattr(opts, "rootRank", None)
@@ -310,6 +377,17 @@ class InArtProcessGroup(dist.ProcessGroup):
             and self._at_least(size, tensor)
             and size <= MOST_BYTES
         )
+
+    def _suit(self, whole: list[torch.Tensor], op: Collective, parts: Any = ()) -> bool:
+        """Return whether one operation on tensors goes through the network.
+
+        Args:
+            whole: the tensors that have the elements of all ranks.
+            parts: those that have the elements of one rank.
+        """
+        kinds = {(one.layout, one.dtype, one.device) for one in (*whole, *parts)}
+        size = sum(one.numel() * one.element_size() for one in whole) if len(kinds) == 1 else 0
+        return len(kinds) == 1 and self._suits(whole[0], op, nbytes=size)
 
     def _scales(self, tensor: torch.Tensor, op: Collective) -> bool:
         """Return whether this class multiplies the values of a PREMUL_SUM, which FSDP2 uses when it is given a divisor.
@@ -473,6 +551,21 @@ class _Ended:
         """Do nothing, since the group has ended."""
 
 
+def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([one.detach().reshape(-1) for one in tensors])
+
+
+def _split(whole: torch.Tensor, tensors: Any, sizes: list[int] | None = None) -> list[torch.Tensor]:
+    """Copy the elements along the last dimension of `whole` to the tensors in turn, and return the tensors.
+
+    `sizes` is the number of elements along this dimension for each tensor (None: all of its elements).
+    """
+    parts = whole.split([one.numel() for one in tensors] if sizes is None else sizes, dim=-1)
+    for one, part in zip(tensors, parts, strict=True):
+        one.detach().copy_(part.reshape(one.shape))
+    return list(tensors)
+
+
 def _reduction(opts: Any) -> Any:
     return dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
 
@@ -579,8 +672,9 @@ def _numbered(name: str, method: Any) -> Any:
 
 def _complete(group: Any) -> None:
     """Add the members that a ProcessGroup of this version of torch has, each as gloo's or NCCL's group has it."""
-    for name in set(dir(dist.ProcessGroup)) - _BASE:
-        own, member = vars(group).get(name), getattr(dist.ProcessGroup, name)
+    for name in {*dir(dist.ProcessGroup), *_KINDS} - _BASE:
+        own, member = vars(group).get(name), getattr(dist.ProcessGroup, name, None)
+        member = own if member is None else member  # Other versions of torch have another name for it.
         if isinstance(member, property) and own is None:
             setattr(group, name, property(lambda self, name=name: getattr(self._inner, name)))  # type: ignore[misc]
         if name.startswith("__") or not callable(member):
@@ -591,6 +685,8 @@ def _complete(group: Any) -> None:
     # Versions of torch before 2.12 use these names.
     group._allgather_base = group.all_gather_single
     group._reduce_scatter_base = group.reduce_scatter_single
+    group.allgather_into_tensor_coalesced = group.all_gather_single_coalesced
+    group.reduce_scatter_tensor_coalesced = group.reduce_scatter_single_coalesced
 
 
 _complete(InArtProcessGroup)
