@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
@@ -13,7 +14,7 @@ from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
-from worker_agent import InArtState, MismatchError
+from worker_agent import InArtState, MismatchError, inart_hook
 from worker_agent.torch import presence
 
 
@@ -41,7 +42,42 @@ def compiled(rank: int, arguments: dict[str, Any], _: Connection) -> dict[str, A
     torch._dynamo.reset()
     with torch._dynamo.config.patch(optimize_ddp=False):
         found["whole"] = loss(torch.compile(model, backend="aot_eager"))
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    state = InArtState(agent=arguments["agent"])
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer", compiled_autograd=True):
+        hooked = DistributedDataParallel(copy.deepcopy(model.module))
+        hooked.register_comm_hook(state, inart_hook)
+        hooked.zero_grad()
+        torch.compile(hooked, backend="eager")(inputs).pow(2).mean().backward()
+    state.close()
+    pairs = zip(gradients, hooked.parameters(), strict=True)
+    found["hooked"] = all(torch.allclose(one, other.grad) for one, other in pairs)
     return found | {"collectives": collectives(torch.ones(3)).tolist()}
+
+
+def sparse(rank: int, arguments: dict[str, Any], _: Connection) -> dict[str, Any]:
+    """Train an embedding with sparse gradients, with the hook and without; return the losses."""
+    state = InArtState(agent=arguments["agent"])
+    found: dict[str, Any] = {}
+    for name in ("hook", "default"):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(nn.Sequential(nn.Embedding(20, 4, sparse=True), nn.Flatten(), nn.Linear(8, 3)))
+        if name == "hook":
+            model.register_comm_hook(state, inart_hook)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        found[name] = []
+        for step in range(3):
+            inputs = torch.tensor([[rank, 2], [step, 5 + rank]])
+            loss = model(inputs).pow(2).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            found[name].append(loss.item())
+        found[f"{name} sparse"] = next(model.parameters()).grad.is_sparse  # type: ignore[union-attr]
+    found["counted"] = state.metrics()["operations_outside"]
+    found["steps"] = state.steps_outside
+    state.close()
+    return found
 
 
 def averages(rank: int, arguments: dict[str, Any], _: Connection) -> dict[str, Any]:
@@ -234,6 +270,7 @@ def differing(rank: int, arguments: dict[str, Any], connection: Connection) -> d
 
 SCENARIOS = {
     "compiled": compiled,
+    "sparse": sparse,
     "averages": averages,
     "members": members,
     "state dicts": state_dicts,

@@ -37,6 +37,14 @@ def test_torch_compile_does_not_trace_into_the_process_group(tmp_path: Path) -> 
         assert result["compiled"] == pytest.approx(result["plain"])
         assert result["whole"] == pytest.approx(result["plain"])
         assert result["collectives"] == [6.0, 6.0, 6.0]
+        assert result["hooked"], "the hook's gradients with optimize_ddp='python_reducer' are DDP's"
+
+
+def test_the_hook_leaves_sparse_gradients_to_the_process_group(tmp_path: Path) -> None:
+    for result in ranks("sparse", tmp_path):
+        assert result["hook"] == pytest.approx(result["default"])
+        assert result["hook sparse"] and result["default sparse"]
+        assert result["counted"] == 3 and result["steps"] == 3
 
 
 def test_means_of_integers_are_integers_and_those_of_bool_values_are_refused(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from worker_agent.torch.recovery import Sequence
 from worker_agent.torch.result import Result
 from worker_agent.torch.returning import Joining
 from worker_agent.torch.route import Route
+from worker_agent.torch.untraced import untraced
 from worker_agent.ways import Ways
 
 AGREED_PATIENCE_SECONDS, PATIENCE_SECONDS = 3.0, 8.0
@@ -337,6 +338,8 @@ def check(buffer: torch.Tensor) -> None:
         raise TypeError(f"gradients are {name}, InArt reduces {', '.join(DTYPES)}: train in one of these")
     if buffer.device.type not in ("cpu", "cuda"):
         raise TypeError(f"gradients are on {buffer.device}, InArt reduces those on CPU and CUDA devices")
+    if buffer.layout != torch.strided:
+        raise TypeError(f"the tensor's layout is {buffer.layout}, InArt reduces dense tensors: use to_dense()")
 
 
 class InArtState:
@@ -460,8 +463,33 @@ class InArtState:
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Return a Future of the mean of a bucket over all ranks."""
         last = not self._network.fallback or bucket.is_last()
+        if bucket.buffer().is_sparse:
+            return self._reduce_sparse(bucket.buffer(), last and self._network.fallback)
         pieces = pieces_of(bucket) if self.keeps_errors(bucket.buffer()) else []
         return self.reduce_pieces(bucket.buffer(), pieces, last).future
+
+    def _reduce_sparse(self, gradient: torch.Tensor, last: bool) -> torch.futures.Future[torch.Tensor]:
+        """Return a Future of the mean of a sparse gradient, which the process group computes as DDP does by default.
+
+        `last` says that the step ends with it, so that the ranks agree on the other buckets.
+        """
+        if self._network.counts.outside("sparse gradient"):
+            logger.warning(
+                "sparse gradients: torch.distributed reduces them, because the network only adds dense tensors; "
+                "sparse=False makes the gradients of an embedding dense"
+            )
+        if last:
+            self._network.reduce(torch.zeros(1, dtype=gradient.dtype, device=gradient.device), MEAN, True)
+        work = self.process_group.allreduce([gradient.div_(self.process_group.size())])
+        return work.get_future().then(lambda reduced: reduced.value()[0])
+
+    def reduce_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Return a Future of the mean of one parameter's gradient, in place, which is done."""
+        pieces = [Piece(parameter, 0, gradient.numel())] if self.keeps_errors(gradient) else []
+        whole = gradient.contiguous()
+        reduced = self.reduce_pieces(whole, pieces)
+        gradient.copy_(reduced.wait())
+        return reduced.future
 
     def keeps_errors(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor's residuals are kept and added to the next one.
@@ -571,8 +599,11 @@ def _guard_fsdp1() -> None:
     wrapper.register_comm_hook = register_comm_hook
 
 
+@untraced
 def inart_hook(state: InArtState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Reduce a bucket; this is the hook for `DistributedDataParallel.register_comm_hook`."""
     if isinstance(bucket, torch.Tensor):
         raise TypeError(FSDP1_ADVICE)
+    if isinstance(bucket, tuple):  # torch.compile with optimize_ddp="python_reducer" reduces each gradient by itself.
+        return state.reduce_gradient(*bucket)
     return state.reduce(bucket)
