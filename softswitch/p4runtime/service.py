@@ -70,7 +70,7 @@ class Service:
         request, data = received
         outcomes = self._find(request.device_id).write(request, data)
         if any(outcomes):
-            failure = BatchError(outcomes, "updates")
+            failure = BatchError(outcomes, "update")
             _log.info("device %d: %s", request.device_id, failure)  # Large statuses may not reach the client.
             raise failure
         return p4rt.WriteResponse()
@@ -88,7 +88,7 @@ class Service:
         if size:
             yield response
         if any(outcomes):
-            raise BatchError(outcomes, "queries")
+            raise BatchError(outcomes, "query")
 
     def set_pipeline(
         self, request: p4rt.SetForwardingPipelineConfigRequest, context: grpc.ServicerContext

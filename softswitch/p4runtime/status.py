@@ -21,7 +21,10 @@ from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 MAX_STATUS_BYTES = 7500
 MAX_MESSAGE = 1000
 DETAIL_OVERHEAD = 3  # bytes of tag and length of one detail
-_LEFT_OUT = "; details are of the first {} only, since clients refuse longer statuses"
+MAX_REST = 1000  # bytes of the detail that lists failures for which there is no room
+_HEAD = 16  # bytes of a status around its message and details
+_OVERHEAD = 40  # bytes of such a detail without its text
+_FAILURES_ONLY = "; the details are of failures only, with their numbers"
 
 _GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -43,9 +46,6 @@ class P4RuntimeError(Exception):
         self.code = code
         self.message = message
         super().__init__(message)
-
-    def to_proto(self) -> p4rt.Error:
-        return p4rt.Error(canonical_code=self.code, message=self.message)
 
 
 def invalid(message: str) -> P4RuntimeError:
@@ -88,15 +88,24 @@ def from_data_plane(error: errors.SoftswitchError) -> P4RuntimeError:
 class BatchError(Exception):
     """Some elements of a batch failed.
 
-    ``outcomes`` has each reason, or ``None`` for OK; ``noun`` names the elements.
+    ``outcomes`` has each reason, or ``None`` for OK; ``noun`` names an element ("update").
     """
 
     def __init__(self, outcomes: Sequence[P4RuntimeError | None], noun: str) -> None:
         self.outcomes = outcomes
-        failed = [(index, outcome) for index, outcome in enumerate(outcomes) if outcome is not None]
-        index, first = failed[0]
-        self.message = f"{len(failed)} of {len(outcomes)} {noun} failed; the first is number {index}: {first.message}"
+        self.failures = _failures(outcomes)
+        index, first = self.failures[0]
+        reason = first.message if len(first.message) <= MAX_MESSAGE else first.message[: MAX_MESSAGE - 1] + "…"
+        self.message = f"{noun} {index}: {reason}"
+        if len(outcomes) > 1:
+            self.message += f" ({len(self.failures)} of {len(outcomes)} failed)"
         super().__init__(self.message)
+
+
+def _failures(outcomes: Sequence[P4RuntimeError | None]) -> list[tuple[int, P4RuntimeError]]:
+    """Return the failed elements with their places: those that failed by themselves, then those that were not tried."""
+    failed = [(index, outcome) for index, outcome in enumerate(outcomes) if outcome is not None]
+    return sorted(failed, key=lambda failure: failure[1].code == code_pb2.ABORTED)
 
 
 def abort(
@@ -111,36 +120,83 @@ def abort(
 
 
 def batch_status(error: BatchError, max_bytes: int = MAX_STATUS_BYTES) -> status_pb2.Status:
-    """Return the status of a failed batch, in at most `max_bytes` as metadata of the answer.
+    """Return the status of a failed batch, in at most ``max_bytes`` as metadata of the answer.
 
     A client refuses a status above its limit and then learns nothing, not even the code. So a status that is too long
-    is cut, in this order: messages of single updates, from the last; then the details of the last updates, as the
-    status says.
+    is cut. First it loses messages of single elements, from the last. If one detail per element is still too long, the
+    status has details of failures only, each with its number (``#57: reason``). A last detail lists the failures for
+    which there is no room.
     """
-    message = error.message if len(error.message) <= MAX_MESSAGE else error.message[: MAX_MESSAGE - 1] + "…"
-    budget = (max_bytes - 2 * len(message.encode())) * 3 // 4  # The message is sent twice, and details as base64.
-    details = [_detail(outcome, False) for outcome in error.outcomes]
-    sizes = [detail.ByteSize() + DETAIL_OVERHEAD for detail in details]
-    if sum(sizes) > budget:
-        budget -= 2 * len(_LEFT_OUT)
-        kept = bisect.bisect_right(list(itertools.accumulate(sizes)), budget)
-        message += _LEFT_OUT.format(kept)
-        details, sizes = details[:kept], sizes[:kept]
-    budget -= sum(sizes)
-    for index, outcome in enumerate(error.outcomes[: len(details)]):
-        if outcome is not None:
-            full = _detail(outcome, True)
-            more = full.ByteSize() - details[index].ByteSize()
-            if more <= budget:
-                details[index] = full
-                budget -= more
+    # The message is sent twice, and the status is sent as base64.
+    budget = (max_bytes - 2 * len(error.message.encode())) * 3 // 4 - _HEAD
+    details = [_detail(outcome, "") for outcome in error.outcomes]
+    if _bytes(details) <= budget:
+        texts = ["" if outcome is None else outcome.message for outcome in error.outcomes]
+        _add_messages(details, list(zip(error.outcomes, texts, strict=True)), budget)
+        return status_pb2.Status(code=code_pb2.UNKNOWN, message=error.message, details=details)
+    message = error.message + _FAILURES_ONLY
+    budget -= 2 * len(_FAILURES_ONLY)
+    details = [_detail(outcome, f"#{index}") for index, outcome in error.failures]
+    kept = len(details)
+    if _bytes(details) > budget:
+        budget -= MAX_REST
+        kept = bisect.bisect_right(list(itertools.accumulate(map(_size, details))), budget)
+        details = details[:kept]
+    found = [(outcome, f"#{index}: {outcome.message}") for index, outcome in error.failures[:kept]]
+    _add_messages(details, found, budget)
+    if kept < len(error.failures):
+        details.append(_detail(_rest(error.failures[kept:]), None))
     return status_pb2.Status(code=code_pb2.UNKNOWN, message=message, details=details)
 
 
-def _detail(outcome: P4RuntimeError | None, with_message: bool) -> any_pb2.Any:
-    detail = any_pb2.Any()
-    if outcome is None:
-        detail.Pack(p4rt.Error(canonical_code=code_pb2.OK))
-    else:
-        detail.Pack(outcome.to_proto() if with_message else p4rt.Error(canonical_code=outcome.code))
-    return detail
+def _add_messages(details: list[any_pb2.Any], found: Sequence[tuple[P4RuntimeError | None, str]], budget: int) -> None:
+    """Replace details by ones with these texts, in order, as long as all fit into the budget in bytes."""
+    budget -= _bytes(details)
+    for place, (outcome, text) in enumerate(found):
+        if outcome is not None:
+            full = _detail(outcome, text)
+            more = _size(full) - _size(details[place])
+            if more <= budget:
+                details[place] = full
+                budget -= more
+
+
+def _rest(failures: Sequence[tuple[int, P4RuntimeError]]) -> P4RuntimeError:
+    """Return an error that lists failures by code, as ranges of their numbers."""
+    numbers: dict[int, list[int]] = {}
+    for index, failure in failures:
+        numbers.setdefault(failure.code, []).append(index)
+    text = "also failed: " + "; ".join(f"{_GRPC_CODES[code].name} {_ranges(found)}" for code, found in numbers.items())
+    if len(text) > MAX_REST - _OVERHEAD:
+        left = f" … ({len(failures)} in all)"
+        text = text[: MAX_REST - _OVERHEAD - 2 * len(left)].rsplit(",", 1)[0] + left
+    return P4RuntimeError(failures[0][1].code, text)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return increasing numbers as text: ``3-5, 9``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{first}-{last}" if first != last else f"{first}" for first, last in runs)
+
+
+def _detail(outcome: P4RuntimeError | None, message: str | None) -> any_pb2.Any:
+    """Return the detail of an element, with this message; None: the error's own."""
+    error = p4rt.Error()
+    if outcome is not None:
+        error.canonical_code = outcome.code
+        error.message = outcome.message if message is None else message
+    # The prefix "type.googleapis.com" means nothing, and would take half of the bytes.
+    return any_pb2.Any(type_url=f"/{error.DESCRIPTOR.full_name}", value=error.SerializeToString())
+
+
+def _bytes(details: Sequence[any_pb2.Any]) -> int:
+    return sum(map(_size, details))
+
+
+def _size(detail: any_pb2.Any) -> int:
+    return detail.ByteSize() + DETAIL_OVERHEAD

@@ -12,6 +12,7 @@ import argparse
 import copy
 import json
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,8 @@ METHODS = {"Write": p4rt.WriteRequest, "Read": p4rt.ReadRequest, "StreamChannel"
            "SetForwardingPipelineConfig": p4rt.SetForwardingPipelineConfigRequest,
            "GetForwardingPipelineConfig": p4rt.GetForwardingPipelineConfigRequest,
            "Capabilities": p4rt.CapabilitiesRequest}  # fmt: skip
+BATCH = re.compile(r"(update|query) \d+: ")
+"""The beginning of a failed batch's message."""
 FORBIDDEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DEADLINE_EXCEEDED,
              grpc.StatusCode.UNAVAILABLE)  # fmt: skip
 
@@ -252,7 +255,7 @@ def _messages(address: str, controller: Controller, end: float, source: random.R
                 code, details = error.code(), str(error.details())
             tally.outcomes[code.name] += 1
             # P4Runtime requires UNKNOWN for a batch, with the statuses of its members in the details.
-            if code in FORBIDDEN and not (code == grpc.StatusCode.UNKNOWN and "the first is number" in details):
+            if code in FORBIDDEN and not (code == grpc.StatusCode.UNKNOWN and BATCH.match(details)):
                 _keep(tally, f"{method}.bin", data, f"{code.name}: {details}")
 
 

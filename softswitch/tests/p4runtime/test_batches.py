@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Iterable
+
 import grpc
 import pytest
 from google.rpc import code_pb2
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from softswitch.dataplane.device import Device
 from softswitch.p4runtime.status import BatchError, P4RuntimeError, batch_status
@@ -183,21 +188,83 @@ def test_errors_reach_clients_with_default_limits(served: Served, primary: Clien
         p4runtime_pb2_grpc.P4RuntimeStub(channel).Write(request, timeout=10)
     assert caught.value.code() == grpc.StatusCode.UNKNOWN
     message = caught.value.details() or ""
-    assert f"{count} of {count + 1} updates failed; the first is number 1: " in message
+    assert message.startswith("update 1: ")
+    assert f"({count} of {count + 1} failed)" in message
     errors = batch_errors(caught.value)
-    codes = [error.canonical_code for error in errors]
-    assert codes == ([code_pb2.OK] + [code_pb2.NOT_FOUND] * count)[: len(errors)]
-    if count <= 100:
+    if count <= 150:
+        codes = [error.canonical_code for error in errors]
+        assert codes == [code_pb2.OK] + [code_pb2.NOT_FOUND] * count
         assert errors[1].message
-        assert len(errors) == count + 1
     else:
-        assert f"details are of the first {len(errors)} only" in message
+        assert message.endswith("; the details are of failures only, with their numbers")
         assert len(errors) > 100
+        assert failed(errors) == dict.fromkeys(range(1, count + 1), code_pb2.NOT_FOUND)
+
+
+def failed(errors: Iterable[p4rt.Error]) -> dict[int, int]:
+    """Return the code of each failed element, by its number, from details of failures only."""
+    found: dict[int, int] = {}
+    for error in errors:
+        head, _, rest = error.message.partition(":")
+        if head != "also failed":
+            found[int(head[1:])] = error.canonical_code
+            continue
+        for part in rest.split(";"):
+            name, _, numbers = part.strip().partition(" ")
+            for run in numbers.split(", "):
+                first, _, last = run.partition("-")
+                found |= dict.fromkeys(range(int(first), int(last or first) + 1), code_pb2.Code.Value(name))
+    return found
+
+
+OUTCOMES = st.sampled_from(
+    [None, None, P4RuntimeError(code_pb2.NOT_FOUND, "no such entry"), P4RuntimeError(code_pb2.ABORTED, "x" * 300)]
+)
+
+
+@given(
+    runs=st.lists(st.tuples(OUTCOMES, st.integers(1, 200)), min_size=1, max_size=20), size=st.integers(3000, 1 << 16)
+)
+def test_a_status_within_its_size_has_all_failures(runs: list[tuple[P4RuntimeError | None, int]], size: int) -> None:
+    outcomes = [outcome for outcome, times in runs for _ in range(times)]
+    expected = {index: outcome.code for index, outcome in enumerate(outcomes) if outcome is not None}
+    assume(expected)
+    status = batch_status(BatchError(outcomes, "update"), size)
+    assert len(base64.b64encode(status.SerializeToString())) + len(status.message.encode()) <= size
+    errors = []
+    for detail in status.details:
+        errors.append(p4rt.Error())
+        assert detail.Unpack(errors[-1])
+    if "failures only" in status.message:
+        assert failed(errors) == expected
+    else:
+        assert [error.canonical_code for error in errors] == [0 if one is None else one.code for one in outcomes]
+
+
+def test_the_summary_is_of_the_update_that_failed(primary: Client) -> None:
+    """Not of one before it that is not done because of it."""
+    updates = [insert(exact_entry(bytes([number]))) for number in range(1, 10)]
+    with pytest.raises(grpc.RpcError) as caught:
+        primary.write(*updates, insert(exact_entry(b"\x01")), atomicity=ROLLBACK)
+    assert (caught.value.details() or "").startswith("update 9: ")
+    assert [error.canonical_code for error in batch_errors(caught.value)] == [code_pb2.ABORTED] * 9 + [
+        code_pb2.ALREADY_EXISTS
+    ]
+
+
+def test_failures_that_no_status_has_room_for_are_counted() -> None:
+    outcomes = [P4RuntimeError(code_pb2.NOT_FOUND, "x") if index % 2 else None for index in range(20_000)]
+    status = batch_status(BatchError(outcomes, "update"))
+    assert len(status.SerializeToString()) * 4 // 3 + len(status.message) <= 7500
+    last = p4rt.Error()
+    assert status.details[-1].Unpack(last)
+    assert last.message.startswith("also failed: NOT_FOUND ")
+    assert last.message.endswith(f" … ({10_000 - len(status.details) + 1} in all)")
 
 
 def test_server_that_may_send_longer_statuses() -> None:
     outcomes = [P4RuntimeError(code_pb2.NOT_FOUND, "x" * 100)] * 1000
-    status = batch_status(BatchError(outcomes, "updates"), 1 << 20)
+    status = batch_status(BatchError(outcomes, "update"), 1 << 20)
     assert len(status.details) == 1000
     assert "only" not in status.message
 
