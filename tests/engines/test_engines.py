@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import fuzz
 from tests.engines.build import NoCompiler, build
 
 CASES = (
@@ -20,6 +21,9 @@ CASES = (
     "rerouted_often",
     "most_workers",
 )
+JOBS = 120
+"""Jobs of a run of the fuzzer in `make test`: about 20 s of CPU time."""
+SEEDS = (1, 1_000_000, 2_000_000)
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +45,14 @@ def run(program: Path, *words: object) -> str:
 @pytest.mark.parametrize("case", CASES)
 def test_case(program: Path, case: str) -> None:
     run(program, "case", case)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_jobs_on_adversarial_networks_have_exact_results(program: Path, seed: int) -> None:
+    run(program, "jobs", seed, JOBS)
+
+
+@pytest.mark.nightly
+def test_many_random_jobs_have_exact_results() -> None:
+    assert fuzz.main(["--seconds", "3600"]) == 0
