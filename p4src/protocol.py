@@ -244,7 +244,7 @@ class HostFlag(IntFlag):
     CONGESTED = 128
 
 
-ENCODING = 7
+ENCODING = 8
 """Version of the encoding of a packet's values (fixed point, exponents, the check word) between hosts.
 
 Agents with another version are refused when they join. Switches do not depend on it, so it is not in ``protocol.json``,

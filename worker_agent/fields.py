@@ -2,9 +2,11 @@
 
 Switches add words and do not know their content. A word of n fields of w bits (w = 32 / n, rounded down) is
 
-    word = sum_i q_i * 2^(w i),    q = round(x * 2^(F - e)),    F = w - 1 - ceil(log2 W),    |q| <= (2^(w-1) - 1) / W
+    word = sum_i q_i * 2^(w i),    q = round(x * 2^(F - e)),    |q| <= M = floor((2^(w-1) - 1) / W)
 
-with the exponent e of its chunk (fixedpoint.py), on each of W workers. The sum of all workers' words is the same
+on each of W workers, where F is the number of bits of M, and the exponent e of the chunk is the smallest with |x| <=
+M * 2^(e - F) for all values of all workers. So no value is cut off: a step is the smallest power of two of which M
+cover the largest value. The sum of all workers' words is the same
 expression of the sums Q_i of the fields, each below 2^(w-1) in magnitude, so no field runs into its neighbour, the word
 never wraps, and each Q_i can be read from it. A result is Q * 2^(e - F).
 
@@ -30,14 +32,16 @@ FIELDS = {32: 1, 16: 2, 10: 3, 8: 4}
 OWN_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 SIGNIFICANT = {"float16": 11, "bfloat16": 8}
 """The bits of these types' significands: where a field keeps fewer, they travel in 32 bits unless 16 are requested."""
-LEAST_BITS = 1
+
+
+def most_steps(bits: int, workers: int) -> int:
+    """Return M, the largest integer that a worker may send for a value in `bits` bits (fewer than 32)."""
+    return ((1 << bits - 1) - 1) // workers
 
 
 def field_bits(bits: int, workers: int) -> int:
-    """Return F, the number of bits below 2^e that a value keeps when it travels in `bits` bits (fewer than 32; see
-    fixedpoint.py for 32).
-    """
-    return bits - 1 - (workers - 1).bit_length()
+    """Return F, the number of bits of M. A step is 2^(e - F) for a chunk whose exponent is e."""
+    return most_steps(bits, workers).bit_length()
 
 
 def bits_of(dtype: str, asked: int | None, workers: int) -> int:
@@ -48,8 +52,8 @@ def bits_of(dtype: str, asked: int | None, workers: int) -> int:
     """
     own = OWN_BITS[dtype]
     if asked is None:
-        return own if own == 32 or field_bits(own, workers) >= SIGNIFICANT[dtype] else 32
-    there = [bits for bits in FIELDS if bits == 32 or field_bits(bits, workers) >= LEAST_BITS]
+        return own if own == 32 or most_steps(own, workers) >= (1 << SIGNIFICANT[dtype]) - 1 else 32
+    there = [bits for bits in FIELDS if bits == 32 or most_steps(bits, workers)]
     if asked not in there:
         raise ValueError(f"bits must be one of {', '.join(map(str, there))} for {workers} workers, not {asked}")
     return asked
@@ -92,7 +96,16 @@ class Fields:
     @property
     def most(self) -> int:
         """The largest integer that a worker may send."""
-        return min(1 << field_bits(self.bits, self.workers), ((1 << (self.bits - 1)) - 1) // self.workers)
+        return most_steps(self.bits, self.workers)
+
+    def exponent(self, chunk: Floats) -> int:
+        """Return the biased exponent that a chunk needs, with the same marks as fixedpoint.exponent."""
+        biased = fixedpoint.exponent(chunk)
+        if not biased % NONFINITE:
+            return biased
+        largest = np.abs(chunk[np.isfinite(chunk)].astype(np.float64)).max()
+        steps = np.ldexp(largest, field_bits(self.bits, self.workers) - (biased % NONFINITE - BIAS))
+        return biased + int(steps > self.most)
 
     def integers(self, chunk: Floats, biased: int, position: int = 0) -> NDArray[np.int64]:
         """Return the integer q of each value, given the agreed biased exponent; `position` is the first value's place
@@ -136,10 +149,8 @@ class Fields:
             return Mixed.of(self.workers, self.bits).floats(values, biased - NONFINITE, mean)
         if biased == 0:
             return np.zeros(count, np.float32)
-        with np.errstate(over="ignore", under="ignore"):
-            shift = biased - BIAS - field_bits(self.bits, self.workers)
-            result = np.ldexp(values.astype(np.float64), shift).astype(np.float32)
-            return result / np.float32(self.workers) if mean else result
+        shift = biased - BIAS - field_bits(self.bits, self.workers)
+        return fixedpoint.scaled(values, shift, self.workers if mean else 1)
 
     def _up(self, count: int, position: int) -> Floats:
         """Return the numbers that are added before rounding down: each one of 256 steps, from 1/512 to 511/512."""
@@ -154,21 +165,16 @@ def error_bound(chunks: Sequence[Floats], bits: int, mean: bool = False, stochas
     which travel in fewer than 32 bits (for 32 bits: fixedpoint.error_bound).
 
     `chunks` has one array of finite values per worker. A step is 2^(e - F). Rounded to nearest, a value is off by at
-    most half a step, and rounded stochastically by less than one. Where the number of workers is a power of two, a
-    value within half a step of 2^e is off by up to one, because 2^F itself has no room.
+    most half a step, and rounded stochastically by less than one.
     """
     workers = len(chunks)
-    biased = max(fixedpoint.exponent(chunk) for chunk in chunks)
+    biased = max(Fields(bits, workers, 1).exponent(chunk) for chunk in chunks)
     if biased == 0:
         return 0.0
     step = float(np.ldexp(1.0, biased - BIAS - field_bits(bits, workers)))
-    most = Fields(bits, workers, 1).most
-    each = [
-        1.0 if stochastic or float(np.abs(chunk).max(initial=0.0)) > (most + 0.5) * step else 0.5 for chunk in chunks
-    ]
-    quantisation = step * sum(each)
+    quantisation = step * workers * (1.0 if stochastic else 0.5)
     largest = float(np.sum([np.abs(chunk.astype(np.float64)) for chunk in chunks], axis=0).max()) + quantisation
-    if largest >= float(np.finfo(np.float32).max):
+    if largest / (workers if mean else 1) >= float(np.finfo(np.float32).max):
         return float("inf")
     rounding = max(largest * 2.0**-fixedpoint.FLOAT32_BITS, 2.0**-150)
     return (quantisation + 2 * rounding) / workers + 2.0**-150 if mean else quantisation + rounding

@@ -6,6 +6,10 @@ any of them needs; e is the smallest integer with |x| < 2^e):
     q = round(x * 2^(F - e)),  F = 30 - ceil(log2 W)         on each of W workers, to nearest even
     sum = (q_1 + ... + q_W) * 2^(e - F)                      exact in integers: |q_1 + ... + q_W| <= 2^30
 
+The mean is the sum divided by W in float32. It is finite for all finite values, also if the sum is not: the integer sum
+of a chunk of large values is divided before it is multiplied by 2^(e - F), which changes no other bit. Means that are
+rounded beyond the largest value of the type are limited to it.
+
 Each q is off by at most 1/2, so before the last rounding (to float32, or to the tensor's own dtype) the sum is off by
 at most W/2 * 2^(e - F). "Numbers" in docs/protocol.md describes the protocol.
 
@@ -98,7 +102,7 @@ class Mixed(NamedTuple):
         if finite:
             with np.errstate(over="ignore", under="ignore"):
                 exact = np.ldexp((rest - self.most).astype(np.float64), finite - BIAS - self.bits)
-                result = exact.astype(np.float32) / np.float32(self.workers if mean else 1)
+                result = (exact / (self.workers if mean else 1)).astype(np.float32)
         result[plus > 0] = np.inf
         result[minus > 0] = -np.inf
         result[(plus > 0) & (minus > 0)] = np.nan
@@ -139,9 +143,33 @@ def dequantise(sums: Integers, biased: int, workers: int, mean: bool = False) ->
         return Mixed.of(workers).floats(sums.astype(np.int64), biased - NONFINITE, mean)
     if biased == 0:
         return np.zeros(sums.shape, np.float32)
+    return scaled(sums.astype(np.int64), biased - BIAS - fraction_bits(workers), workers if mean else 1)
+
+
+def scaled(sums: NDArray[np.int64], shift: int, divisor: int) -> Floats:
+    """Return sums * 2^shift / divisor, rounded to float32 before and after the division.
+
+    If the result is normal, the bits are those of a division before the multiplication, which is exact. So a sum beyond
+    float32 does not matter for a mean that is within it.
+    """
     with np.errstate(over="ignore", under="ignore"):
-        result = np.ldexp(sums.astype(np.float64), biased - BIAS - fraction_bits(workers)).astype(np.float32)
-        return result / np.float32(workers) if mean else result
+        if shift > 0:
+            divided = sums.astype(np.float32) / np.float32(divisor)
+            return np.ldexp(divided.astype(np.float64), shift).astype(np.float32)
+        return np.ldexp(sums.astype(np.float64), shift).astype(np.float32) / np.float32(divisor)
+
+
+LARGEST = {"float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127"), "float32": float(np.finfo(np.float32).max)}
+"""The largest finite value of each type."""
+
+
+def limited(means: Floats, biased: int, dtype: str) -> Floats:
+    """Return the means of a chunk with this exponent, limited to the largest finite value of the type. No mean of
+    finite values is larger, but the rounding to steps may have gone beyond.
+    """
+    if biased >= NONFINITE or biased - BIAS < np.frexp(LARGEST[dtype])[1]:
+        return means
+    return np.clip(means, np.float32(-LARGEST[dtype]), np.float32(LARGEST[dtype]))
 
 
 def error_bound(chunks: Sequence[Floats], mean: bool = False, mixed: bool = False) -> float:
@@ -150,7 +178,8 @@ def error_bound(chunks: Sequence[Floats], mean: bool = False, mixed: bool = Fals
 
     `chunks` has one array per worker. The bound is W/2 * 2^(e - F), plus the rounding of the result to float32 (twice
     for a mean). F' takes the place of F where a worker has NaN or an infinity, and where `mixed` says that a worker has
-    one in another chunk of the group. The bound is infinite when the sum of the magnitudes leaves float32.
+    one in another chunk of the group. The bound is infinite when the sum of the magnitudes (or their mean) leaves
+    float32.
     """
     workers = len(chunks)
     biased = [exponent(chunk) for chunk in chunks]
@@ -162,7 +191,7 @@ def error_bound(chunks: Sequence[Floats], mean: bool = False, mixed: bool = Fals
     e = most_biased - BIAS
     quantisation = float(np.ldexp(workers / 2, e - bits))
     most = float(np.sum([np.abs(chunk.astype(np.float64)) for chunk in chunks], axis=0).max()) + quantisation
-    if most >= float(np.finfo(np.float32).max):
+    if most / (workers if mean else 1) >= float(np.finfo(np.float32).max):
         return float("inf")
     rounding = max(most * 2.0**-FLOAT32_BITS, 2.0**-150)
     if not mean:

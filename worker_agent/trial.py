@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p4src.protocol import data_values
+from worker_agent import fixedpoint
 from worker_agent.agent import Agent
 from worker_agent.collectives import Operation, collective
 from worker_agent.errors import AgentError
-from worker_agent.fields import bits_of, field_bits, is_stochastic
-from worker_agent.fixedpoint import fraction_bits
+from worker_agent.fields import Fields, bits_of, field_bits, is_stochastic
+from worker_agent.fixedpoint import BIAS, fraction_bits
 from worker_agent.operands import ITEM_BYTES
 
 HALF_BITS = {"float32": 12, "float16": 5, "bfloat16": 4}
@@ -131,9 +132,10 @@ def make_data(trial: Trial, workers: int, index: int) -> tuple[NDArray[Any], NDA
     data = encode(vector * scales[index], trial.dtype)
     exact = vector * scales.sum()
     largest = float(np.abs(vector).max()) * int(np.abs(scales).max())
-    exponent = int(np.frexp(largest)[1])
     bits = bits_of(trial.dtype, trial.bits, workers)
     kept = fraction_bits(workers) if bits == 32 else field_bits(bits, workers)
+    one = np.array([largest], np.float32)
+    exponent = (fixedpoint.exponent(one) if bits == 32 else Fields(bits, workers, 1).exponent(one)) - BIAS
     steps = workers if is_stochastic(trial.dtype, bits) else workers / 2
     bound = float(np.ldexp(steps, exponent - kept))
     if collective(trial.op).mean:

@@ -10,7 +10,6 @@ import torch
 
 from evaluation.hosts.numbers import dequantise_fields, quantise_fields
 from p4src.protocol import data_values
-from worker_agent import fixedpoint
 from worker_agent.fields import Fields, bits_of, is_stochastic
 from worker_agent.fixedpoint import Floats
 
@@ -133,7 +132,7 @@ class InWords:
         for first in range(0, len(result), formats[0].values):
             here = slice(first, first + formats[0].values)
             chunks = [np.ascontiguousarray(one[here]) for one in gradients]
-            biased = max(fixedpoint.exponent(chunk) for chunk in chunks)
+            biased = max(formats[0].exponent(chunk) for chunk in chunks)
             total = np.zeros(self._words, np.int32)
             for fields, chunk, rest in zip(formats, chunks, left, strict=True):
                 words, rest[here] = quantise_fields(fields, chunk, biased, first)

@@ -81,7 +81,7 @@ def sparse(rank: int, arguments: dict[str, Any], _: Connection) -> dict[str, Any
 
 
 def averages(rank: int, arguments: dict[str, Any], _: Connection) -> dict[str, Any]:
-    """Return means of integers, and what is left of bool values for which a mean is refused."""
+    """Return means, also of values whose sum is beyond their type, and bool values for which a mean is refused."""
     whole = torch.tensor([3 * rank, -3 * rank, 4], dtype=torch.int64)
     dist.all_reduce(whole, op=dist.ReduceOp.AVG)
     part = torch.zeros(1, dtype=torch.int32)
@@ -91,7 +91,15 @@ def averages(rank: int, arguments: dict[str, Any], _: Connection) -> dict[str, A
         dist.all_reduce(flags, op=dist.ReduceOp.AVG)
     except TypeError as refused:
         error = str(refused)
-    return {"whole": whole.tolist(), "part": part.tolist(), "flags": flags.tolist(), "error": error}
+    large = torch.tensor([3e38, 1.0])
+    dist.all_reduce(large, op=dist.ReduceOp.AVG)
+    return {
+        "large": large.tolist(),
+        "whole": whole.tolist(),
+        "part": part.tolist(),
+        "flags": flags.tolist(),
+        "error": error,
+    }
 
 
 SKIPPED = {

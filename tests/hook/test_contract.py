@@ -50,6 +50,7 @@ def test_the_hook_leaves_sparse_gradients_to_the_process_group(tmp_path: Path) -
 def test_means_of_integers_are_integers_and_those_of_bool_values_are_refused(tmp_path: Path) -> None:
     for rank, result in enumerate(ranks("averages", tmp_path)):
         assert result["whole"] == [1, -1, 4]
+        assert result["large"] == [pytest.approx(3e38), 1.0], "only the sum is beyond float32"
         assert result["part"] == [[0], [2]][rank]
         assert result["flags"] == [rank == 0, True], "what was refused is unchanged"
         assert "bool values have no mean" in result["error"]

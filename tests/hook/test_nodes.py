@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def run_nodes(scenario: str, network: Network, folder: Path, ranks: int, **argum
     """Start two nodes and a parameter server, and run them to the end."""
     network.run_server()
     return [rank.result() for rank in start_nodes(scenario, network, folder, ranks, **arguments)]
+
+
+def test_a_nodes_mean_is_finite_if_only_the_sum_is_not() -> None:
+    torch = pytest.importorskip("torch")
+    sum_of = importlib.import_module("worker_agent.torch.passage").sum_of
+    for dtype in (torch.float32, torch.bfloat16):
+        rows = torch.tensor([[3e38, 1.0, 3e38], [3e38, 3.0, float("inf")]], dtype=dtype)
+        assert sum_of(rows, 2).to(dtype).tolist() == [rows[0, 0].item(), 2.0, float("inf")]
+        assert sum_of(rows, 1).tolist() == [float("inf"), 4.0, float("inf")]
 
 
 @pytest.mark.namespaces

@@ -13,6 +13,11 @@ int32_t conversions_exponent(const void *data, size_t n, int dtype) {
     return inart_exponent(inart_load(data, n, dtype, scratch), n);
 }
 
+int32_t conversions_fields_exponent(const struct inart_fields *f, const void *data, size_t n, int dtype) {
+    float scratch[INART_MAX_VALUES];
+    return inart_fields_exponent(f, inart_load(data, n, dtype, scratch), n);
+}
+
 void conversions_quantise(const void *data, size_t n, int dtype, int32_t biased, int workers, uint32_t *wire) {
     float scratch[INART_MAX_VALUES];
     inart_quantise(inart_load(data, n, dtype, scratch), n, n, biased, (uint32_t)workers, wire);
@@ -32,7 +37,7 @@ int conversions_pairs(const struct inart_fields *f, const uint16_t *x, size_t va
     static const uint8_t key[CHECK_KEY_BYTES] = {1, 2, 3};
     float scratch[INART_MAX_VALUES * 2];
     size_t words = INART_DATA_VALUES(values);
-    *exponent = inart_pairs_exponent(x, 2 * words, scratch);
+    *exponent = inart_pairs_exponent(f, x, 2 * words, scratch);
     if (!inart_pairs_fit(f, INART_BFLOAT16, 2 * words, words, biased)) return -1;
     struct check *k = check_make(key, f->workers, (uint32_t)values);
     uint64_t sum = inart_pairs_quantise(f, k, x, biased, wire);

@@ -28,6 +28,12 @@ def exponent(chunk: Array, dtype: str = "float32") -> int:
     return int(library().conversions_exponent(pointer(chunk), ctypes.c_size_t(chunk.size), DTYPES[dtype]))
 
 
+def fields_exponent(fields: Fields, chunk: Array, dtype: str = "float32") -> int:
+    """Return a chunk's exponent in these fields by the C engine, as Fields.exponent does."""
+    size, form = ctypes.c_size_t(chunk.size), native_fields(fields)
+    return int(library().conversions_fields_exponent(ctypes.byref(form), pointer(chunk), size, DTYPES[dtype]))
+
+
 def quantise(chunk: Array, biased: int, workers: int, dtype: str = "float32") -> NDArray[np.int32]:
     """Quantise a chunk by the C engine, as fixedpoint.quantise does."""
     wire = np.empty(chunk.size, ">i4")

@@ -37,7 +37,7 @@ def reference(before: Sequence[Floats], op: Operation, dtype: str = "float32") -
     result = np.empty_like(before[0])
     for begin in range(0, len(result), formats[0].values):
         chunks = [tensor[begin : begin + formats[0].values] for tensor in before]
-        biased = max(exponent(chunk) for chunk in chunks)
+        biased = max(formats[0].exponent(chunk) for chunk in chunks)
         assert biased < NONFINITE
         words = [fields.quantise(chunk, biased, begin) for fields, chunk in zip(formats, chunks, strict=True)]
         total = np.sum(words, axis=0, dtype=np.int32)
@@ -98,7 +98,7 @@ def test_a_reduce_scatter_in_few_bits_is_the_reference(make_rig: MakeRig) -> Non
         bits = Fields(8, WORKERS, WORDS)
         for begin in range(own.start, own.stop, bits.values):
             chunks = [tensor[begin : min(begin + bits.values, own.stop)] for tensor in before]
-            biased = max(exponent(chunk) for chunk in chunks)
+            biased = max(bits.exponent(chunk) for chunk in chunks)
             words = [
                 Fields(8, WORKERS, WORDS, True, 5, index).quantise(chunk, biased, begin)
                 for index, chunk in enumerate(chunks)

@@ -125,6 +125,25 @@ def test_nonfinite_values_equal_ieee_addition(words: list[list[int]]) -> None:
         assert (np.abs(result[~touched] - exact[~touched]) <= bound).all()
 
 
+def test_the_mean_is_finite_if_only_the_sum_is_not() -> None:
+    for workers in (2, 3, 4, 64, 1023):
+        chunk = np.array([3e38, -3.3e38, 1e30, 0], np.float32)
+        biased = conversions.exponent(chunk)
+        sums = (conversions.quantise(chunk, biased, workers).astype(np.int64) * workers).astype(np.int32)
+        found = conversions.dequantise(sums, biased, workers, mean=True)
+        bound = fixedpoint.error_bound([chunk] * workers, mean=True)
+        assert same_bits(found, fixedpoint.dequantise(sums, biased, workers, mean=True))
+        assert np.isfinite(bound) and (np.abs(found - chunk.astype(np.float64)) <= bound).all()
+        assert not np.isfinite(conversions.dequantise(sums, biased, workers)[:2]).any(), "the sum itself is too large"
+        mixed = np.append(chunk, np.float32(np.nan))
+        biased = conversions.exponent(mixed)
+        sums = (conversions.quantise(mixed, biased, workers).astype(np.int64) * workers).astype(np.int32)
+        found = conversions.dequantise(sums, biased, workers, mean=True)
+        assert same_bits(found, fixedpoint.dequantise(sums, biased, workers, mean=True))
+        bound = fixedpoint.error_bound([mixed] * workers, mean=True)
+        assert np.isnan(found[-1]) and (np.abs(found[:-1] - chunk.astype(np.float64)) <= bound).all()
+
+
 def half_bits() -> NDArray[np.uint16]:
     return np.arange(2**16, dtype=np.uint32).astype(np.uint16)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -67,6 +68,18 @@ def test_any_type_and_merge(make_rig: MakeRig) -> None:
                 assert after.tobytes() == expected.tobytes(), f"{merge} of {dtype}"
     for engine in rig.engines:
         assert engine.stats().operations_failed == 0
+
+
+def test_a_mean_of_float64_is_finite_if_only_the_sum_is_not(make_rig: MakeRig) -> None:
+    largest = np.finfo(np.float64).max
+    before = [np.array([largest, -largest, 1e308, 1.0, np.inf if worker else 1.0]) for worker in range(WORKERS)]
+    for after in run(make_rig(), before, "mean"):
+        assert after[:2].tolist() == [largest, -largest] and after[3:].tolist() == [1.0, np.inf]
+        assert np.isclose(after[2], 1e308, rtol=1e-15)
+    torch = pytest.importorskip("torch")
+    alike = importlib.import_module("worker_agent.torch.alike")
+    merged = alike._merged([torch.from_numpy(one) for one in before], collective("mean"))
+    assert merged.numpy().tobytes() == after.tobytes(), "the fallback has the same bits"
 
 
 def test_sums_are_those_of_double_precision_rounded_once_and_integers_wrap(make_rig: MakeRig) -> None:

@@ -126,7 +126,7 @@ static inline uint64_t checked_dequantise(const struct check *k, const uint32_t 
                                           int32_t biased, float divisor, float *restrict x) {
 #ifdef CHECK_VECTORS
     int shift = biased - INART_EXPONENT_BIAS - inart_fraction_bits((int)k->workers);
-    if (checked_one_pass(k, n, biased, shift)) {
+    if (checked_one_pass(k, n, biased, shift) && shift <= INART_SAFE_SHIFT) {
         const struct checked_dequantiser d = {wire, x, inart_power(shift), divisor};
         return checked_dequantise_pass(k, &d);
     }

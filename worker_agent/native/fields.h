@@ -3,12 +3,13 @@
  *
  * A word of n fields of w = 32 / n bits each (rounded down) is the number
  *
- *     word = sum_i q_i * 2^(w i),   |q_i| <= (2^(w-1) - 1) / W
+ *     word = sum_i q_i * 2^(w i),   |q_i| <= M = (2^(w-1) - 1) / W, rounded down
  *
- * for W workers. The sum of W such words is the same expression of the sums Q_i of the fields, and |Q_i| < 2^(w-1): so
- * each Q_i can be told from the word, and |word| < 2^(nw - 1): it wraps nowhere, and neither switches, nor the root,
- * nor the check word need to know that there are fields. With 2^(w-1) added to each field, none is negative, and they
- * are the word's bits.
+ * for W workers. The chunk's exponent e is such that no value is above M steps of 2^(e-F), with F the bits of M: else
+ * values near 2^e would be cut off if W is a power of two, which has a mean error. The sum of W such words is the same
+ * expression of the sums Q_i of the fields, and |Q_i| < 2^(w-1): so each Q_i can be told from the word, and |word| <
+ * 2^(nw - 1): it wraps nowhere, and neither switches, nor the root, nor the check word need to know that there are
+ * fields. With 2^(w-1) added to each field, none is negative, and they are the word's bits.
  *
  * Of a chunk with N words, value v is in word v modulo N, field v / N.
  */
@@ -22,7 +23,7 @@
 #define INART_MOST_FIELDS 4
 
 /* The encoding of values. `count` is the number of fields in a word; with 1 the word is the value's, and numbers.h has
- * its form. A value keeps `fraction_bits` bits below 2^e, with the chunk's exponent e, and is at most `most` steps. */
+ * its form. A step is 2^(e-F), with the chunk's exponent e and F `fraction_bits`. A value is at most `most` steps. */
 struct inart_fields {
     uint32_t count, width, workers;
     int32_t fraction_bits;
@@ -41,11 +42,26 @@ static inline uint32_t inart_mix(uint32_t x) {
 static inline struct inart_fields inart_fields_of(uint32_t count, uint32_t workers, bool stochastic, uint64_t seed,
                                                   uint32_t worker) {
     struct inart_fields f = {.count = count, .width = 32 / count, .workers = workers, .stochastic = stochastic};
-    uint32_t room = ((1u << (f.width - 1)) - 1) / workers;
-    f.fraction_bits = (int32_t)f.width - 1 - (30 - inart_fraction_bits((int)workers));
-    f.most = (float)(room < 1u << f.fraction_bits ? room : 1u << f.fraction_bits);
+    uint32_t most = ((1u << (f.width - 1)) - 1) / workers;
+    f.fraction_bits = most ? 32 - __builtin_clz(most) : 0;
+    f.most = (float)most;
     f.key = inart_mix(inart_mix(inart_mix((uint32_t)seed) ^ (uint32_t)(seed >> 32)) + worker);
     return f;
+}
+
+/* Returns the biased exponent that values of this largest magnitude need: the least with which none is above `most`
+ * steps. */
+static inline int32_t inart_fields_exponent_of(const struct inart_fields *f, float largest) {
+    int32_t biased = inart_exponent_of(largest);
+    if (f->count == 1 || !biased) return biased;
+    return biased + (ldexp(largest, f->fraction_bits - (biased - INART_EXPONENT_BIAS)) > f->most);
+}
+
+/* Returns the biased exponent that `n` values need. */
+static inline int32_t inart_fields_exponent(const struct inart_fields *f, const float *restrict x, size_t n) {
+    int32_t flag;
+    float largest = inart_largest(x, n, &flag);
+    return flag + inart_fields_exponent_of(f, largest);
 }
 
 /* 2^shift as two factors, because it may be beyond float32 for the least exponents and for the greatest. */
@@ -138,8 +154,13 @@ static inline void inart_fields_dequantise(const struct inart_fields *f, const u
             for (size_t j = 0; j < here; j++)
                 v[j] = inart_mixed_value(&m, ((__builtin_bswap32(wire[j]) + bias) >> right & mask) - half, mixed_scale,
                                          divisor);
+        } else if (shift > INART_SAFE_SHIFT) { /* the sum may be beyond float32, but not the mean: divided first */
+            const float first = inart_power(INART_SAFE_SHIFT), second = inart_power(shift - INART_SAFE_SHIFT);
+            for (size_t j = 0; j < here; j++)
+                v[j] = (float)((int32_t)((__builtin_bswap32(wire[j]) + bias) >> right & mask) - (int32_t)half) /
+                       divisor * first * second;
         } else if (shift >= -126) {
-            const float scale = inart_power(shift > 127 ? 127 : shift);
+            const float scale = inart_power(shift);
             for (size_t j = 0; j < here; j++)
                 v[j] = (float)((int32_t)((__builtin_bswap32(wire[j]) + bias) >> right & mask) - (int32_t)half) * scale;
         } else { /* the result may be subnormal: one rounding only */
@@ -150,7 +171,7 @@ static inline void inart_fields_dequantise(const struct inart_fields *f, const u
                             scale);
         }
     }
-    if (divisor != 1.0f && !mixed)
+    if (divisor != 1.0f && !mixed && shift <= INART_SAFE_SHIFT)
         for (size_t i = 0; i < n; i++) x[i] /= divisor;
 }
 

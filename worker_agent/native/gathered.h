@@ -9,6 +9,7 @@
 #ifndef INART_GATHERED_H
 #define INART_GATHERED_H
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 
@@ -118,6 +119,18 @@ static inline void inart_gathered_write(const struct inart_gathered *g, const ui
     if (column < g->columns) memcpy(wire + (size_t)column * g->words, from, bytes);
 }
 
+/* Returns the mean of a value in each column. If the sum is beyond double, it is computed at a smaller scale: the mean
+ * of finite values is finite. */
+static inline double inart_gathered_mean(const struct inart_gathered *g, const uint8_t *at, size_t stride, int dtype,
+                                         double sum) {
+    if (isfinite(sum)) return sum / g->columns;
+    double scaled = 0; /* of at most 1,024 workers */
+    for (uint32_t w = 0; w < g->columns; w++) scaled += inart_real(at + w * stride, dtype) * 0x1p-10;
+    if (!isfinite(scaled)) return scaled;
+    double mean = scaled / g->columns * 0x1p10; /* may have been rounded up beyond the largest double */
+    return mean > DBL_MAX ? DBL_MAX : mean < -DBL_MAX ? -DBL_MAX : mean;
+}
+
 /* Merges the values of `bytes` bytes in each column. Sums and products of floating point are computed in double and
  * rounded once. */
 static inline void inart_gathered_merge(const struct inart_gathered *g, const uint32_t *wire, size_t bytes, int dtype,
@@ -129,7 +142,8 @@ static inline void inart_gathered_merge(const struct inart_gathered *g, const ui
             double value = inart_real(column + at, dtype);
             for (uint32_t w = 1; w < g->columns; w++)
                 value = inart_real_with(value, inart_real(column + w * stride + at, dtype), g->reduction);
-            inart_real_store(g->reduction == INART_MEAN ? value / g->columns : value, dtype, to + at);
+            if (g->reduction == INART_MEAN) value = inart_gathered_mean(g, column + at, stride, dtype, value);
+            inart_real_store(value, dtype, to + at);
         } else {
             uint64_t value = inart_whole(column + at, dtype);
             for (uint32_t w = 1; w < g->columns; w++)

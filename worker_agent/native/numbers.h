@@ -13,8 +13,10 @@
 
 #define INART_EXPONENT_BIAS 1024
 #define INART_NONFINITE 4096
-#define INART_EXPONENT_LOWEST (INART_EXPONENT_BIAS - 148) /* of the smallest subnormal float32, 2^-149 */
-#define INART_EXPONENT_HIGHEST (INART_EXPONENT_BIAS + 128)
+#define INART_EXPONENT_LOWEST (INART_EXPONENT_BIAS - 148)  /* of the smallest subnormal float32, 2^-149 */
+#define INART_EXPONENT_HIGHEST (INART_EXPONENT_BIAS + 129) /* fields.h may need one more than the largest float32 */
+/* The highest power of two that a sum of 31 bits may be multiplied by, because the product is finite in float32. */
+#define INART_SAFE_SHIFT 96
 
 /* The types of elements. INART_BYTES travel unchanged. Those from INART_FLOAT64 on are for small operations only
  * (gathered.h). */
@@ -101,7 +103,7 @@ static inline float inart_mixed_value(const struct inart_mixed *m, uint32_t sum,
         return inart_float(counts % m->minus && counts / m->minus ? 0x7fc00000u
                            : counts / m->minus                    ? 0xff800000u
                                                                   : 0x7f800000u);
-    return (float)(((double)(sum % m->unit) - m->most) * scale) / divisor;
+    return (float)(((double)(sum % m->unit) - m->most) * scale / divisor); /* the sum may be beyond float32 */
 }
 
 /* Converts float16 to float32: the bits are shifted into float32's fields and scaled by 2^112, which also makes
@@ -134,16 +136,17 @@ static inline uint16_t inart_to_bfloat(float f) {
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
-/* Returns the biased exponent that `n` values need. */
-static inline int32_t inart_exponent(const float *restrict x, size_t n) {
+/* Returns the largest finite magnitude of `n` values, and sets *flag to INART_NONFINITE if some value is NaN or
+ * infinite, and otherwise to 0. */
+static inline float inart_largest(const float *restrict x, size_t n, int32_t *flag) {
     int32_t most = 0;
     for (size_t i = 0; i < n; i++) {
         int32_t m = (int32_t)(inart_bits(x[i]) & 0x7fffffffu);
         most = m > most ? m : most;
     }
-    int32_t flag = 0;
+    *flag = 0;
     if (most >= 0x7f800000) {
-        flag = INART_NONFINITE;
+        *flag = INART_NONFINITE;
         most = 0;
         for (size_t i = 0; i < n; i++) {
             int32_t m = (int32_t)(inart_bits(x[i]) & 0x7fffffffu);
@@ -151,9 +154,22 @@ static inline int32_t inart_exponent(const float *restrict x, size_t n) {
             most = m > most ? m : most;
         }
     }
-    if (most == 0) return flag;
-    int e = most >= 0x00800000 ? (most >> 23) - 126 : 32 - __builtin_clz((uint32_t)most) - 149;
-    return flag + INART_EXPONENT_BIAS + e;
+    return inart_float((uint32_t)most);
+}
+
+/* Returns the biased exponent e of a magnitude, for the smallest 2^e above it; 0 for 0. */
+static inline int32_t inart_exponent_of(float magnitude) {
+    uint32_t bits = inart_bits(magnitude);
+    if (bits == 0) return 0;
+    int e = bits >= 0x00800000 ? (int)(bits >> 23) - 126 : 32 - __builtin_clz(bits) - 149;
+    return INART_EXPONENT_BIAS + e;
+}
+
+/* Returns the biased exponent that `n` values need. */
+static inline int32_t inart_exponent(const float *restrict x, size_t n) {
+    int32_t flag;
+    float largest = inart_largest(x, n, &flag);
+    return flag + inart_exponent_of(largest);
 }
 
 static inline int inart_exponent_valid(int32_t biased) {
@@ -219,8 +235,13 @@ static inline void inart_dequantise(const uint32_t *restrict wire, size_t n, int
         return;
     }
     int shift = biased - INART_EXPONENT_BIAS - fraction_bits;
+    if (shift > INART_SAFE_SHIFT) { /* the sum may be beyond float32, but not the mean: divided first */
+        float first = inart_power(INART_SAFE_SHIFT), second = inart_power(shift - INART_SAFE_SHIFT);
+        for (size_t i = 0; i < n; i++) x[i] = (float)(int32_t)__builtin_bswap32(wire[i]) / divisor * first * second;
+        return;
+    }
     if (shift >= -126) {
-        float scale = inart_power(shift > 127 ? 127 : shift);
+        float scale = inart_power(shift);
         for (size_t i = 0; i < n; i++) x[i] = (float)(int32_t)__builtin_bswap32(wire[i]) * scale;
     } else { /* the result may be subnormal: one rounding only */
         double scale = ldexp(1.0, shift);
@@ -228,6 +249,16 @@ static inline void inart_dequantise(const uint32_t *restrict wire, size_t n, int
     }
     if (divisor != 1.0f)
         for (size_t i = 0; i < n; i++) x[i] /= divisor;
+}
+
+/* Limits the means of a chunk to the largest finite value of the type. No mean of finite values is larger, but the
+ * rounding to steps may have gone beyond. */
+static inline void inart_limit(float *restrict x, size_t n, int dtype, int32_t biased) {
+    const float largest = dtype == INART_FLOAT16    ? 65504.0f
+                          : dtype == INART_BFLOAT16 ? inart_float(0x7f7f0000u)
+                                                    : inart_float(0x7f7fffffu);
+    if (biased >= INART_NONFINITE || biased < inart_exponent_of(largest)) return;
+    for (size_t i = 0; i < n; i++) x[i] = x[i] > largest ? largest : x[i] < -largest ? -largest : x[i];
 }
 
 /* Returns n values of a chunk as float32, of any dtype. `data` points at the first of them; `scratch` has room for n

@@ -10,21 +10,19 @@
 static inline bool inart_pairs_fit(const struct inart_fields *f, int dtype, size_t n, size_t words, int32_t biased) {
     int shift = f->fraction_bits - (biased - INART_EXPONENT_BIAS);
     return dtype == INART_BFLOAT16 && f->count == 2 && !f->stochastic && n == 2 * words && biased > 0 &&
-           biased < INART_NONFINITE && shift <= 126 && shift >= -126;
+           biased < INART_NONFINITE && shift <= 126 && shift >= -INART_SAFE_SHIFT;
 }
 
-/* Returns the same as inart_exponent, of bfloat16 values. */
-static inline int32_t inart_pairs_exponent(const uint16_t *restrict x, size_t n, float *restrict scratch) {
+/* Returns the same as inart_fields_exponent, of bfloat16 values. */
+static inline int32_t inart_pairs_exponent(const struct inart_fields *f, const uint16_t *restrict x, size_t n,
+                                           float *restrict scratch) {
     int16_t most = 0;
     for (size_t i = 0; i < n; i++) {
         int16_t m = (int16_t)(x[i] & 0x7fff);
         most = m > most ? m : most;
     }
-    if (most < 0x7f80) {
-        float largest = inart_from_bfloat((uint16_t)most);
-        return inart_exponent(&largest, 1);
-    }
-    return inart_exponent(inart_load(x, n, INART_BFLOAT16, scratch), n);
+    if (most < 0x7f80) return inart_fields_exponent_of(f, inart_from_bfloat((uint16_t)most));
+    return inart_fields_exponent(f, inart_load(x, n, INART_BFLOAT16, scratch), n);
 }
 
 #ifdef CHECK_VECTORS

@@ -18,7 +18,7 @@ from p4src.protocol import data_values
 from worker_agent import fixedpoint
 from worker_agent.collectives import Collective, Kind
 from worker_agent.fields import Fields, bits_of, is_stochastic
-from worker_agent.fixedpoint import NONFINITE, Floats
+from worker_agent.fixedpoint import NONFINITE
 from worker_agent.gathered import gathered_words
 from worker_agent.operands import DTYPES
 from worker_agent.torch.control import Control
@@ -63,7 +63,8 @@ def reduce_alike(
     each = fields.values if fields is not None else data
     own = np.ascontiguousarray(buffer.detach().float().numpy().reshape(-1))
     chunks = [own[first : first + each] for first in range(0, elements, each)]
-    agreed = _agreed(control, chunks)
+    own_exponents = [fixedpoint.exponent(chunk) if fields is None else fields.exponent(chunk) for chunk in chunks]
+    agreed = _agreed(control, own_exponents)
     if fields is None:
         sent = [fixedpoint.quantise(chunk, e, len(order)) for chunk, e in zip(chunks, agreed, strict=True)]
     else:
@@ -77,12 +78,14 @@ def reduce_alike(
         found = [
             fields.dequantise(one, chunk.size, e, op.mean) for one, chunk, e in zip(sums, chunks, agreed, strict=True)
         ]
+    if op.mean or len(order) == 1:
+        found = [fixedpoint.limited(one, e, name) for one, e in zip(found, agreed, strict=True)]
     buffer.copy_(torch.from_numpy(np.concatenate(found)).view(buffer.shape))
 
 
-def _agreed(control: Control, chunks: list[Floats]) -> list[int]:
-    """Return the biased exponents that all workers use, one per chunk."""
-    own = np.array([fixedpoint.exponent(chunk) for chunk in chunks], np.int32)
+def _agreed(control: Control, exponents: list[int]) -> list[int]:
+    """Return the biased exponents that all workers use, one per chunk, from those that this worker needs."""
+    own = np.array(exponents, np.int32)
     flags = np.pad(own >= NONFINITE, (0, -len(own) % GROUP)).reshape(-1, GROUP).any(axis=1)
     most = torch.from_numpy(np.concatenate([own % NONFINITE, flags.astype(np.int32)]).astype(np.int32))
     control.wait(control.group.allreduce([most], dist.ReduceOp.MAX))
@@ -102,9 +105,24 @@ def _merged(rows: list[torch.Tensor], op: Collective) -> torch.Tensor:
         return torch.from_numpy(merged)
     wide = [row.double().numpy() for row in rows]
     total = wide[0].copy()
-    for one in wide[1:]:
-        total = _NUMPY[op.merge](total, one) if op.merge else total + one
-    if op.mean:
-        total = total / len(rows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for one in wide[1:]:
+            total = _NUMPY[op.merge](total, one) if op.merge else total + one
+        if op.mean:
+            total = _mean(wide, total)
     result = torch.from_numpy(total)
     return result if rows[0].dtype == torch.float64 else result.float().to(rows[0].dtype)
+
+
+def _mean(rows: list[NDArray[np.float64]], total: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean of all workers' values, of which `total` is the sum. A sum beyond float64 is computed at a
+    smaller scale: the mean of finite values is finite.
+    """
+    if np.isfinite(total).all():
+        return total / len(rows)
+    scaled = rows[0] * 2.0**-10
+    for one in rows[1:]:
+        scaled = scaled + one * 2.0**-10
+    largest = np.finfo(np.float64).max
+    limited = np.clip(scaled / len(rows) * 2.0**10, -largest, largest)
+    return np.where(np.isfinite(total), total / len(rows), np.where(np.isfinite(scaled), limited, scaled))

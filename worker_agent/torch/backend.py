@@ -412,18 +412,22 @@ class InArtProcessGroup(dist.ProcessGroup):
         self._reductions += 1
         return op.encoded(bits, self._reductions)
 
-    def _mean(self, tensors: list[torch.Tensor], opts: Any) -> Result:
-        """Start a mean over gloo."""
+    def _mean(self, tensors: list[torch.Tensor], opts: Any) -> Any:
+        """Start a mean over gloo. Floating-point values are divided first: their sum may be beyond the type."""
         options = _reduce_options(dist.ReduceOp.SUM, opts)
-        mean = self._in_place(tensors, lambda whole: self._inner.allreduce(whole, options), self._divided)
-        assert isinstance(mean, Result), "it is divided afterwards"
-        return mean
+        if not tensors[0].is_floating_point():
+            return self._in_place(tensors, lambda whole: self._inner.allreduce(whole, options), self._divided)
+
+        def start(wholes: list[torch.Tensor]) -> Any:
+            for whole in wholes:
+                whole.detach().div_(self.size())
+            return self._inner.allreduce(wholes, options)
+
+        return self._in_place(tensors, start)
 
     def _divided(self, total: torch.Tensor) -> torch.Tensor:
-        """Return the mean of a sum, in place. As with NCCL, the mean of integers is an integer: its fraction is cut
-        off.
-        """
-        return total.detach().div_(self.size(), rounding_mode=None if total.is_floating_point() else "trunc")
+        """Return the mean of a sum of integers, in place. As with NCCL it is an integer: its fraction is cut off."""
+        return total.detach().div_(self.size(), rounding_mode="trunc")
 
     def _in_place(
         self,

@@ -98,10 +98,19 @@ class Passage(ABC):
 
         def add() -> None:
             self._scatter.wait(exchanged)
-            total = parts.view(self._local.size, part.numel()).sum(0, dtype=torch.float32)
-            part.copy_(total if divisor == 1 else total.div_(divisor))
+            part.copy_(sum_of(parts.view(self._local.size, part.numel()), divisor))
 
         return add
+
+
+def sum_of(rows: torch.Tensor, divisor: int) -> torch.Tensor:
+    """Return the sum of the rows divided by `divisor`, added in float32; a mean is finite if only the sum is not."""
+    total = rows.sum(0, dtype=torch.float32)
+    if divisor == 1:
+        return total
+    if not bool(total.isfinite().all()):
+        total = rows.sum(0, dtype=torch.float64)
+    return total.div_(divisor)
 
 
 def passage(local: LocalRanks, buffer: torch.Tensor, op: Collective, route: Route) -> Passage:

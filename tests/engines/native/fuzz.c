@@ -205,6 +205,9 @@ static void check_run(struct fuzz *f, const struct run *run) {
         }
         if (!values_same(run->array[w] + from, right + from, o->dtype, (until - from) / item))
             say(f, "a result is wrong", o, w);
+        else if (o->mean && run->values != VALUES_NONFINITE &&
+                 !values_finite(run->array[w] + from, o->dtype, (until - from) / item))
+            say(f, "a mean of finite values is not finite", o, w);
         else if (memcmp(run->array[w], run->in[w], from) ||
                  memcmp(run->array[w] + until, run->in[w] + until, bytes - until))
             say(f, "another worker's part was written", o, w);

@@ -78,9 +78,11 @@ struct chunk {
     int32_t exponent;
 };
 
-static int32_t exponent_of(const struct operation *o, const uint8_t *array, uint64_t first, size_t count,
-                           float *scratch) {
-    return inart_exponent(inart_load(array + first * inart_dtype_bytes(o->dtype), count, o->dtype, scratch), count);
+static int32_t exponent_of(const struct shape *s, const struct operation *o, const uint8_t *array, uint64_t first,
+                           size_t count, float *scratch) {
+    struct inart_fields f = inart_fields_of(o->encoding.fields, s->workers, false, 0, 0);
+    const float *values = inart_load(array + first * inart_dtype_bytes(o->dtype), count, o->dtype, scratch);
+    return inart_fields_exponent(&f, values, count);
 }
 
 static size_t at_most(uint64_t left, size_t n) { return left < n ? (size_t)left : n; }
@@ -94,7 +96,7 @@ static int32_t agreed(const struct shape *s, const struct operation *o, uint8_t 
     for (uint32_t w = 0; w < s->workers; w++)
         for (uint64_t i = index / EXPONENT_GROUP * EXPONENT_GROUP;
              i < (index / EXPONENT_GROUP + 1) * EXPONENT_GROUP && i * n < elements; i++) {
-            int32_t e = exponent_of(o, in[w], first + i * n, at_most(elements - i * n, n), scratch);
+            int32_t e = exponent_of(s, o, in[w], first + i * n, at_most(elements - i * n, n), scratch);
             mixed |= e >= INART_NONFINITE;
             if (i == index && e % INART_NONFINITE > most) most = e % INART_NONFINITE;
         }
@@ -142,6 +144,7 @@ static int reduce(const struct shape *s, const struct operation *o, uint8_t *con
                 struct inart_fields f = inart_fields_of(o->encoding.fields, s->workers, false, 0, 0);
                 inart_fields_dequantise(&f, wire, c.count, words, c.exponent, divisor, result);
             }
+            if (o->mean || s->workers == 1) inart_limit(result, c.count, o->dtype, c.exponent);
             inart_store(result, c.count, o->dtype, to + c.first * item);
         }
     free(scratch);
@@ -182,6 +185,13 @@ int values_result(const struct shape *shape, const struct operation *o, uint8_t 
     else
         for (uint32_t w = 0; w < shape->workers; w++) memcpy(to + w * each, in[w] + w * each, each);
     return 0;
+}
+
+bool values_finite(const uint8_t *at, int dtype, uint64_t elements) {
+    size_t item = inart_dtype_bytes(dtype);
+    for (uint64_t i = 0; i < elements; i++)
+        if (!isfinite(inart_real(at + i * item, dtype))) return false;
+    return true;
 }
 
 bool values_same(const uint8_t *a, const uint8_t *b, int dtype, uint64_t elements) {

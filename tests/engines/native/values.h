@@ -27,6 +27,9 @@ void values_fill(struct random *r, enum values_kind kind, int dtype, uint8_t *to
  * workers' arrays `in`. Returns 0, or -1: a word of a sum wrapped. */
 int values_result(const struct shape *shape, const struct operation *o, uint8_t *const *in, uint8_t *to);
 
+/* Returns whether none of these values of a floating-point type is NaN or infinite. */
+bool values_finite(const uint8_t *at, int dtype, uint64_t elements);
+
 /* Returns whether two arrays have the same bits, but for those of a NaN. */
 bool values_same(const uint8_t *a, const uint8_t *b, int dtype, uint64_t elements);
 

@@ -137,6 +137,8 @@ enum taken worker_take_values(struct worker_thread *x, struct worker_tree *t, st
     if (others) return TAKEN;
     if (fields && !pairs && !raw)
         inart_fields_dequantise(&o->fields, wire, count, x->worker->data, exponent, o->divisor, x->scratch);
+    bool mean = o->divisor == (float)x->worker->config.workers; /* or the sum of one worker */
+    if (mean && !raw && !pairs) inart_limit(x->scratch, count, o->dtype, exponent);
     size_t bytes = count * inart_dtype_bytes(o->dtype);
     if (raw)
         memcpy(data, wire, count);

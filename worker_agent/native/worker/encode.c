@@ -60,9 +60,10 @@ static void own_exponents(struct worker_thread *x, struct worker_part *p, uint32
         size_t count;
         if (p->exponents[i] != NOT_AGREED) continue;
         const void *values = find_chunk(x, p, i, &count);
-        int32_t own = p->operation->dtype == INART_BFLOAT16
-                          ? inart_pairs_exponent(values, count, x->scratch)
-                          : inart_exponent(inart_load(values, count, p->operation->dtype, x->scratch), count);
+        const struct worker_operation *o = p->operation;
+        int32_t own = o->dtype == INART_BFLOAT16
+                          ? inart_pairs_exponent(&o->fields, values, count, x->scratch)
+                          : inart_fields_exponent(&o->fields, inart_load(values, count, o->dtype, x->scratch), count);
         if (own >= INART_NONFINITE && p->mixed[group] == NOT_AGREED) p->mixed[group] = OWN_MIXED;
         p->exponents[i] = (int16_t)(NOT_AGREED - 1 - own % INART_NONFINITE);
     }
