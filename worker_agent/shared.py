@@ -84,14 +84,14 @@ class Options:
 def local_rank() -> tuple[int, int]:
     """Return this process's rank on its node, and the number of ranks there.
 
-    They are torchrun's LOCAL_RANK and LOCAL_WORLD_SIZE, else Slurm's (srun), else 0 of 0, which means that they are not
+    They are torchrun's LOCAL_RANK and LOCAL_WORLD_SIZE, else those of Slurm's step (srun), else 0 of 0: they are not
     known. Raise AgentError when they make no sense.
     """
     environment = os.environ
     if "LOCAL_RANK" in environment and "LOCAL_WORLD_SIZE" in environment:
         words = environment["LOCAL_RANK"], environment["LOCAL_WORLD_SIZE"]
-    elif "SLURM_LOCALID" in environment and "SLURM_NTASKS_PER_NODE" in environment:
-        words = environment["SLURM_LOCALID"], environment["SLURM_NTASKS_PER_NODE"]
+    elif "SLURM_LOCALID" in environment and (tasks := _slurm_tasks()):
+        words = environment["SLURM_LOCALID"], tasks
     else:
         return 0, 0
     try:
@@ -101,6 +101,23 @@ def local_rank() -> tuple[int, int]:
     if not 0 <= rank < size:
         raise AgentError(f"local rank {words[0]} of {words[1]} ranks on this node makes no sense: look at LOCAL_RANK")
     return rank, size
+
+
+def _slurm_tasks() -> str:
+    """Return the number of tasks that Slurm runs on this node; empty if that is not known.
+
+    A step (srun) may have fewer tasks than its job, whose SLURM_NTASKS_PER_NODE it inherits.
+    """
+    environment = os.environ
+    node = environment.get("SLURM_NODEID", "")
+    each: list[str] = []
+    for part in environment.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):  # for example "4(x2),3"
+        tasks, _, times = part.partition("(x")
+        times = times.rstrip(")") or "1"
+        each += [tasks] * (int(times) if times.isdigit() and len(times) < 6 else 1)
+    if node.isdigit() and int(node) < len(each) and each[int(node)]:
+        return each[int(node)]
+    return environment.get("SLURM_NTASKS_PER_NODE", "")
 
 
 def job_key() -> str:

@@ -265,7 +265,7 @@ def check_interface(interface: str | None) -> Iterable[Check]:
 
 
 def check_machine() -> Iterable[Check]:
-    """Check the machine's cores, disk, limits and GPU."""
+    """Check the machine's cores, disk, limits, GPU and name."""
     cores = len(os.sched_getaffinity(0))
     yield Check(
         "machine", "CPU cores", cores >= 2, False, str(cores), "" if cores >= 2 else "2 or more: timings suffer"
@@ -273,6 +273,15 @@ def check_machine() -> Iterable[Check]:
     free = shutil.disk_usage(Path.home() if Path.home().exists() else "/").free / 1e9
     yield Check("machine", "disk", free > 1, True, f"{free:.0f} GB free", "" if free > 1 else "free 1 GB")
     yield Check("machine", "GPU", True, False, _gpu())
+    yield check_host_name()
+
+
+def check_host_name() -> Check:
+    """Check that the machine's name leads to an address that the ranks of other machines reach."""
+    from controlplane.common.host_name import FIX, loopback_problem
+
+    problem = loopback_problem()
+    return Check("machine", "host name", not problem, False, problem or "usable for gloo", FIX if problem else "")
 
 
 def _gpu() -> str:

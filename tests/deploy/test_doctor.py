@@ -55,6 +55,19 @@ def test_a_missing_softswitch_is_reported_with_the_command_that_installs_it(monk
         choose("softswitch")
 
 
+def test_a_host_name_of_a_loopback_address_is_named_with_the_variable_for_gloo(monkeypatch):
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr("socket.gethostname", lambda: "node7")
+    for address, ok in (("127.0.1.1", False), ("10.0.0.7", True)):
+        monkeypatch.setattr("socket.gethostbyname", lambda _, found=address: found)
+        check = doctor.check_host_name()
+        assert check.ok == ok and not check.required
+        assert ok or ("'node7' resolves to 127.0.1.1" in check.detail and "set GLOO_SOCKET_IFNAME" in check.fix)
+    monkeypatch.setattr("socket.gethostbyname", lambda _: "127.0.1.1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    assert doctor.check_host_name().ok, "gloo does not use the name"
+
+
 def test_failing_check_fails_the_doctor(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "check_abilities", lambda: [doctor.Check("abilities", "x", False, True, "no", "do y")])
     assert doctor.main([]) == 1

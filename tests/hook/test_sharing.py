@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import torch.distributed as dist
 
 from controlplane.common.agentconfig import AgentConfig
 from tests.hook.conftest import ROOT, Network
@@ -27,6 +28,7 @@ from worker_agent.local import ForeignAgentError, LocalAgent, NoAgentError
 from worker_agent.service import Permissions, Service
 from worker_agent.shared import local_rank
 from worker_agent.socket_protocol import ProtocolViolation, Seat, bind_claim, claim_name, holder
+from worker_agent.torch.groups import make_group
 from worker_agent.torch.places import Place, arrange
 
 RANK = """
@@ -290,12 +292,17 @@ def test_seats_that_make_no_sense_are_refused(words):
 
 
 def test_local_ranks_come_from_the_launcher(monkeypatch):
-    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith(("LOCAL_", "SLURM_"))]:
+        monkeypatch.delenv(name)
     assert local_rank() == (0, 0)
     monkeypatch.setenv("SLURM_LOCALID", "3")
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
     assert local_rank() == (3, 4)
+    monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "1(x2),2")
+    for node, place in (("1", (0, 1)), ("2", (1, 2))):
+        monkeypatch.setenv("SLURM_NODEID", node)
+        monkeypatch.setenv("SLURM_LOCALID", str(place[0]))
+        assert local_rank() == place, "the step has fewer tasks per node than the job"
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert local_rank() == (1, 2)
@@ -316,6 +323,19 @@ def test_nodes_are_found_and_uneven_ones_refused():
         arrange(places("a0", "a1", "b0"), 0)
     with pytest.raises(AgentError, match="different local ranks"):
         arrange(places("a0", "b1"), 0)
+
+
+def test_an_error_of_gloo_names_a_host_name_of_a_loopback_address(monkeypatch):
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr("socket.gethostname", lambda: "node7")
+    monkeypatch.setattr("socket.gethostbyname", lambda _: "127.0.1.1")
+
+    def refused(*_, **__):
+        raise RuntimeError("connectFullMesh failed: Connection refused")
+
+    monkeypatch.setattr(dist, "ProcessGroupGloo", refused)
+    with pytest.raises(RuntimeError, match=r"'node7' resolves to 127.0.1.1.*GLOO_SOCKET_IFNAME.*Connection refused"):
+        make_group("any", dist.HashStore(), 0, 2)
 
 
 STRANGER = """

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from controlplane.common.host_name import FIX, loopback_problem
 from worker_agent.torch.waiting import keep_when_forked
 
 OLDEST = 2, 6
@@ -40,7 +41,12 @@ def make_group(
         made: Any = dist.ProcessGroupNCCL(prefix, rank, size, options)
         kind, device = dist.ProcessGroup.BackendType.NCCL, "cuda"
     else:
-        made = dist.ProcessGroupGloo(prefix, rank, size, timeout=timeout)
+        try:
+            made = dist.ProcessGroupGloo(prefix, rank, size, timeout=timeout)
+        except RuntimeError as error:
+            if not (problem := loopback_problem()):
+                raise
+            raise RuntimeError(f"gloo cannot connect the ranks: {problem}; {FIX} ({error})") from error
         kind, device = dist.ProcessGroup.BackendType.GLOO, "cpu"
     made._set_sequence_number_for_group()
     group._set_default_backend(kind)
