@@ -203,6 +203,9 @@ def test_under_slurm_machines_and_name_come_from_the_environment():
     found = find_machines(None, slurm, "whatever", [])
     assert (found.names, found.position, found.first, found.job) == (("n1", "n2", "n3"), 1, False, "slurm-42")
     assert find_machines(None, slurm | {"SLURM_NODEID": "0"}, "", []).first
+    assert find_machines(None, slurm | {"SLURM_STEP_NODELIST": "n1,n[2-3]"}, "", []).position == 1
+    with pytest.raises(MachinesError, match=r"this step runs on n\[1-2\], and the Slurm job has n\[1-3\]"):
+        find_machines(None, slurm | {"SLURM_STEP_NODELIST": "n[1-2]"}, "", [])
     assert find_machines("W1,W2", slurm, "W2", []).names == ("W1", "W2"), "what is given counts"
     with pytest.raises(MachinesError, match="which machines"):
         find_machines(None, {}, "W1", [])

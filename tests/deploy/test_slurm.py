@@ -86,6 +86,18 @@ def test_tasks_get_the_socket_of_the_nodes_agent_and_no_credentials(job, command
     assert not any("CREDENTIALS" in line or "INART_CONTROLLER" in line for line in said)
 
 
+def test_a_step_on_some_of_the_jobs_nodes_is_told_at_once(job, monkeypatch, capsys):
+    assert job("prolog") == 0
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
+    for nodes, carried in (("2", False), ("4", True)):
+        monkeypatch.setenv("SLURM_STEP_NUM_NODES", nodes)
+        capsys.readouterr()
+        assert job("task") == 0
+        said = capsys.readouterr().out
+        assert ("export INART_JOB" in said) == carried
+        assert carried or "print inart: this step has 2 nodes and the Slurm job 4" in said
+
+
 def test_no_task_gets_credentials(job, tmp_path, monkeypatch, capsys):
     assert job("prolog") == 0
     (tmp_path / "token").write_text("0123456789abcdef")

@@ -54,6 +54,11 @@ def find_machines(given: str | None, environment: Mapping[str, str], node: str, 
         return Machines(tuple(names), position, f"run-{names[0]}")
     if listed := environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST"):
         names = expand(listed)
+        if set(names) != set(expand(whole := environment.get("SLURM_JOB_NODELIST") or listed)):
+            raise MachinesError(
+                f"this step runs on {listed}, and the Slurm job has {whole}: start the step on all nodes of the job "
+                "(srun -N), or give --nodes"
+            )
         job = environment.get("SLURM_JOB_ID", "")
         number = environment.get("SLURM_NODEID", "")
         position = int(number) if number.isdigit() else _position(names, node, own)

@@ -90,6 +90,17 @@ def admitted(controller: str, name: str, wish: Wish, environment: Environment) -
     return f"{_taken(name)} {gets(reply)}; parameter servers {', '.join(reply.parameter_servers)}"
 
 
+def _fewer_nodes(environment: Environment) -> str:
+    """Return in words that a step runs on fewer nodes than its Slurm job, all of whose nodes the network's job has."""
+    step, whole = environment.get("SLURM_STEP_NUM_NODES", ""), environment.get("SLURM_JOB_NUM_NODES", "")
+    if not (step.isdigit() and whole.isdigit() and int(step) < int(whole)):
+        return ""
+    return (
+        f"this step has {step} nodes and the Slurm job {whole}: the network carries only steps on all nodes of the job "
+        f"(srun -N {whole})"
+    )
+
+
 def epilog(controller: str, environment: Environment) -> int:
     """Remove the job, if it is there; return the exit status, 1 where it could not be removed."""
     return remove(controller, f"{PREFIX}{number_of(environment)}")
@@ -107,6 +118,8 @@ def task(controller: str, environment: Environment) -> int:
     remarked = _remarked(number)
     there = not remarked or remarked.startswith(_taken(name))  # All tasks follow the prolog's remark.
     agent = environment.get(AGENT)
+    if there and (fewer := _fewer_nodes(environment)):
+        there, remarked = False, fewer
     if there and not agent:
         try:
             there = any(job.name == name for job in fetch_status(controller).jobs)
