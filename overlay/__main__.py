@@ -254,7 +254,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.run(arguments)
     except (OverlayError, TopologyError, JobError, PlanError, Infeasible, OSError, ValueError, TimeoutError) as error:
         print(f"overlay: {error or 'no result in time'}", file=sys.stderr)
-        return 1
+        return command_line.failed(error)
     return 0
 
 

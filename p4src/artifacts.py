@@ -33,7 +33,7 @@ SWITCH = "switch"
 repository."""
 
 
-class ArtifactError(Exception):
+class ArtifactError(ValueError):
     """The artifact does not exist, or its manifest cannot be read; the message says what to do."""
 
 

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except (AgentError, ValueError) as error:
         print(f"ps_server: {error}", file=sys.stderr)
-        return 2
+        return command_line.failed(error)
     except KeyboardInterrupt:
         return 130
     try:

@@ -50,8 +50,8 @@ def repeated(act: Callable[[], None], seconds: float) -> Iterator[None]:
 
 
 def guarded(name: str, work: Callable[[], int], *refusals: type[Exception]) -> int:
-    """Return a command's exit status: that of `work`, or 1 after one of the refusals or an OSError, or 130 when it is
-    interrupted.
+    """Return a command's exit status: that of `work`, `command_line.failed` after one of the refusals or an OSError, or
+    130 when it is interrupted.
 
     A refusal is printed with the command's name. SIGTERM raises SystemExit, so that the network is removed.
     """
@@ -61,7 +61,7 @@ def guarded(name: str, work: Callable[[], int], *refusals: type[Exception]) -> i
         return work()
     except refused as error:
         print(f"{name}: {error}", file=sys.stderr)
-        return 1
+        return command_line.failed(error)
     except KeyboardInterrupt:
         print("interrupted; the network is gone", file=sys.stderr)
         return 130

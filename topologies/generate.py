@@ -45,5 +45,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         command_line.end_output()
     except (TopologyError, OSError) as error:
         print(f"topologies generate: {error}", file=sys.stderr)
-        return 1
+        return command_line.failed(error)
     return 0

@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (run_allreduce if arguments.command == "allreduce" else run_serve)(arguments)
     except (AgentError, TimeoutError, ValueError, OSError) as error:
         print(f"worker_agent: {error}", file=sys.stderr)
-        return 1
+        return command_line.failed(error)
     except KeyboardInterrupt:
         return 130
     return 0

@@ -395,7 +395,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             lines = [json.dumps({"folder": str(folder), "until": until})]
         print("\n".join(lines))
 
-    return command_line.run("certificates", work, (CertificatesError, ValueError, OSError))
+    return command_line.run("certificates", work, (ValueError, OSError))
 
 
 if __name__ == "__main__":

@@ -38,10 +38,9 @@ from controlplane.common import command_line
 from controlplane.common.log_lines import Log, to_stderr
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import parse_topology
-from controlplane.planner.job import JobError
-from controlplane.planner.plan import Plan, PlanError
-from controlplane.planner.plan.limits import DoesNotFit, limited
-from controlplane.planner.strategies import Infeasible, get_strategy
+from controlplane.planner.plan import Plan
+from controlplane.planner.plan.limits import limited
+from controlplane.planner.strategies import get_strategy
 from controlplane.planner.topology import Topology
 from controlplane.service.epochs import EpochStore
 from controlplane.service.network import Network
@@ -50,7 +49,6 @@ from controlplane.service.switches import Switches
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.kind import Kind
-from controlplane.targets.switches_file import SwitchesFileError
 
 
 def install(arguments: argparse.Namespace, topology: Topology | None, log: Log) -> None:
@@ -231,9 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         topology = parse_topology(topology) if topology is not None else None
         COMMANDS[command](arguments, topology, to_stderr(as_json=arguments.json))
 
-    errors = (JobError, PlanError, Infeasible, DoesNotFit, WrongCables, *ERRORS)
-    usage = (DeployError, SwitchesFileError)
-    return command_line.run("deploy", work, errors, usage, "run it again, or inart deploy remove")
+    return command_line.run("deploy", work, (WrongCables, *ERRORS), "run it again, or inart deploy remove")
 
 
 if __name__ == "__main__":

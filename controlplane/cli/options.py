@@ -33,7 +33,7 @@ CONNECT_SECONDS = 15.0
 """Seconds for which the command tries to connect to the switches."""
 
 
-class DeployError(Exception):
+class DeployError(ValueError):
     """Error: the command cannot do what was asked; the message says what to change."""
 
 

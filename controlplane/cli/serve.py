@@ -47,7 +47,7 @@ from controlplane.common.rpc.client import ControllerError
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan
-from controlplane.planner.topology import Topology, TopologyError
+from controlplane.planner.topology import Topology
 from controlplane.service.epochs import EpochStore
 from controlplane.service.journal import Journal, JournalHandler
 from controlplane.service.listening import Listening, add_listen_arguments, open_listening
@@ -60,8 +60,7 @@ from controlplane.service.serving import LEAVING_SECONDS, EndSignal, Serving
 from controlplane.service.state import Keeps, Kept, StateError, StateFolder, Stored, resume
 from controlplane.service.tenants import QuotasFile, unlimited
 from controlplane.targets.base import SwitchAddress, SwitchTarget, TargetError
-from controlplane.targets.switches_file import SwitchesFileError, connect_targets
-from p4src.artifacts import ArtifactError
+from controlplane.targets.switches_file import connect_targets
 
 EARLY_LINES = 1000
 """Maximum number of lines from before the journal that are recorded in it."""
@@ -268,12 +267,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-ERRORS = (TopologyError, TargetError, ControllerError, JobsError, StateError, ArtifactError, ValueError, OSError)
+ERRORS = (TargetError, ControllerError, JobsError, StateError, ValueError, OSError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
-    return command_line.run("serve", lambda: run(arguments), ERRORS, (DeployError, SwitchesFileError))
+    return command_line.run("serve", lambda: run(arguments), ERRORS)
 
 
 if __name__ == "__main__":

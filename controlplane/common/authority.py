@@ -31,7 +31,7 @@ certificate may differ from ours by as much."""
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 
 
-class CertificatesError(Exception):
+class CertificatesError(ValueError):
     """A certificate cannot be made; the message says why."""
 
 

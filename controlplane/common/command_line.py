@@ -47,21 +47,25 @@ def end_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def run(
-    name: str, work: Callable[[], object], errors: tuple[type[Exception], ...], usage: tuple[type[Exception], ...] = (),
-    after_interrupt: str = "",
-) -> int:  # fmt: skip
-    """Do a command's work, and return its exit status: 0, 1 after one of these errors, 2 after one of `usage`, and 130
-    after Ctrl-C. What was wrong is printed on standard error, behind the command's name where one is given."""
+def failed(error: Exception) -> int:
+    """Return the exit status after an error: 2 for unusable input (ValueError), 1 for all others."""
+    return 2 if isinstance(error, ValueError) else 1
+
+
+def run(name: str, work: Callable[[], object], errors: tuple[type[Exception], ...], after_interrupt: str = "") -> int:
+    """Run a command's work and return its exit status: 0, `failed(error)` after one of these errors, 130 after Ctrl-C.
+
+    The error is printed on standard error, after the command's name if one is given.
+    """
     prefix = f"{name}: " if name else ""
     try:
         work()
         flush()
     except BrokenPipeError:
         end_output()
-    except (*errors, *usage) as error:
+    except errors as error:
         print(f"{prefix}{error}", file=sys.stderr)
-        return 2 if isinstance(error, usage) else 1
+        return failed(error)
     except KeyboardInterrupt as interrupt:
         hint = str(interrupt) or after_interrupt
         print(f"{prefix}interrupted{f'; {hint}' if hint else ''}", file=sys.stderr)

@@ -18,7 +18,7 @@ from controlplane.targets.secret import SecretTarget
 from controlplane.targets.secret_labels import SecretLabels
 
 
-class SwitchesFileError(Exception):
+class SwitchesFileError(ValueError):
     """The switches file cannot be used; the message says what to change in it."""
 
 

@@ -398,7 +398,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.act(arguments))
     except (OverlayError, OSError, ValueError) as error:
         print(f"inart site: {error}", file=sys.stderr)
-        return 1
+        return command_line.failed(error)
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ def test_the_default_fec_of_a_port_fits_its_speed(speed: str, fec: str) -> None:
 
 def test_ports_that_the_switches_do_not_have(tmp_path, capsys):
     (tmp_path / "net.json").write_text(json.dumps(changed("edges", "V1-V2", ports={"V1": 600, "V2": 1})))
-    assert main(["--topology", str(tmp_path / "net.json"), "--job", "workers=4,ps=2", "--dry-run"]) == 1
+    assert main(["--topology", str(tmp_path / "net.json"), "--job", "workers=4,ps=2", "--dry-run"]) == 2
     assert "switch V1: port 600 towards V2: ports are 1 to 510" in capsys.readouterr().err
 
 

@@ -404,7 +404,7 @@ def test_keys_and_tokens_are_the_owners_alone(folder):
 )
 def test_certificates_that_cannot_be_made(tmp_path, words, message, capsys):
     given = [word.format(here=tmp_path) for word in words]
-    assert certificates(["--folder", str(tmp_path / "made"), *given]) == 1
+    assert certificates(["--folder", str(tmp_path / "made"), *given]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -502,7 +502,7 @@ def test_certificates_that_cannot_be_renewed_are_refused(tmp_path, words, messag
     other = Authority.of(tmp_path / "elsewhere/authority", "somebody else's", 1)
     other.issue(tmp_path / "nodes/theirs", Caller("node", "theirs"), (CLIENT,))
     before = serial(tmp_path / "nodes/same")
-    assert certificates(["--folder", str(tmp_path), *words]) == 1
+    assert certificates(["--folder", str(tmp_path), *words]) == 2
     assert message in capsys.readouterr().err
     assert serial(tmp_path / "nodes/same") == before
 

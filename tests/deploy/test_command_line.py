@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import pytest
 
@@ -63,3 +64,36 @@ def test_the_message_for_a_wrong_value_says_what_it_must_be(module: str, words: 
         importlib.import_module(f"{module}.__main__").main(words.split())
     assert end.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan --topology nosuch --job workers=2,ps=1",
+        "plan --topology testbed --job nosuch.json",
+        "plan --topology testbed --job workers=99,ps=1",
+        "simulate --topology nosuch --plan nosuch.json",
+        "deploy --topology nosuch --job workers=2,ps=1 --dry-run",
+        "deploy --topology testbed --job workers=99,ps=1 --dry-run",
+        "deploy --topology testbed --job workers=2,ps=1 --bmv2 --switches nosuch.json",
+        "deploy remove --bmv2 --switches nosuch.json",
+        "serve --no-state --topology nosuch --bmv2 --switches nosuch.json --listen 127.0.0.1:0",
+        "serve --no-state --topology testbed --bmv2 --switches nosuch.json --listen 127.0.0.1:0",
+        "emulate generate --topology nosuch",
+        "topology import nosuch.graphml",
+        "certificates --folder nosuch --renew alice",
+        "job add --controller nowhere",
+        "overlay coordinator --topology nosuch --job workers=2",
+    ],
+)
+def test_unusable_input_ends_every_command_with_the_same_status(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("INART_CREDENTIALS", raising=False)
+    try:
+        status = inart(command.split())
+    except SystemExit as end:  # argparse
+        status = end.code
+    assert status == 2
+    assert capsys.readouterr().err.strip()

@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return child.run(command, os.environ | {"LD_PRELOAD": ":".join(before), "INART_AGENT": address})
     except (AgentError, BuildError, ValueError) as error:
         print(f"inart mpi: {error}", file=sys.stderr)
-        return 1
+        return command_line.failed(error)
 
 
 if __name__ == "__main__":
