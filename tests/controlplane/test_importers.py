@@ -396,6 +396,7 @@ def test_drawings_of_yed_are_undirected_and_named_by_what_is_drawn(tmp_path: Pat
         (ZOO.replace('target="2"', 'target="9"'), "'9', which does not exist"),
         (ZOO.replace('id="2"', 'id="1"'), "'1' is given twice"),
         (ZOO.replace("4.89", "east"), "Latitude and Longitude"),
+        (ZOO.replace('key="d3">4.89', 'key="d2">4.89'), "node 0: Latitude is given twice"),
         ("<graphml><graph>" + "<node>" * 100_000, "no well-formed XML"),
     ],
 )
@@ -492,6 +493,11 @@ def test_csv_that_is_wrong_is_refused(tmp_path: Path, text: str | bytes, word: s
 def test_batfish_that_is_wrong_is_refused(tmp_path: Path, edges: Any) -> None:
     with pytest.raises(TopologyError, match=r"net\.json: (an edge|edges)"):
         imported(tmp_path, "net.json", json.dumps({"edges": edges}), "servers=1,bandwidth=1")
+
+
+def test_gml_is_refused_with_the_formats_that_have_the_same_networks(tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match="GraphML and JSON"):
+        imported(tmp_path, "net.gml", "graph [ node [ id 0 ] ]", "servers=1")
 
 
 def test_what_has_no_effect_is_reported(tmp_path: Path) -> None:

@@ -100,6 +100,8 @@ def _read(path: Path, content: bytes) -> Foreign | None:
         return None
     if len(content) > MOST_BYTES:
         raise TopologyError(f"it has {len(content)} bytes; files of other projects are read up to {MOST_BYTES} bytes")
+    if path.suffix == ".gml":
+        raise TopologyError("GML is not read; Topology Zoo and topohub have the same networks in GraphML and JSON")
     if start == b"<":
         return graphml.read(content)
     if path.suffix == ".csv":

@@ -101,12 +101,17 @@ def _rate(own: dict[str, str], what: str) -> float | None:
 
 
 def _data(element: ElementTree.Element, keys: dict[str, str]) -> dict[str, str]:
-    """Return the data of a node or edge by name. Drawings, which have elements in them, are left out."""
-    return {
-        keys.get(data.get("key", ""), ""): (data.text or "").strip()
-        for data in _children(element, "data")
-        if keys.get(data.get("key", ""))
-    }
+    """Return the data of a node or edge by name, without drawings, whose keys have no name. Raise TopologyError if one
+    is given twice: only one of the values could be used.
+    """
+    found: dict[str, str] = {}
+    for data in _children(element, "data"):
+        name = keys.get(data.get("key", ""), "")
+        if name in found:
+            raise TopologyError(f"{_tag(element)} {element.get('id', '')}: {name} is given twice")
+        if name:
+            found[name] = (data.text or "").strip()
+    return found
 
 
 def _drawn_label(node: ElementTree.Element) -> str:
