@@ -28,6 +28,7 @@ from typing import Any
 
 from controlplane.common import command_line
 from controlplane.common.log_lines import Log
+from controlplane.common.numbers import short
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.job import Job, JobError, parse_bytes, parse_next_job
 from controlplane.planner.plan.limits import DoesNotFit, Limits, limited
@@ -177,8 +178,8 @@ class Report:
             if job.codes:
                 right = "ended" if not any(job.codes.values()) else "FAILED"
             rows.append([
-                job.name, str(job.workers), str(job.parameter_servers), f"{job.planned_mbps:.4g}",
-                f"{job.measured_mbps:.4g}" if done else "",
+                job.name, str(job.workers), str(job.parameter_servers), f"{short(job.planned_mbps)}",
+                f"{short(job.measured_mbps)}" if done else "",
                 f"{job.measured_mbps / job.planned_mbps:.3f}" if done else "",
                 str(len(done)) if done else "", f"{seconds:.2f}" if seconds else "",
                 str(sum(one.resent for one in done)) if done else "",
@@ -264,7 +265,7 @@ def _admit(service: Service, job: Job, settings: Settings, say: Say) -> JobResul
         raise JobsError(f"{error}{hint}") from None
     plan = admission.plan
     say(
-        f"job {job.name}: {plan.rate_mbps:.4g} Mbit/s, {len(plan.trees)} trees, {len(job.workers)} workers on "
+        f"job {job.name}: {short(plan.rate_mbps)} Mbit/s, {len(plan.trees)} trees, {len(job.workers)} workers on "
         f"{_some(job.workers)}, parameter servers on {_some(job.parameter_servers)}"
     )
     return JobResult(job.name, len(job.workers), len(job.parameter_servers), plan.rate_mbps, admission.bottleneck)
@@ -282,7 +283,7 @@ def _reducing(agents: JobAgents, settings: Settings, say: Say) -> Callable[[JobR
             result.outcomes.append(outcome)
             say(
                 f"{result.name}: all-reduce {number + 1} of {settings.repeat}: {outcome.seconds:.2f} s, "
-                f"{outcome.rate_mbps:.4g} of {result.planned_mbps:.4g} Mbit/s, "
+                f"{short(outcome.rate_mbps)} of {short(result.planned_mbps)} Mbit/s, "
                 f"{'right' if outcome.right else 'WRONG'}"
             )
         agents.leave()

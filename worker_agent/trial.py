@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.common.numbers import short
 from p4src.protocol import data_values
 from worker_agent import fixedpoint
 from worker_agent.agent import Agent
@@ -91,8 +92,9 @@ class TrialResult:
                 f"{self.node}: {self.op} of {self.nbytes} bytes {self.dtype} over {self.workers} workers, "
                 f"epoch {self.epoch}",
                 f"  time                {typical:.3f} s ({times})",
-                f"  algorithm bandwidth {self.algorithm_mbps:.4g} Mbit/s",
-                f"  wire rate           {self.measured_rate_mbps:.4g} Mbit/s of {self.planned_rate_mbps:.4g} planned",
+                f"  algorithm bandwidth {short(self.algorithm_mbps)} Mbit/s",
+                f"  wire rate           {short(self.measured_rate_mbps)} Mbit/s "
+                f"of {short(self.planned_rate_mbps)} planned",
                 f"  error               {self.error:.3g} (bound {self.error_bound:.3g})",
                 f"  resent              {self.resent} packets; I/O thread {self.cpu_seconds:.2f} s CPU",
                 f"  result              {self.digest}",

@@ -28,6 +28,7 @@ from controlplane.cli import drain as drains
 from controlplane.cli import log as logs
 from controlplane.cli import topology_import
 from controlplane.common import command_line
+from controlplane.common.numbers import short
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.common.rpc.channels import controller_address
 from controlplane.common.rpc.client import REPLAN_SECONDS, ControllerError, ask, fetch_status
@@ -47,8 +48,8 @@ def format_replan(reply: pb.ReplanReply) -> str:
     """
     job = f"job {json.loads(reply.plan)['job']['name']}: " if reply.plan else ""
     lines = [
-        f"{job}the running plan, in this state of the network: {reply.rate_before_mbps:.4g} Mbit/s per worker",
-        f"version {reply.version}: {reply.rate_mbps:.4g} Mbit/s; {reply.trees_kept} trees stay, "
+        f"{job}the running plan, in this state of the network: {short(reply.rate_before_mbps)} Mbit/s per worker",
+        f"version {reply.version}: {short(reply.rate_mbps)} Mbit/s; {reply.trees_kept} trees stay, "
         f"{reply.trees_removed} go, {reply.trees_added} come",
     ]
     if reply.outcome == "unchanged":
@@ -104,7 +105,7 @@ def format_tenants(tenants: Sequence[pb.TenantStatus]) -> list[str]:
         return []
     header = ("tenant", "jobs", "rates together", "entries", "slots of a switch", "may have")
     rows = [
-        (one.name, str(one.jobs), f"{one.rate_mbps:.4g} Mbit/s", str(one.entries), str(one.slots), one.quota or "-")
+        (one.name, str(one.jobs), f"{short(one.rate_mbps)} Mbit/s", str(one.entries), str(one.slots), one.quota or "-")
         for one in tenants
     ]
     return ["", *_table(header, rows)]
@@ -117,7 +118,7 @@ def _job_row(job: pb.JobStatus) -> tuple[str, ...]:
         str(job.job_id),
         job.strategy,
         str(job.plan_version),
-        f"{job.planned_rate_mbps:.4g} Mbit/s",
+        f"{short(job.planned_rate_mbps)} Mbit/s",
         job.state,
         str(job.epoch or "-"),
         f"{job.joined}/{job.agents}{missing}",
@@ -128,7 +129,7 @@ def _job_row(job: pb.JobStatus) -> tuple[str, ...]:
 
 def _other_row(one: pb.OtherTraffic) -> tuple[str, ...]:
     rates = (one.measured_mbps, one.planned_mbps, one.bandwidth_mbps)
-    return (one.source, one.target, *(f"{mbps:.4g} Mbit/s" for mbps in rates))
+    return (one.source, one.target, *(f"{short(mbps)} Mbit/s" for mbps in rates))
 
 
 def _event_line(event: pb.LogEvent) -> str:
@@ -139,7 +140,7 @@ def _job_lines(status: pb.StatusReply) -> list[str]:
     missing = [agent.node for agent in status.agents if not agent.joined]
     lines = [
         f"job {status.job}, strategy {status.strategy}, version {status.plan_version} of the plan, "
-        f"planned rate {status.planned_rate_mbps:.4g} Mbit/s per worker",
+        f"planned rate {short(status.planned_rate_mbps)} Mbit/s per worker",
         f"running, epoch {status.epoch}" if status.state == "running" else f"waiting for {', '.join(missing)}",
         *([status.update] if status.update else []),
         "",
@@ -161,7 +162,7 @@ def _job_lines(status: pb.StatusReply) -> list[str]:
 def format_added(reply: pb.AddJobReply) -> str:
     """Return the text that `job add` prints."""
     lines = [
-        f"job {reply.name}: {reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}",
+        f"job {reply.name}: {short(reply.rate_mbps)} Mbit/s per worker, bottleneck {reply.bottleneck}",
         f"workers {', '.join(reply.workers)}; parameter servers {', '.join(reply.parameter_servers)}",
     ]
     lines += [f"note: {reply.note}"] if reply.note else []
@@ -177,8 +178,8 @@ def _rate_lines(rates: Sequence[pb.JobRate]) -> list[str]:
     lines = []
     for other in rates:
         stays = abs(other.before_mbps - other.after_mbps) < 1e-6 * other.before_mbps
-        after = "stays" if stays else f"then {other.after_mbps:.4g}"
-        lines.append(f"job {other.name}: {other.before_mbps:.4g} Mbit/s, {after}")
+        after = "stays" if stays else f"then {short(other.after_mbps)}"
+        lines.append(f"job {other.name}: {short(other.before_mbps)} Mbit/s, {after}")
     return lines
 
 
@@ -191,7 +192,7 @@ def message_dict(message: Message) -> dict[str, Any]:
 
 
 def _agent_row(agent: pb.AgentStatus) -> tuple[str, ...]:
-    statistics = ", ".join(f"{name} {value:g}" for name, value in sorted(agent.statistics.items()))
+    statistics = ", ".join(f"{name} {short(value, 6)}" for name, value in sorted(agent.statistics.items()))
     return (
         agent.node,
         agent.role.replace("_", " "),

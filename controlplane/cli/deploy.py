@@ -36,6 +36,7 @@ from controlplane.cli.options import (
 from controlplane.cli.serve import ERRORS
 from controlplane.common import command_line
 from controlplane.common.log_lines import Log, to_stderr
+from controlplane.common.numbers import short
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.generators import parse_topology
 from controlplane.planner.plan import Plan
@@ -65,7 +66,8 @@ def install(arguments: argparse.Namespace, topology: Topology | None, log: Log) 
         show(arguments, plan, topology, kind)
         return
     log.info(
-        f"{plan.strategy}: {plan.rate_mbps:.4g} Mbit/s planned, bottleneck {evaluate(plan, topology).bottleneck.name}"
+        f"{plan.strategy}: {short(plan.rate_mbps)} Mbit/s planned, "
+        f"bottleneck {evaluate(plan, topology).bottleneck.name}"
     )
     epochs = EpochStore(state_folder(arguments, switches))
     labels = epochs.labels()

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from controlplane.common.log_lines import Log
+from controlplane.common.numbers import short
 from controlplane.planner.evaluate import evaluate, unit_loads
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan, PlanError
@@ -94,8 +95,8 @@ class AdmissionControl:
         admission = self.admission(plan, job_id, terms)
         if admission.plan.rate_mbps < terms.guarantee_mbps:
             raise JobsError(
-                f"job {job.name!r} would get {admission.plan.rate_mbps:.4g} Mbit/s of what the others leave, and is to "
-                f"have {terms.guarantee_mbps:g}: {admission.bottleneck} is short (--share takes from others)"
+                f"job {job.name!r} would get {short(admission.plan.rate_mbps)} Mbit/s of what the others leave, and is "
+                f"to have {terms.guarantee_mbps:g}: {admission.bottleneck} is short (--share takes from others)"
             )
         note = _faster_way(admission.plan, limited(state, self.state.kind.limits))
         if note:
@@ -119,7 +120,7 @@ class AdmissionControl:
         if now.rate_mbps < LEAST_SHARE * alone or now.rate_mbps <= 0:
             worst = now.bottleneck
             raise JobsError(
-                f"job {plan.job.name!r} would get {now.rate_mbps:.3g} Mbit/s: {worst.kind.replace('_', ' ')} "
+                f"job {plan.job.name!r} would get {short(now.rate_mbps, 3)} Mbit/s: {worst.kind.replace('_', ' ')} "
                 f"{worst.name} has nothing left beside {', '.join(job.name for job in self.state.jobs)} (--share plans "
                 "all jobs together)"
             )
@@ -272,8 +273,8 @@ def _faster_way(plan: Plan, state: Topology) -> str:
     the plan, at the sizes of the job's tensors where it names them; "" where none is."""
     for row in faster_than(plan, state, plan.rate_mbps, MOST_COMPARED)[:1]:
         return (
-            f"{row.strategy}, without switches that add, would be faster: {row.rate_mbps:.4g} instead of "
-            f"{plan.rate_mbps:.4g} Mbit/s; {MORE_SERVERS}"
+            f"{row.strategy}, without switches that add, would be faster: {short(row.rate_mbps)} instead of "
+            f"{short(plan.rate_mbps)} Mbit/s; {MORE_SERVERS}"
         )
     return ""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Concatenate, ParamSpec
 
 from controlplane.common.log_lines import Log
+from controlplane.common.numbers import short
 from controlplane.planner.plan import Plan
 from controlplane.service.core import mending, parts
 from controlplane.service.core.actions import Say
@@ -110,7 +111,7 @@ class Failover:
                 words = sorted({f"{after} adds instead of {point}" for _, point, after in moved})
                 now = job.plan.rate_mbps
                 if now < before * (1 - SAME):
-                    words.append(f"at {now:.4g} of {before:.4g} Mbit/s, which is what these ways carry")
+                    words.append(f"at {short(now)} of {short(before)} Mbit/s, which is what these ways carry")
                 took = f"{1e3 * (time.monotonic() - began):.0f} ms"
                 self._log.info("; ".join([f"job {job.name}: {trees} trees rerouted around it in {took}", *words]))
         return every
@@ -208,5 +209,5 @@ def moved(before: Plan, migrated: Migrated, seconds: float) -> str:
         words.append(f"{len(after.job.workers)} workers go on without {', '.join(workers)}")
     operations, nbytes = migrated.repeated
     words.append(f"{operations} operations of {nbytes / 1e6:.4g} MB are done again, after {1e3 * seconds:.0f} ms")
-    words.append(f"{before.rate_mbps:.4g} Mbit/s before, {after.rate_mbps:.4g} now")
+    words.append(f"{short(before.rate_mbps)} Mbit/s before, {short(after.rate_mbps)} now")
     return "; ".join(words)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.common.log_lines import SILENT, Log, of_job
+from controlplane.common.numbers import short
 from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.job import Job
@@ -325,7 +326,7 @@ class Network:
                     self.replanning.soon()
                 raise
             self.log.info(
-                f"job {job.name} ({job_id}) added: {plan.rate_mbps:.4g} Mbit/s, {changes} changes on the switches"
+                f"job {job.name} ({job_id}) added: {short(plan.rate_mbps)} Mbit/s, {changes} changes on the switches"
             )
         self.failover.reroute_jobs()  # something may have failed while it was installed
         return job, changes

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from controlplane.common.log_lines import SILENT, Log
+from controlplane.common.numbers import short
 from controlplane.service.core.others import Link, Others, decide
 from controlplane.service.measure import Measurements
 from controlplane.service.network import Network
@@ -63,6 +64,6 @@ class OtherTraffic(Periodic):
 
 def words(changed: Mapping[Link, float]) -> str:
     """Return a sentence that says what others take of links from now on."""
-    said = [f"{mbps:.4g} Mbit/s from {u} to {v}" for (u, v), mbps in list(changed.items())[:SHOWN]]
+    said = [f"{short(mbps)} Mbit/s from {u} to {v}" for (u, v), mbps in list(changed.items())[:SHOWN]]
     more = f" and on {len(changed) - SHOWN} more links" if len(changed) > SHOWN else ""
     return ", ".join(said) + more

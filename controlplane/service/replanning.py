@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import copy_context
 
 from controlplane.common.log_lines import Log
+from controlplane.common.numbers import short
 from controlplane.planner.evaluate import evaluate
 from controlplane.planner.job import JobError
 from controlplane.planner.plan import Plan, PlanError
@@ -212,7 +213,7 @@ class Replanning:
             if job.name in done and (migrated is None or migrated.changed):
                 moved_on = True
                 self._answers["plans changed"] += 1
-                self._log.info(f"job {job.name}: version {job.plan.version} at {job.plan.rate_mbps:.4g} Mbit/s")
+                self._log.info(f"job {job.name}: version {job.plan.version} at {short(job.plan.rate_mbps)} Mbit/s")
             failures |= failed if self.state.jobs.runs(job) else {}
         if goes_on(moved_on, map(rate, self.state.jobs.staying())):
             self._wanted.set()

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from controlplane.common.agentconfig import NUMBERS_USED, AgentConfig
 from controlplane.common.log_lines import SILENT, Log
+from controlplane.common.numbers import short
 from controlplane.service.core.standing import Do, Stand, decide
 from controlplane.service.members import lacking
 from controlplane.service.network import Network
@@ -74,7 +75,9 @@ class TreeWatch:
         if not found or self._said.get(job) == version:
             return
         self._said[job] = version
-        words = ", ".join(f"tree {tree} carries {rates[tree]:.4g} of {planned[tree]:.4g} Mbit/s" for tree in found[:4])
+        words = ", ".join(
+            f"tree {tree} carries {short(rates[tree])} of {short(planned[tree])} Mbit/s" for tree in found[:4]
+        )
         more = f" and {len(found) - 4} more" if len(found) > 4 else ""
         self.log.warning(
             f"job {job.name}: {words}{more}, though every worker sends. The plan stays: where other traffic uses a "

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from controlplane.common.numbers import short
 from controlplane.planner.entries import Aggregate, LabelEntry, RuleSet
 from controlplane.planner.plan import Plan
 from controlplane.planner.rules import Deployment
@@ -71,7 +72,7 @@ def deployment_lines(
     for name, config in deployment.agents.items():
         for up in config.worker_trees:
             yield (
-                f"worker {name}: tree {up.tree} to {up.root}: share {up.share:.4f}, {up.rate_mbps:.4g} Mbit/s, "
+                f"worker {name}: tree {up.tree} to {up.root}: share {up.share:.4f}, {short(up.rate_mbps)} Mbit/s, "
                 f"window {up.slots} chunks, label {up.up_label}"
             )
         for root in config.root_trees:

@@ -1,7 +1,7 @@
 """A job beside foreign TCP or UDP over links of an emulated network: what each of them gets, and how long the queue is.
 
     python -m evaluation.beside                                  every case, four TCP flows each way; about two minutes
-    python -m evaluation.beside --cases with --flows 1 --json -
+    python -m evaluation.beside --cases with --flows 1 --json
     python -m evaluation.beside --figure beside.png
 
 Each case is run with a plan for the whole link; with one for an equal share of it, as an operator declares what is left
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from controlplane.common.command_line import new_file
+from controlplane.common.command_line import add_json
 from evaluation import commands
 from evaluation.beside.run import CASES, PLANS, Settings, run
 from evaluation.beside.shares import draw, table
@@ -46,7 +46,7 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--congestion", default=usual.congestion, help="control of TCP: cubic, reno, ... (%(default)s)")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw rates and queues")
-    parser.add_argument("--json", type=new_file, metavar="FILE", help="write what was found as JSON; -: print it alone")
+    add_json(parser)
     return parser
 
 
@@ -67,15 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             flows=arguments.flows, seconds=arguments.seconds, queue=arguments.queue, congestion=arguments.congestion,
             ecn=arguments.ecn,
         )  # fmt: skip
-        alone = arguments.json == Path("-")
-        say: Say = (lambda line: None) if alone else stopwatch()
+        say: Say = (lambda line: None) if arguments.json else stopwatch()
         shares = []
         for case in cases:
             shares += run(case, PLANS[:1] if case == "alone" else plans, settings, say)
         text = json.dumps({"settings": vars(settings), "runs": [one.to_json() for one in shares]}, indent=1)
-        print(text if alone else f"\n{table(shares)}")
-        if arguments.json is not None and not alone:
-            arguments.json.write_text(text + "\n")
+        print(text if arguments.json else f"\n{table(shares)}")
         if arguments.figure is not None:
             draw(shares, arguments.figure)
         return 0 if all(one.right for one in shares) else 3

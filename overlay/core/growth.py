@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from controlplane.common.numbers import short
 from controlplane.planner.plan.task import Task
 
 Pair = tuple[str, str]
@@ -69,7 +70,7 @@ class Growth:
                 continue
             sums = [sum(now[p] - self.rates[p] for p in both if p[end] == pair[end]) for end in (0, 1)]
             if min(sums) >= SHARED_PART * gained:
-                return f"{pair[0]} -> {pair[1]} carries {now[pair]:.4g} Mbit/s instead of {self.rates[pair]:.4g}"
+                return f"{pair[0]} -> {pair[1]} carries {short(now[pair])} Mbit/s instead of {short(self.rates[pair])}"
         return None
 
 

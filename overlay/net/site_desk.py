@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from controlplane.common.numbers import short
 from controlplane.planner.plan.task import Task
 from controlplane.planner.strategies.wan.policy import Tick
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
@@ -391,4 +392,4 @@ class SiteDesk:
 
 
 def _words(rates: Mapping[Pair, float]) -> str:
-    return ", ".join(f"{a} -> {b} {mbps:.4g} Mbit/s" for (a, b), mbps in sorted(rates.items())[:12]) or "none anew"
+    return ", ".join(f"{a} -> {b} {short(mbps)} Mbit/s" for (a, b), mbps in sorted(rates.items())[:12]) or "none anew"

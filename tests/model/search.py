@@ -41,6 +41,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from p4src.protocol import Flag, Verdict
@@ -583,7 +584,8 @@ def tree_of(text: str) -> Tree:
 def main(kind: type[Search] = Search) -> int:
     """Run the command line of a search; returns the exit status."""
     description = (__doc__ or "").splitlines()[0]
-    parser = argparse.ArgumentParser(prog=f"python -m {kind.__module__}", description=description)
+    module = Path(sys.argv[0]).stem  # kind.__module__ is __main__
+    parser = argparse.ArgumentParser(prog=f"python -m tests.model.{module}", description=description)
     parser.add_argument("--tree", type=tree_of, default="star:2")
     parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--chunks", type=int, default=2)

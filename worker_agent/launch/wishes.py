@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controlplane.common.numbers import short
 from controlplane.common.rpc import inart_pb2 as pb
 
 ELSE = ("gloo", "wait")
@@ -46,7 +47,7 @@ class Wish:
 
 def gets(reply: pb.AddJobReply) -> str:
     """Return in words what a job gets."""
-    return f"{reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}"
+    return f"{short(reply.rate_mbps)} Mbit/s per worker, bottleneck {reply.bottleneck}"
 
 
 def parse_wish(text: str, where: str) -> Wish:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from controlplane.common.numbers import short
 from worker_agent.collectives import GATHER, SCATTER_SUM, SUM, broadcast
 from worker_agent.torch.control import Control
 from worker_agent.ways import Ways
@@ -36,6 +37,6 @@ def said(ways: Ways) -> str:
     if not parts:
         return ""
     return (
-        f"faster over torch.distributed, and done so: {', '.join(parts)} (the plan carries {ways.network_mbps:.4g} "
-        f"Mbit/s, a ring of {ways.workers} hosts {ways.ring_mbps:.4g})"
+        f"faster over torch.distributed, and done so: {', '.join(parts)} (the plan carries {short(ways.network_mbps)} "
+        f"Mbit/s, a ring of {ways.workers} hosts {short(ways.ring_mbps)})"
     )

@@ -21,6 +21,7 @@ from controlplane.cli.plan.report import (
     ps_ingress_bytes,
     write_json,
 )
+from controlplane.common.numbers import short
 from controlplane.planner.adding_hosts import workers_add
 from controlplane.planner.job import Job
 from controlplane.planner.plan.host_collectives import MORE_SERVERS, NOTABLY, host_rows, row_json
@@ -138,7 +139,7 @@ def _print_notes(
         else:
             print(
                 f"note: {winner['strategy']}, without switches that add, has a higher rate, {winner['rate_mbps']:.4f} "
-                f"Mbit/s, and takes longer at this size, {winner['seconds']:.4g} s"
+                f"Mbit/s, and takes longer at this size, {short(winner['seconds'])} s"
             )
     if shared is not None and shared.get("rate_mbps", 0.0) > ours * NOTABLY:
         print(f"note: a parameter server on every worker's server (ps=workers) makes {shared['rate_mbps']:.4f} Mbit/s")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.common.numbers import short
 from controlplane.planner.evaluate import Evaluation, Load, evaluate
 from controlplane.planner.job import Job
 from controlplane.planner.plan.cost import Cost, Windows, cost_of, packets
@@ -158,7 +159,7 @@ def ps_ingress_bytes(plan: Plan) -> float:
 
 
 def bottleneck_text(load: Load) -> str:
-    return f"{load.kind.replace('_', ' ')} {load.name} ({load.load_mbps:.4g} of {load.capacity_mbps:.4g} Mbit/s)"
+    return f"{load.kind.replace('_', ' ')} {load.name} ({short(load.load_mbps)} of {short(load.capacity_mbps)} Mbit/s)"
 
 
 def cost_lines(cost: Cost) -> Iterator[str]:

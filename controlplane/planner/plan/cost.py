@@ -46,6 +46,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from controlplane.common.dealing import dealt
+from controlplane.common.numbers import short
 from controlplane.planner.job import Job
 from controlplane.planner.plan.follow import Credit, Links, Stream, exponent_words, follow, hops, round_trips
 from controlplane.planner.plan.limits import DoesNotFit, switch_limits
@@ -137,10 +138,10 @@ class Windows:
         slots, trip = self.slots[self.tree], self.round_trips_ms[self.tree]
         what = f"tree {self.tree} has {slots} slots and a round trip of {trip:.3g} ms"
         if rate_mbps < self.rate_mbps * ENOUGH:
-            yield f"windows     carry {self.rate_mbps:.4g} Mbit/s per worker: enough ({what})"
+            yield f"windows     carry {short(self.rate_mbps)} Mbit/s per worker: enough ({what})"
         else:
             where = f"aggregation memory of {self.switch}" if self.switch else "the most slots that a tree can have"
-            yield f"windows     carry {self.rate_mbps:.4g} Mbit/s per worker only: {what} ({where})"
+            yield f"windows     carry {short(self.rate_mbps)} Mbit/s per worker only: {what} ({where})"
             if self.assumed and self.rate_mbps < rate_mbps * ENOUGH:
                 yield "            the hosts' part is assumed and lowers no rate: use --measured or host_ms"
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import matplotlib
 
+from controlplane.common.numbers import short
+
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.collections import LineCollection
@@ -57,8 +59,8 @@ def draw(plan: Plan, evaluation: Evaluation, topology: Topology, path: str | Pat
     legend.append(_draw_bottleneck(axes, evaluation, place))
     axes.legend(handles=legend, loc="upper left", fontsize=7, ncols=2)
     axes.set_title(
-        f"{plan.strategy} on {topology.name}: {evaluation.rate_mbps:.4g} Mbit/s, "
-        f"{100 * evaluation.gap:.1f} % below the bound of {evaluation.bound_mbps:.4g}, {len(plan.trees)} trees"
+        f"{plan.strategy} on {topology.name}: {short(evaluation.rate_mbps)} Mbit/s, "
+        f"{100 * evaluation.gap:.1f} % below the bound of {short(evaluation.bound_mbps)}, {len(plan.trees)} trees"
     )
     top = max(y for _, y in place.values())
     axes.set_ylim(-0.4, top + 0.9)

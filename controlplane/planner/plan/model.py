@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from controlplane.common.inputs import read_json
+from controlplane.common.numbers import short
 from controlplane.planner.job import Job
 from controlplane.planner.plan.assignments import Assignment, Assignments
 from controlplane.planner.topology import Topology
@@ -334,7 +335,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [
-            f"plan of {self.strategy} for job {self.job.name}: {self.rate_mbps:.4g} Mbit/s, "
+            f"plan of {self.strategy} for job {self.job.name}: {short(self.rate_mbps)} Mbit/s, "
             f"{f'{len(self.multicasts)} multicasts' if self.multicasts else f'{len(self.trees)} trees'}, "
             f"{len(self.job.workers)} workers"
         ]

@@ -14,6 +14,8 @@ from bokeh.embed import json_item
 from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Range1d
 from bokeh.plotting import figure
 
+from controlplane.common.numbers import short
+
 LEAST_WIDTH, MOST_WIDTH = 1.5, 9.0
 NEAR = 0.9
 OVER = 1.1
@@ -250,7 +252,7 @@ def _switch(node: Mapping[str, Any], colours: Mapping[str, str]) -> tuple[str, s
     what = f"adds for {', '.join(adds)}" if adds else "forwards"
     limit = node["aggregation_mbps"]
     of = f" of {limit:.4g}" if limit is not None else ""
-    detail = f"adds {node['planned_mbps']:.4g}{of} Mbit/s planned; {node['slots_used']} of {node['slots']} slots"
+    detail = f"adds {short(node['planned_mbps'])}{of} Mbit/s planned; {node['slots_used']} of {node['slots']} slots"
     state = node["problem"] or node["state"]
     if node["off"]:
         state = f"disabled ({node['off']})"
@@ -265,7 +267,7 @@ def _server(node: Mapping[str, Any], colours: Mapping[str, str]) -> tuple[str, s
     state = f"has not joined {', '.join(missing)}" if missing else "joined" if jobs else ""
     if node["off"]:
         state = f"disabled ({node['off']})"
-    detail = f"takes {node['planned_mbps']:.4g} Mbit/s planned" if node["planned_mbps"] else ""
+    detail = f"takes {short(node['planned_mbps'])} Mbit/s planned" if node["planned_mbps"] else ""
     if not jobs:
         return what, detail, state, "#d0d7de"
     return what, detail, state, "#ffffff" if missing else colours.get(next(iter(jobs)), "#d0d7de")
