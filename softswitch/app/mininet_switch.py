@@ -15,6 +15,7 @@ Ports have Mininet's numbers (the first link is port 1). A switch is a process o
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,7 @@ class SoftSwitch(Switch):
 
     Attributes:
         grpc: the address of its P4Runtime server, once it has started.
-        log: the file with its output.
+        log: the file with its output, made by `start`; only its owner can read it.
     """
 
     _taken: ClassVar[int] = 0
@@ -60,7 +61,7 @@ class SoftSwitch(Switch):
         self._options = list(options)
         self._process: subprocess.Popen[str] | None = None
         self.grpc = ""
-        self.log = Path(tempfile.gettempdir()) / f"softswitch-{name}.log"
+        self.log = Path()
 
     def start(self, controllers: Any) -> None:
         """Start the switch, and return when it serves.
@@ -72,7 +73,10 @@ class SoftSwitch(Switch):
             if interface.name != "lo":
                 command += ["-i", f"{port}@{interface.name}"]
         command += ["--grpc-server-addr", "127.0.0.1:0", *self._options]
-        with self.log.open("w") as log:
+        # A name that others could guess would let them choose, by a link, which file root overwrites.
+        handle, path = tempfile.mkstemp(prefix=f"softswitch-{self.name}-", suffix=".log")
+        self.log = Path(path)
+        with os.fdopen(handle, "w") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
         ready = self._process.stdout.readline()
