@@ -46,11 +46,12 @@ class Device(Tables, Externs, Ports, Replication):
         super().__init__(owner, device_id)
         self._address: int | None = handle
         self._capture: Callable[[int, bytes], None] | None = None
-        self._load_lock = threading.RLock()
+        self.load_lock = threading.RLock()  # held while the program is replaced
         self.cpu_port = cpu_port
         self.packet_in: Callable[[bytes], None] | None = None
         self.digest: Callable[[int, bytes], None] | None = None
-        self.traced: Callable[[bytes], None] | None = None
+        self.traced: Callable[[bytes, int], None] | None = None  # gets a frame's record, and its generation
+        self.replacing: Callable[[Device, int], None] | None = None  # gets a staged device, and its generation to be
         self.idle: Callable[[str, list[Entry]], None] | None = None
 
     @property
@@ -95,8 +96,10 @@ class Device(Tables, Externs, Ports, Replication):
 
         From then on ``staged`` is another name for this device, until its program is replaced.
         """
-        with self._load_lock:
+        with self.load_lock:
             handle = staged.native
+            if self.replacing is not None:
+                self.replacing(staged, self.generation + 1)
             self._owner.staged.discard(handle)
             staged._address = self._address
             self.program, self._codecs = staged.program, staged._codecs
@@ -134,7 +137,7 @@ class Device(Tables, Externs, Ports, Replication):
 
     def unload(self) -> None:
         """Remove pipeline and state, as after power-up: frames are dropped until the next ``load``."""
-        with self._load_lock:
+        with self.load_lock:
             self._check(self._lib.ss_device_load(self.native, None), "unload")
             self.program = None
             self._codecs = {}
@@ -181,13 +184,14 @@ class Device(Tables, Externs, Ports, Replication):
         """Trace the next ``frames`` frames (0: stop tracing) that come in by a port and leave by a port, and return the
         points.
 
-        Each frame's record is given to ``traced`` when it is done; :mod:`.trace` reads it with the points. Loading
-        another program ends the trace.
+        Each frame's record is given to ``traced`` when it is done; :mod:`.trace` reads it with the points. The trace of
+        a staged device begins when it is committed; loading another program ends it.
         """
-        generation = self._lib.ss_device_generation(self.native)
-        address, points = self._program().traced()
-        ports = [-1 if port is None else port for port in (in_port, out_port)]
-        result = self._lib.ss_device_trace(self.native, address, generation, frames, *ports)
+        with self.load_lock:
+            generation = self.generation
+            address, points = self._program().traced()
+            ports = [-1 if port is None else port for port in (in_port, out_port)]
+            result = self._lib.ss_device_trace(self.native, address, generation, frames, *ports)
         if result == -errno.ESTALE:
             raise SoftswitchError(f"device {self.device_id}: the program was replaced meanwhile; try again")
         self._check(result, "trace")
@@ -256,6 +260,9 @@ class Device(Tables, Externs, Ports, Replication):
             self._capture(port, data)
         elif kind == native.PCAP_ENDED:
             log.warning("device %d: recording port %d ended: its file cannot be written", self.device_id, port)
+        elif kind == native.TRACE:
+            if self.traced is not None:
+                self.traced(data, generation)
         elif self._owner.closed or generation != self._lib.ss_device_generation(self.native):
             return  # The event comes from a program that was replaced.
         elif kind == native.PACKET_IN and self.packet_in is not None:
@@ -265,8 +272,6 @@ class Device(Tables, Externs, Ports, Replication):
             if codec is not None:
                 size = codec.record_bytes
                 self.idle(codec.info.name, [codec.decode(data[i : i + size])[0] for i in range(0, len(data), size)])
-        elif kind == native.TRACE and self.traced is not None:
-            self.traced(data)
         elif kind == native.DIGEST and self.digest is not None:
             self.digest(port, data)
         elif kind == native.LOG and self.program is not None:

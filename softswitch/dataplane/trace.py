@@ -18,6 +18,7 @@ from softswitch.errors import AlreadyExists
 
 MAX_PACKETS = 1_000_000
 _UNLIMITED = (1 << 32) - 1
+_KEPT = 4  # generations of a device whose records can be read
 _INSTANCES = {
     0: "", 1: " (clone from ingress)", 2: " (clone from egress)", 4: " (recirculated)", 5: " (replica)",
     6: " (resubmitted)",
@@ -156,8 +157,8 @@ def _number(value: int) -> str:
 class Trace:
     """A running trace of the next ``packets`` packets of a device (``None``: until it is closed).
 
-    It continues when the device gets another program. It raises ``AlreadyExists`` if another trace of the device is
-    running.
+    It continues when the device gets another program, without a gap: the traced variant of that program is built before
+    the device changes to it. It raises ``AlreadyExists`` if another trace of the device is running.
     """
 
     def __init__(
@@ -168,11 +169,12 @@ class Trace:
         self._ports = (in_port, out_port)
         self._queue: queue.SimpleQueue[list[Step]] = queue.SimpleQueue()
         self._generation: int | None = None
-        self._points: tuple[Point, ...] = ()
-        self._program: Program | None = None
+        # The last programs, by the generation of the device: records of one may arrive after the next one is loaded.
+        self._known: dict[int, tuple[Program, tuple[Point, ...]]] = {}
         if device.traced is not None:
             raise AlreadyExists(f"device {device.device_id} is being traced already")
         device.traced = self._receive
+        device.replacing = self._follow
 
     def __enter__(self) -> Trace:
         return self
@@ -202,29 +204,36 @@ class Trace:
 
     def close(self) -> None:
         """End the trace; packets that come afterwards run at full speed."""
-        self._device.traced = None
-        if self._generation == self._device.generation and self._device.program is not None:
-            self._device.trace(0)
+        with self._device.load_lock:
+            self._device.traced = self._device.replacing = None
+            if self._generation == self._device.generation and self._device.program is not None:
+                self._device.trace(0)
 
     def start(self) -> None:
         """Trace the running program, if that is not done already; :meth:`next` does it too.
 
         This compiles the traced variant of the program.
         """
-        if self._device.program is None or self._generation == self._device.generation:
-            return
-        frames = _UNLIMITED if self._left is None else self._left - self._queue.qsize()
-        if frames <= 0:
-            return
-        self._generation = self._device.generation
-        self._program = self._device.program
-        self._points = self._program.traced()[1]
-        self._device.trace(frames, *self._ports)
+        with self._device.load_lock:
+            if self._device.program is not None and self._generation != self._device.generation:
+                self._follow(self._device, self._device.generation)
 
-    def _receive(self, data: bytes) -> None:
+    def _follow(self, device: Device, generation: int) -> None:
+        """Trace a device, or the staged device that is about to replace its program, as this generation."""
+        frames = _UNLIMITED if self._left is None else self._left - self._queue.qsize()
+        if frames <= 0 or device.program is None:
+            return
+        self._generation = generation
+        self._known[generation] = (device.program, device.program.traced()[1])
+        for old in [known for known in self._known if known < generation - _KEPT]:
+            del self._known[old]
+        device.trace(frames, *self._ports)
+
+    def _receive(self, data: bytes, generation: int) -> None:
         """Convert a packet's records; the fabric's own thread calls this."""
-        if self._program is not None:
-            self._queue.put(list(steps(data, self._program, self._points)))
+        known = self._known.get(generation)
+        if known is not None:
+            self._queue.put(list(steps(data, *known)))
 
 
 def as_json(packet: list[Step]) -> list[dict[str, Any]]:

@@ -431,7 +431,7 @@ SS_API void ss_device_adopt(struct ss_device *device, struct ss_device *staged) 
     device->state.device = device;
     device->state.now_us = staged->state.now_us;
     device->next_handle = staged->next_handle;
-    device->trace = (struct ss_trace){0};
+    device->trace = staged->trace; /* of the new program, so that its first frame is traced */
     device->active = device->program != NULL;
     device->generation++;
     ss_idle_arm(device);

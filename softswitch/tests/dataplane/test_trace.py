@@ -137,11 +137,10 @@ def test_trace_goes_on_with_the_next_program(demo: Program) -> None:
             device.process(1, ETHERNET)
             assert trace.next(WAIT) is not None
             device.load(program("router"))
-            device.process(2, ETHERNET)  # not traced, because nothing has enabled the trace for it
-            trace.start()
+            device.process(2, ETHERNET)
             device.process(3, ETHERNET)
             packet = trace.next(WAIT)
-            assert packet is not None and packet[0].values["port"] == 3
+            assert packet is not None and packet[0].values["port"] == 2
             assert trace.done
 
 
@@ -190,3 +189,37 @@ def test_traced_packets_fare_as_others(name: str) -> None:
                 assert traced.process(port, bytes(hostile)) == other.process(port, bytes(hostile))
                 packet = trace.next(WAIT)
                 assert packet is not None and lines(packet)
+
+
+def test_no_packet_of_a_new_program_is_missed(demo: Program) -> None:
+    """From the first one on, and with the last ones of the program before, whose records are still to be read."""
+    other = program("matching")
+    with Fabric() as fabric:
+        device = fabric.add_device(1, 255)
+        with Trace(device) as trace:
+            trace.start()  # There is no program yet.
+            for pushed in (demo, other, demo):
+                device.load(pushed)
+                for size in (1, 2):
+                    device.process(4, ETHERNET + bytes(size))
+            packets = [trace.next(WAIT) for _ in range(6)]
+    texts = [lines(packet or [])[0] for packet in packets]
+    assert texts == [f"{14 + size} bytes came in on port 4" for size in (1, 2)] * 3
+    states = [[step.text for step in packet or [] if step.kind == "state"] for packet in packets]
+    assert states[0] == states[1] == states[4] == states[5] != states[2] == states[3]
+
+
+def test_a_trace_of_few_packets_ends_across_a_push(demo: Program) -> None:
+    with Fabric() as fabric:
+        device = fabric.add_device(1, 255)
+        device.load(demo)
+        with Trace(device, 3) as trace:
+            trace.start()
+            for size in range(1, 6):
+                device.process(4, ETHERNET + bytes(size))
+                if size == 2:
+                    device.load(demo)
+            found = [lines(trace.next(WAIT) or [])[0] for _ in range(3)]
+            assert trace.done
+            assert trace.next(0) is None
+    assert found == [f"{14 + size} bytes came in on port 4" for size in (1, 2, 3)]
