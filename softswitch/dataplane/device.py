@@ -11,7 +11,7 @@ import errno
 import logging
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from softswitch.compiler.codegen import pack_params
@@ -72,11 +72,12 @@ class Device(Tables, Externs, Ports, Replication):
         """Replace the pipeline. All state starts fresh, also groups and sessions; ports, links and shaping stay."""
         self.commit(self.stage(program))
 
-    def stage(self, program: Program) -> Device:
+    def stage(self, program: Program, changeable: Collection[str] = ()) -> Device:
         """Return a device without ports that has this program, for writes ahead of ``commit``, while this device goes
         on.
 
-        ``discard`` frees a staged device that is not committed.
+        ``discard`` frees a staged device that is not committed. The program's own entries in ``changeable`` tables may
+        be changed; those of other tables are const.
         """
         handle = self._lib.ss_device_stage(self.native)
         if not handle:
@@ -84,7 +85,7 @@ class Device(Tables, Externs, Ports, Replication):
         staged = Device(self._owner, handle, self.device_id, self.cpu_port)
         staged._attached = self._attached
         try:
-            staged._start(program)
+            staged._start(program, changeable)
         except BaseException:
             staged.discard()
             raise
@@ -104,6 +105,7 @@ class Device(Tables, Externs, Ports, Replication):
             staged._address = self._address
             self.program, self._codecs = staged.program, staged._codecs
             self.profiles, self._value_sets = staged.profiles, staged._value_sets
+            self._const_tables = staged._const_tables
             for profile in self.profiles.values():
                 profile.handle, profile.is_up = self._own_handle, self.port_is_up
             self._lib.ss_device_adopt(self.native, handle)
@@ -119,9 +121,12 @@ class Device(Tables, Externs, Ports, Replication):
         self._address = None
         self._lib.ss_device_discard(handle)
 
-    def _start(self, program: Program) -> None:
+    def _start(self, program: Program, changeable: Collection[str]) -> None:
         self._check(self._lib.ss_device_load(self.native, program.address), "load")
         self.program = program
+        self._const_tables = frozenset(
+            name for name, info in program.tables.items() if info.const_entries and name not in changeable
+        )
         self.profiles = {name: self._profile(program, name) for name in program.profiles}
         self._value_sets = dict.fromkeys(program.value_sets, ())
         self._codecs = {
@@ -133,7 +138,8 @@ class Device(Tables, Externs, Ports, Replication):
                 needs = program.tables[name].needs_priority
                 priority = CONST_PRIORITY - entry.priority if needs else 0
                 action = program.p4.actions[entry.action_id].name
-                self._insert(self._codecs[name], entry.keys, action, entry.params, priority=priority, const=True)
+                const = name in self._const_tables
+                self._insert(self._codecs[name], entry.keys, action, entry.params, priority=priority, const=const)
 
     def unload(self) -> None:
         """Remove pipeline and state, as after power-up: frames are dropped until the next ``load``."""
@@ -143,6 +149,7 @@ class Device(Tables, Externs, Ports, Replication):
             self._codecs = {}
             self.profiles = {}
             self._value_sets = {}
+            self._const_tables = frozenset()
 
     def _own_handle(self) -> int:
         return self.native

@@ -22,6 +22,7 @@ class State:
         self._lib = native.library()
         self._codecs: dict[str, TableCodec] = {}
         self._value_sets: dict[str, tuple[tuple[Match, ...], ...]] = {}
+        self._const_tables: frozenset[str] = frozenset()
         self.device_id = device_id
         self.program: Program | None = None
         self.profiles: dict[str, ActionProfile] = {}

@@ -95,7 +95,7 @@ class Tables(State):
 
     def _mutable(self, table: str) -> TableCodec:
         codec = self._codec(table)
-        if codec.info.const_entries:
+        if table in self._const_tables:
             raise InvalidValue(f"table {table} has const entries: it cannot be changed")
         return codec
 

@@ -16,7 +16,7 @@ from google.rpc import code_pb2
 
 from softswitch.dataplane.device import Device
 from softswitch.p4runtime.schema import DigestSchema, Schema
-from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found, out_of_range
+from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.timer import Timer
 from softswitch.p4runtime.undo import Journal
@@ -101,7 +101,7 @@ class DigestAccess:
             if kind != p4rt.Update.DELETE:
                 config = entry.config
                 if config.max_timeout_ns < 0 or config.ack_timeout_ns < 0 or config.max_list_size < 0:
-                    raise out_of_range(f"digest {name}: timeouts and list size cannot be negative")
+                    raise invalid(f"digest {name}: timeouts and list size cannot be negative")
                 new = p4rt.DigestEntry()
                 new.CopyFrom(entry)
             self._configure(digest, new)
@@ -117,7 +117,7 @@ class DigestAccess:
     def _find(self, digest_id: int) -> _Digest:
         digest = self._digests.get(digest_id)
         if digest is None:
-            raise invalid(f"no digest has id {digest_id}")
+            raise invalid(f"no digest of the P4Info has id {digest_id}")
         return digest
 
     def _restore(self, digest: _Digest, config: p4rt.DigestEntry | None) -> None:

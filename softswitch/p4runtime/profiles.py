@@ -17,7 +17,7 @@ from softswitch.dataplane.profiles import MAX_GROUP, ActionProfile, Group, Group
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.actions import decode_params, encode_action
 from softswitch.p4runtime.schema import ActionSchema, ProfileSchema, Schema, TableSchema
-from softswitch.p4runtime.status import P4RuntimeError, invalid
+from softswitch.p4runtime.status import P4RuntimeError, invalid, out_of_range
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.undo import Journal
 
@@ -194,7 +194,7 @@ class ProfileAccess:
         _check_weights(profile, weights)
         size = len(wanted) if profile.by_members else sum(weights)
         if profile.max_group_size and size > profile.max_group_size:
-            raise invalid(f"{profile.name}: a set of size {size}, above the most of {profile.max_group_size}")
+            raise _exhausted(f"{profile.name}: a set of size {size}, above its maximum of {profile.max_group_size}")
         if sum(weights) > MAX_GROUP:
             raise _exhausted(f"{profile.name}: weights that make more than {MAX_GROUP}")
         members: list[GroupMember] = []
@@ -262,7 +262,7 @@ class ProfileAccess:
         size = len(members) if profile.by_members else sum(m.weight for m in members)
         most = max_size or profile.max_group_size or MAX_GROUP
         if size > most:
-            raise _exhausted(f"{profile.name}: a group of size {size}, above its most of {most}")
+            raise _exhausted(f"{profile.name}: a group of size {size}, above its maximum of {most}")
         return members
 
     def _check_total(self, profile: ProfileSchema, more: int) -> None:
@@ -287,7 +287,7 @@ def _check_weights(profile: ProfileSchema, weights: list[int]) -> None:
         raise invalid(f"{profile.name}: a weight is not positive")
     most = profile.max_member_weight
     if profile.by_members and most and any(weight > most for weight in weights):
-        raise invalid(f"{profile.name}: a weight is above the most of {most}")
+        raise invalid(f"{profile.name}: a weight is above the maximum of {most}")
 
 
 def _check_max_size(profile: ProfileSchema, max_size: int) -> None:
@@ -298,7 +298,7 @@ def _check_max_size(profile: ProfileSchema, max_size: int) -> None:
     if most and max_size > most:
         raise invalid(f"{profile.name}: max_size {max_size} is above {most}, the maximum in the P4Info")
     if max_size > MAX_GROUP:
-        raise _exhausted(f"{profile.name}: max_size {max_size} is above {MAX_GROUP}, the most that there is")
+        raise _exhausted(f"{profile.name}: max_size {max_size} is above {MAX_GROUP}, the largest group")
 
 
 def _watch_port(member: p4rt.ActionProfileGroup.Member | p4rt.ActionProfileAction) -> int | None:
@@ -308,7 +308,7 @@ def _watch_port(member: p4rt.ActionProfileGroup.Member | p4rt.ActionProfileActio
         return None
     port = member.watch if kind == "watch" else bytestring.decode(member.watch_port, 32, "watch_port")
     if not 0 <= port <= MAX_PORT:
-        raise invalid(f"watch port {port} does not exist: ports are 0..{MAX_PORT}")
+        raise out_of_range(f"watch port {port} does not exist; ports are 0..{MAX_PORT}")
     return port
 
 

@@ -33,11 +33,19 @@ def carry_over(readers: Readers, writers: Writers, schema: Schema) -> None:
             if getattr(body, "is_const", False) and kind != p4rt.Update.MODIFY:
                 continue  # The entry comes from the program itself.
             try:
-                writers[entity.WhichOneof("entity") or ""](kind, body, journal)
+                _write(writers[entity.WhichOneof("entity") or ""], kind, body, journal)
             except P4RuntimeError as error:
                 raise _cannot(body, error.message) from error
             except errors.SoftswitchError as error:
                 raise _cannot(body, from_data_plane(error).message) from error
+
+
+def _write(writer: Callable[[int, Any, Journal], None], kind: int, body: Any, journal: Journal) -> None:
+    """Write an object; one that the new pipeline has from its program is changed to the client's."""
+    try:
+        writer(kind, body, journal)
+    except errors.AlreadyExists:
+        writer(p4rt.Update.MODIFY, body, journal)
 
 
 def _queries(readers: Readers, schema: Schema) -> Iterator[tuple[int, p4rt.Entity]]:

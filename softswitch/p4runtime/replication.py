@@ -13,7 +13,7 @@ from google.rpc import code_pb2
 
 from softswitch.dataplane.device import Device
 from softswitch.p4runtime import bytestring
-from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found
+from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found, out_of_range
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.undo import Journal
 
@@ -75,13 +75,15 @@ class ReplicationAccess:
         which = entry.WhichOneof("type")
         if which == "multicast_group_entry":
             group = entry.multicast_group_entry
-            if not 0 < group.multicast_group_id <= MAX_GROUP:
-                raise invalid(f"multicast group id {group.multicast_group_id} is not in 1..{MAX_GROUP}")
+            if group.multicast_group_id == 0:
+                raise invalid("the multicast group id is 0, which is not valid here")
+            if group.multicast_group_id > MAX_GROUP:
+                raise out_of_range(f"multicast group id {group.multicast_group_id} is above {MAX_GROUP}")
             self._groups.write(kind, group.multicast_group_id, group, journal)
         elif which == "clone_session_entry":
             session = entry.clone_session_entry
             if session.session_id == 0:
-                raise invalid("clone session id 0 is not valid in P4Runtime")
+                raise invalid("the clone session id is 0, which is not valid here")
             self._sessions.write(kind, session.session_id, session, journal)
         else:
             raise invalid("packet_replication_engine_entry: set multicast_group_entry or clone_session_entry")
@@ -129,9 +131,9 @@ def _replicas(replicas: Sequence[p4rt.Replica], noun: str) -> list[tuple[int, in
             elif kind is None:
                 raise invalid(f"{noun}: a replica has no port")
         if port >> PORT_BITS:
-            raise invalid(f"{noun}: port {port} does not fit in {PORT_BITS} bits")
+            raise out_of_range(f"{noun}: port {port} does not fit in {PORT_BITS} bits")
         if instance > MAX_INSTANCE:
-            raise invalid(f"{noun}: instance {instance} is above {MAX_INSTANCE}")
+            raise out_of_range(f"{noun}: instance {instance} is above {MAX_INSTANCE}")
         if (port, instance) in chosen:
             raise invalid(f"{noun}: port {port} with instance {instance} is given twice")
         chosen[port, instance] = None

@@ -116,8 +116,8 @@ class ValueSetSchema:
 class TableSchema:
     """A table. ``scopes`` maps the ids of its actions to their ``ActionRef.Scope``.
 
-    ``is_const`` says whether its entries come from the program and cannot be changed. That holds for ``entries``
-    without ``const`` too, which the bmv2 JSON does not tell apart.
+    ``is_const`` says whether its entries come from the program and cannot be changed; the P4Info tells them from
+    ``entries`` without ``const``, which the bmv2 JSON does not.
     """
 
     id: int
@@ -187,6 +187,7 @@ class Schema:
             for t in p4info.tables
         }
         _check_complete(p4info, program)
+        self.changeable = frozenset(table.name for table in self.tables.values() if not table.is_const)
         self.tables_by_name = {table.name: table for table in self.tables.values()}
         self.meters = {meter.preamble.id: _meter(meter, program) for meter in p4info.meters}
         self.value_sets = {v.preamble.id: _value_set(v, program) for v in p4info.value_sets}
@@ -344,7 +345,7 @@ def _table(
         actions_by_id=calls,
         actions_by_name={action.name: action for action in calls.values()},
         scopes={ref.id: ref.scope for ref in table.action_refs},
-        is_const=table.is_const_table or info.const_entries,
+        is_const=table.is_const_table,
         default_const=info.default_const or table.const_default_action_id != 0,
         meter_type=None if meter is None or not info.has_direct_meter else meter.spec.type,
         profile=profile,

@@ -11,7 +11,7 @@ import grpc
 from softswitch.dataplane.device import Device
 from softswitch.dataplane.program import Program
 from softswitch.p4runtime.pipeline import Loader
-from softswitch.p4runtime.service import MAX_STREAMS, Service
+from softswitch.p4runtime.service import ARBITRATION_S, MAX_STREAMS, Service
 from softswitch.p4runtime.status import MAX_STATUS_BYTES
 from softswitch.p4runtime.target import Target
 from softswitch.p4runtime.timer import Timer
@@ -37,7 +37,8 @@ class P4RuntimeServer:
     ``load_program`` turns the ``p4_device_config`` of a pipeline config into a program. A client whose host is gone or
     whose process is stopped counts as disconnected: after ``keepalive_s`` seconds of silence it is pinged, and has
     twice that time to answer. The status of a failed batch is cut to ``max_status_bytes``, see
-    :func:`softswitch.p4runtime.status.batch_status`.
+    :func:`softswitch.p4runtime.status.batch_status`. A stream whose client sends no arbitration message ends after
+    ``arbitration_s`` seconds.
     """
 
     def __init__(
@@ -46,13 +47,14 @@ class P4RuntimeServer:
         load_program: Callable[[bytes], Program] = Program.load,
         keepalive_s: float = 10.0,
         max_status_bytes: int = MAX_STATUS_BYTES,
+        arbitration_s: float = ARBITRATION_S,
     ) -> None:
         loader = Loader(load_program)
         self._timer = Timer()
         self.targets = {device.device_id: Target(device, loader, self._timer) for device in devices}
         self._server = grpc.server(
             ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="p4runtime"),
-            handlers=[Service(self.targets, max_status_bytes).handler()],
+            handlers=[Service(self.targets, max_status_bytes, arbitration_s).handler()],
             options=[
                 ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
                 ("grpc.so_reuseport", 0),  # A second server on the address must fail, and not share its clients.

@@ -25,6 +25,8 @@ from softswitch.p4runtime.target import Target
 
 API_VERSION = "1.4.1"
 MAX_STREAMS = 1024
+# A stream takes one of the places for clients, so one that does not say for which device it is must end.
+ARBITRATION_S = 60.0
 # A ReadResponse of this size is sent: far below gRPC's default limit of 4 MiB at the client.
 CHUNK_BYTES = 1 << 18
 
@@ -41,9 +43,15 @@ class _Write(NamedTuple):
 class Service:
     """The RPCs of the service, as methods that raise an exception to refuse a request."""
 
-    def __init__(self, targets: Mapping[int, Target], max_status_bytes: int = MAX_STATUS_BYTES) -> None:
+    def __init__(
+        self,
+        targets: Mapping[int, Target],
+        max_status_bytes: int = MAX_STATUS_BYTES,
+        arbitration_s: float = ARBITRATION_S,
+    ) -> None:
         self._targets = targets
         self._max_status_bytes = max_status_bytes
+        self._arbitration_s = arbitration_s
         self._streams = 0
         self._streams_lock = threading.Lock()
 
@@ -104,7 +112,7 @@ class Service:
     def stream_channel(
         self, requests: Iterator[p4rt.StreamMessageRequest | Malformed], context: grpc.ServicerContext
     ) -> Iterator[p4rt.StreamMessageResponse]:
-        stream = Stream(self._find)
+        stream = Stream(self._find, self._arbitration_s)
         with self._streams_lock:
             if self._streams >= MAX_STREAMS:
                 raise P4RuntimeError(code_pb2.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} streams are open already")
@@ -129,7 +137,7 @@ class Service:
     def _find(self, device_id: int) -> Target:
         target = self._targets.get(device_id)
         if target is None:
-            raise not_found(f"no device has id {device_id}; there are {_listed(self._targets)}")
+            raise not_found(f"device {device_id} does not exist; {_served(self._targets)}")
         return target
 
     def _guarded(
@@ -175,10 +183,13 @@ class Service:
         return call
 
 
-def _listed(targets: Mapping[int, Target]) -> str:
+def _served(targets: Mapping[int, Target]) -> str:
+    """Return which devices a client may ask for."""
     numbers = sorted(targets)
+    if len(numbers) == 1:
+        return f"the only device of this switch has the id {numbers[0]}"
     shown = ", ".join(map(str, numbers[:10]))
-    return shown + (f" and {len(numbers) - 10} more" if len(numbers) > 10 else "")
+    return f"the devices have the ids {shown}" + (f" and {len(numbers) - 10} more" if len(numbers) > 10 else "")
 
 
 def _parser(message: type[Message]) -> Callable[[bytes], Message | Malformed]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -33,10 +34,15 @@ class Malformed:
 
 
 class Stream:
-    """The server's end of one stream. ``find`` returns the device with an id, or raises NOT_FOUND."""
+    """The server's end of one stream, which ends after ``arbitration_s`` seconds without an arbitration message.
 
-    def __init__(self, find: Callable[[int], Target]) -> None:
+    ``find`` returns the device with an id, or raises NOT_FOUND.
+    """
+
+    def __init__(self, find: Callable[[int], Target], arbitration_s: float) -> None:
         self._find = find
+        self._arbitration_s = arbitration_s
+        self._deadline = time.monotonic() + arbitration_s
         self._queue: queue.SimpleQueue[p4rt.StreamMessageResponse | None] = queue.SimpleQueue()
         self._session = Session(self._send, self.end)
         self._target: Target | None = None
@@ -45,8 +51,25 @@ class Stream:
 
     def messages(self) -> Iterator[p4rt.StreamMessageResponse]:
         """Yield the messages to send to the client, until the stream ends."""
-        while (message := self._queue.get()) is not None:
+        while True:
+            try:
+                message = self._queue.get(timeout=self._patience())
+            except queue.Empty:
+                if self._target is not None:  # The arbitration message arrived at the last moment.
+                    continue
+                self.end(
+                    P4RuntimeError(
+                        code_pb2.DEADLINE_EXCEEDED, f"no arbitration message within {self._arbitration_s:g} s"
+                    )
+                )
+                return
+            if message is None:
+                return
             yield message
+
+    def _patience(self) -> float | None:
+        """Return for how many seconds the next message may be awaited; ``None`` without limit."""
+        return None if self._target is not None else max(0.0, self._deadline - time.monotonic())
 
     def end(self, error: P4RuntimeError | None = None) -> None:
         """End the stream, with an error or without; only the first call counts."""

@@ -101,7 +101,7 @@ class TableAccess:
 
     def _insert(self, table: TableSchema, entry: p4rt.TableEntry, journal: Journal) -> None:
         if table.is_const:
-            raise denied(f"table {table.name} has its entries from the program; nothing can be inserted")
+            raise denied(f"table {table.name} has const entries of the program; no entry can be inserted")
         resources = _Resources(table, entry)
         key, priority = decode_key(table, entry)
         action, params = self._call(table, entry)
@@ -117,7 +117,7 @@ class TableAccess:
     def _modify(self, table: TableSchema, entry: p4rt.TableEntry, journal: Journal) -> None:
         changes_action = entry.HasField("action")
         if changes_action and table.is_const:
-            raise denied(f"table {table.name} has its entries from the program; their actions cannot be changed")
+            raise denied(f"table {table.name} has const entries of the program; their actions cannot be changed")
         resources = _Resources(table, entry)
         key, priority = decode_key(table, entry)
         old = self._get(table, key, priority) if journal.active or table.profile or not changes_action else None
@@ -139,7 +139,7 @@ class TableAccess:
 
     def _delete(self, table: TableSchema, entry: p4rt.TableEntry, journal: Journal) -> None:
         if table.is_const:
-            raise denied(f"table {table.name} has its entries from the program; nothing can be deleted")
+            raise denied(f"table {table.name} has const entries of the program; no entry can be deleted")
         key, priority = decode_key(table, entry)
         if journal.active:
             saved = self._save(table, self._get(table, key, priority))

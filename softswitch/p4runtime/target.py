@@ -252,7 +252,7 @@ class Target:
     def _stage(self, pipeline: Pipeline) -> _Running:
         """Make a pipeline beside the running one; writes to it take effect with :meth:`_commit`."""
         try:
-            staged = self.device.stage(pipeline.program)
+            staged = self.device.stage(pipeline.program, pipeline.schema.changeable)
         except errors.SoftswitchError as error:
             raise from_data_plane(error) from error
         digests = DigestAccess(staged, pipeline.schema, self._timer, self._send_to_primaries, self.digests)

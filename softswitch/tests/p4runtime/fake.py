@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -142,7 +142,7 @@ class FakeDevice(Device):
                 key = (Match("exact", 0x0800),)
                 self._entries[name][key, 0] = Entry(0, key, 0, "MyIngress.forward", (3,), True)
 
-    def stage(self, program: Program) -> Device:
+    def stage(self, program: Program, changeable: Collection[str] = ()) -> Device:
         staged = FakeDevice(self.device_id, self.cpu_port)
         staged.load(program)
         staged.before_write = lambda: self.before_write()

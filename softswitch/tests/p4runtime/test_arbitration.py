@@ -18,8 +18,8 @@ from softswitch.p4runtime.roles import P4RoleConfig
 from softswitch.p4runtime.status import P4RuntimeError
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.tests.p4runtime.client import ACL, EXACT, VERDICTS, Client, acl_entry, exact_entry, group, insert
-from softswitch.tests.p4runtime.conftest import Served
-from softswitch.tests.p4runtime.fake import PROGRAM_JSON
+from softswitch.tests.p4runtime.conftest import Served, serving
+from softswitch.tests.p4runtime.fake import PROGRAM_JSON, FakeDevice, FakeProgram
 from softswitch.tests.support.p4runtime import INSERT
 
 OK, NOT_FOUND, ALREADY_EXISTS = 0, 5, 6
@@ -388,3 +388,26 @@ def test_any_history_leaves_everybody_with_the_truth(steps: list[tuple[int, int 
             assert heard[live].status.code == expected
             assert heard[live].HasField("election_id") == (highest is not None)
             assert heard[live].election_id.low == (highest or 0)
+
+
+def test_a_stream_that_never_arbitrates_ends() -> None:
+    """It takes a place that other clients need. A stream that arbitrated lives on."""
+    with serving({1: FakeDevice(1)}, load_program=FakeProgram.load, arbitration_s=0.3) as served:
+        stream = served.client().become_primary()
+        silent = served.client().stream()
+        silent.send(p4rt.StreamMessageRequest(packet=p4rt.PacketOut(payload=b"frame")))
+        assert silent.ended() == grpc.StatusCode.DEADLINE_EXCEEDED
+        stream.arbitrate(1)
+        assert stream.status()[0] == code_pb2.OK
+
+
+@pytest.mark.parametrize(
+    ("numbers", "served_ids"),
+    [((0,), "the only device of this switch has the id 0"), ((1, 2), "the devices have the ids 1, 2")],
+)
+def test_a_device_that_does_not_exist(numbers: tuple[int, ...], served_ids: str) -> None:
+    devices = {number: FakeDevice(number) for number in numbers}
+    with serving(devices, load_program=FakeProgram.load) as served, pytest.raises(grpc.RpcError) as caught:
+        served.client(device_id=7).get_pipeline()
+    assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+    assert caught.value.details() == f"device 7 does not exist; {served_ids}"

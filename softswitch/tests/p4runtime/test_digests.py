@@ -135,7 +135,7 @@ def test_configuration(learning: Learning) -> None:
     assert learning.configure(DELETE) == code_pb2.NOT_FOUND
     assert learning.configure(INSERT, timeout=5, size=6, ack=HOUR) == code_pb2.OK
     assert learning.configure(INSERT) == code_pb2.ALREADY_EXISTS
-    assert learning.configure(MODIFY, timeout=-1) == code_pb2.OUT_OF_RANGE
+    assert learning.configure(MODIFY, timeout=-1) == code_pb2.INVALID_ARGUMENT
     assert learning.configure(INSERT, 17) == code_pb2.INVALID_ARGUMENT
     (found,) = learning.client.read(p4rt.Entity(digest_entry=p4rt.DigestEntry(digest_id=LEARN)))
     assert found.digest_entry.config == p4rt.DigestEntry.Config(max_timeout_ns=5, max_list_size=6, ack_timeout_ns=HOUR)

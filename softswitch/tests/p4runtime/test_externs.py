@@ -133,14 +133,17 @@ def test_multicast_groups(served: Served, primary: Client) -> None:
     assert groups[5] == [(2, 0)]
     for bad in (
         group(MODIFY, 5, replica(1, 1), replica(1, 1)),
-        group(MODIFY, 5, replica(512)),
-        group(MODIFY, 5, replica(1, 1 << 16)),
         group(MODIFY, 5, p4rt.Replica(instance=1)),
         group(INSERT, 0, replica(1)),
-        group(INSERT, 1 << 16, replica(1)),
     ):
         assert code(primary, bad) == INVALID, bad
-    assert code(primary, group(MODIFY, 5, p4rt.Replica(port=b"\x02\x00"))) == RANGE
+    for bad in (
+        group(MODIFY, 5, replica(512)),
+        group(MODIFY, 5, p4rt.Replica(port=b"\x02\x00")),
+        group(MODIFY, 5, replica(1, 1 << 16)),
+        group(INSERT, 1 << 16, replica(1)),
+    ):
+        assert code(primary, bad) == RANGE, bad
     assert groups[5] == [(2, 0)]
     primary.write(group(DELETE, 5))
     assert groups == {6: []}

@@ -339,7 +339,7 @@ def test_profiles_refuse_invalid_members_and_groups(profiles: Switch) -> None:
     ) == [code_pb2.ALREADY_EXISTS, code_pb2.INVALID_ARGUMENT]
     watched = s.group("shared", 1, (1, 1), max_size=3)
     watched.members[0].watch_port = b"\x02\x00"
-    assert s.code(update(MODIFY, action_profile_group=watched)) == code_pb2.INVALID_ARGUMENT  # there is no port 512
+    assert s.code(update(MODIFY, action_profile_group=watched)) == code_pb2.OUT_OF_RANGE  # there is no port 512
     plain = [update(INSERT, action_profile_member=s.member("plain", n, "set", 1)) for n in range(1, 10)]
     assert s.codes(*plain) == [OK] * 8 + [code_pb2.RESOURCE_EXHAUSTED]
 
@@ -376,6 +376,33 @@ def test_parts_that_p4c_omits_are_noticed(caplog: pytest.LogCaptureFixture) -> N
         Schema(info, program)
 
 
+def test_entries_without_const_can_be_changed(running: Switch) -> None:
+    """Only the P4Info tells them from const entries."""
+    s, info = running, p4info_pb2.P4Info()
+    info.CopyFrom(info_of("tables"))
+    table = named(info.tables, "const_table", "table")
+    query = p4rt.TableEntry(table_id=table.preamble.id)
+    config = (PROGRAMS / "tables.json").read_bytes()
+    s.client.set_pipeline(config, info)
+    const = s.read(table_entry=query)
+    assert const and all(entry.is_const for entry in const)
+    const[0].is_const = False
+    assert s.code(update(DELETE, table_entry=const[0])) == code_pb2.PERMISSION_DENIED
+    table.is_const_table = False
+    s.client.set_pipeline(config, info)
+    first, *others = entries = s.read(table_entry=query)
+    assert entries == const[:1] + [entry for entry in entries[1:] if not entry.is_const]
+    first.action.CopyFrom(others[0].action)
+    assert s.code(update(MODIFY, table_entry=first)) == OK
+    assert s.code(update(INSERT, table_entry=first)) == code_pb2.ALREADY_EXISTS
+    assert s.read(table_entry=query) == [first, *others]
+    s.client.set_pipeline(config, info, action=p4rt.SetForwardingPipelineConfigRequest.RECONCILE_AND_COMMIT, cookie=1)
+    assert s.read(table_entry=query) == [first, *others]
+    assert s.code(update(DELETE, table_entry=first)) == OK
+    assert s.read(table_entry=query) == others
+    assert s.code(update(INSERT, table_entry=first)) == OK
+
+
 def test_one_shots(profiles: Switch) -> None:
     s = profiles
     actions = s.one_shot((s.action("set", 1), 2), (s.action("both", 2, 3), 1), (s.action("set", 1), 1))
@@ -402,7 +429,7 @@ def test_one_shots(profiles: Switch) -> None:
     )
     assert codes == [
         code_pb2.INVALID_ARGUMENT, code_pb2.INVALID_ARGUMENT, code_pb2.ALREADY_EXISTS, code_pb2.INVALID_ARGUMENT,
-        code_pb2.INVALID_ARGUMENT, code_pb2.RESOURCE_EXHAUSTED, OK,
+        code_pb2.RESOURCE_EXHAUSTED, code_pb2.RESOURCE_EXHAUSTED, OK,
     ]  # fmt: skip
     for key in (1, 2):
         assert s.code(update(DELETE, table_entry=s.entry("lpm_table", key))) == OK
