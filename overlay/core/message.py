@@ -40,7 +40,7 @@ class Kind(IntEnum):
     DISCARD = 4  # no values: the sender has given the task up, and its receivers are to do so, too
     SENT = 6  # no values: the root has sent all of a tree that switches copy; a receiver answers with MISSING
     MISSING = 7  # the numbers (32 bits each) of the chunks of such a tree that have not arrived
-    PROBE = 8  # values without a meaning, to measure a rate; `task` is the measurement, `chunk` 1 on the last one
+    PROBE = 8  # values without a meaning, to measure a rate; `task` is the measurement
     FETCH = 9  # no values: the receiver is to send its state, in pieces; `task` is the sender's number for that
     REVERSED = 11  # first message on a connection over which others send to path[0], which opened it: it is hidden
     THROUGH = 12  # no values: a chunk of this task and tree has come to the end of its detour, which has room again

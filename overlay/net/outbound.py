@@ -175,10 +175,12 @@ class Outbound(asyncio.Protocol):
         ioctl(self.socket.fileno(), TIOCOUTQ, left)
         return int.from_bytes(left, sys.byteorder)
 
-    def unacknowledged(self) -> int:
-        """Return the bytes of messages given to this connection that the peer's kernel has not acknowledged."""
+    def not_arrived(self) -> int:
+        """Return the bytes of messages given to this connection that have not arrived at the peer's kernel."""
         encrypted = 0 if self.transport is None else self.transport.get_write_buffer_size()
-        return sum(map(len, self._rest)) + encrypted + self.under_way()
+        now = self.seen()
+        arrived = 0 if now is None else now.sacked_bytes
+        return sum(map(len, self._rest)) + encrypted + max(0, self.under_way() - arrived)
 
     def seen(self) -> Seen | None:
         """Return the connection's statistics; None where it is not connected, or the kernel does not give them."""

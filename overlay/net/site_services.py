@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlay.core.errors import OverlayError, PeerLost
+from overlay.core.link_rate import WARM_UP, LinkRate
 from overlay.core.message import Header, Kind, Values
 from overlay.core.site_quorum import History, after, history_of, newer
 from overlay.net.losses import Losses
@@ -104,28 +105,6 @@ class _Fetching:
     pieces: dict[int, Values] = field(default_factory=dict)
 
 
-@dataclass
-class _Arriving:
-    """The messages of one measurement that have arrived.
-
-    Attributes:
-        arrivals: (seconds, bytes) of each message.
-    """
-
-    arrivals: list[tuple[float, int]] = field(default_factory=list)
-
-    def mbps(self) -> float:
-        """Return the rate after the first third of the time, in which TCP still finds out how much it may send; 0 where
-        too few messages have come.
-        """
-        first, last = self.arrivals[0][0], self.arrivals[-1][0]
-        steady = [each for each in self.arrivals if each[0] >= first + (last - first) / 3]
-        span = last - steady[0][0]
-        if span <= 0:
-            return 0.0
-        return sum(size for _, size in steady[1:]) * 8e-6 / span
-
-
 class SiteServices:
     """The work of one site's agent beside tasks. Methods for trainers may be called from any thread; all others are
     called in the agent's loop.
@@ -143,7 +122,6 @@ class SiteServices:
         self._told_epoch = 0  # epoch of the coordinator that knows this site's state
         self._numbers = count(1)
         self._fetching: dict[int, _Fetching] = {}
-        self._arriving: dict[tuple[str, int], _Arriving] = {}
         self._nothing = np.zeros(PROBE_VALUES[1], np.float32)
         self._ended: OverlayError | None = None
         self.network: dict[str, Any] | None = None  # as the coordinator knows it (`SiteDesk`)
@@ -268,10 +246,8 @@ class SiteServices:
             future.set_exception(error)
 
     def received(self, sender: str, header: Header, values: Values) -> None:
-        """Handle a PROBE, FETCH or PIECE of another site."""
-        if header.kind == Kind.PROBE:
-            self._measured(sender, header)
-        elif header.kind == Kind.FETCH:
+        """Handle a FETCH or PIECE of another site. A PROBE needs no answer: its sender's kernel knows when it came."""
+        if header.kind == Kind.FETCH:
             self._serve(sender, header.task)
         elif header.task in self._fetching and self._fetching[header.task].peer == sender:
             self._piece(header, values)
@@ -292,44 +268,48 @@ class SiteServices:
             self._membership.tell(type="site", what="trips", trips=trips)
 
     def _probe(self, to: str, number: int, seconds: float) -> None:
-        """Send values to another site for so many seconds, as fast as its connection takes them."""
-        began, before = self._loop.time(), self._acknowledged(to)
-        end, adapt = began + seconds, [began + seconds / 4]
+        """Send values to another site for so many seconds, as fast as its connection takes them; report the rate."""
+        rate = LinkRate(self._loop.time, lambda: self._acknowledged(to), seconds)
+        adapt_at = [rate.began + WARM_UP / 2 * seconds]
         least, most = PROBE_VALUES
 
         def post() -> None:
-            now = self._loop.time()
             if to not in self._neighbours.members or self._ended is not None:
                 return
-            if adapt and now > adapt[0]:  # what counts comes after the first third
-                adapt.clear()
+            if adapt_at and self._loop.time() > adapt_at[0]:  # new connections need the rest of the warm-up
+                adapt_at.clear()
                 self._neighbours.adapt_to(to)
-            rate = (self._acknowledged(to) - before) / max(now - began, PROBE_MESSAGE_SECONDS)
-            size = max(least, min(most, int(rate * PROBE_MESSAGE_SECONDS) // 4))
+            if rate.read():
+                self._report_rate(to, number, rate.mbps, self._sent(to), self._loop.time() + seconds)
+                return
+            size = max(least, min(most, int(rate.bytes_per_second() * PROBE_MESSAGE_SECONDS) // 4))
             path = self._neighbours.path(self._node, to)
-            header = Header(Kind.PROBE, self._neighbours.epoch, number, path, 1, chunk=int(now >= end), values=size)
-
-            def taken() -> None:
-                if now < end:
-                    self._loop.call_soon(post)
-
+            header = Header(Kind.PROBE, self._neighbours.epoch, number, path, 1, values=size)
             self._neighbours.send(PIECE_PRIORITY, header, self._nothing[:size], taken)
 
+        def taken() -> None:
+            self._loop.call_soon(post)
+
         post()
+
+    def _report_rate(self, to: str, number: int, mbps: float, sent: int, until: float) -> None:
+        """Report a measured rate as soon as all that was sent has arrived, so that the next measurement finds no queue,
+        or at the time `until`.
+        """
+        if self._acknowledged(to) < sent and self._loop.time() < until:
+            self._loop.call_later(PROBE_MESSAGE_SECONDS, self._report_rate, to, number, mbps, sent, until)
+        else:
+            self._membership.tell(type="site", what="probed", receiver=to, number=number, mbps=mbps)
+
+    def _sent(self, other: str) -> int:
+        """Return how many bytes were sent to another site."""
+        peer = self._neighbours.peers.get(other)
+        return 0 if peer is None else peer.bytes_sent
 
     def _acknowledged(self, other: str) -> int:
         """Return how many of the bytes that were sent to another site have arrived there."""
         peer = self._neighbours.peers.get(other)
         return 0 if peer is None else peer.acknowledged()
-
-    def _measured(self, sender: str, header: Header) -> None:
-        arriving = self._arriving.setdefault((sender, header.task), _Arriving())
-        arriving.arrivals.append((self._loop.time(), 4 * header.values))
-        if header.chunk:
-            del self._arriving[sender, header.task]
-            self._membership.tell(
-                type="site", what="probed", sender=sender, number=header.task, mbps=arriving.mbps()
-            )  # fmt: skip
 
     # --- states ---
 

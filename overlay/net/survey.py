@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from overlay.core.site_network import Pair, slots
+from overlay.core.site_network import INNER_MBPS, Pair, slots
 from overlay.net.members import Members
 
 ANSWER_SECONDS = 10.0
@@ -30,7 +30,7 @@ class Survey:
         self._answers: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
 
     def said(self, node: str, message: dict[str, Any]) -> None:
-        """Take a site's answer: its round trips ("trips") or a rate ("probed")."""
+        """Take a site's answer: its round trips ("trips"), or the rate at which it has sent ("probed")."""
         self._answers.put_nowait((node, message))
 
     def left(self, node: str) -> None:
@@ -72,8 +72,8 @@ class Survey:
             )  # fmt: skip
         async for node, message in self._answered(self._seconds + ANSWER_SECONDS):
             if message["what"] == "probed" and int(message["number"]) == number:
-                pair = str(message["sender"]), node
-                if float(message["mbps"]) > 0:
+                pair = node, str(message["receiver"])
+                if pair in waiting and 0 < float(message["mbps"]) < INNER_MBPS:
                     found[pair] = float(message["mbps"])
                 waiting.discard(pair)
             elif message["what"] == "left":

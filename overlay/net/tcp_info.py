@@ -22,12 +22,14 @@ class Seen:
         again: number of retransmissions.
         rtt_seconds: the least round trip.
         mbps: rate at which data was acknowledged.
+        sacked_bytes: bytes that have arrived behind a lost segment, so that they are not acknowledged yet (about).
     """
 
     segments: int
     again: int
     rtt_seconds: float
     mbps: float
+    sacked_bytes: int = 0
 
 
 def seen(connection: socket.socket) -> Seen | None:
@@ -40,7 +42,8 @@ def seen(connection: socket.socket) -> Seen | None:
         return None
     (again,), (segments,) = struct.unpack_from("I", info, 100), struct.unpack_from("I", info, 136)
     (least_us,), (bytes_a_second,) = struct.unpack_from("I", info, 148), struct.unpack_from("Q", info, 160)
-    return Seen(segments, again, least_us * 1e-6, bytes_a_second * 8e-6)
+    (segment_bytes,), (sacked,) = struct.unpack_from("I", info, 16), struct.unpack_from("I", info, 28)
+    return Seen(segments, again, least_us * 1e-6, bytes_a_second * 8e-6, sacked * segment_bytes)
 
 
 def connections_by(what: Sequence[Seen], most: int) -> int:

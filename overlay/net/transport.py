@@ -179,7 +179,7 @@ class Peer:
 
     def acknowledged(self) -> int:
         """Return how many of the bytes that were sent have arrived at the peer's kernel."""
-        return max(0, self.bytes_sent - sum(line.unacknowledged() for line in self.lines))
+        return max(0, self.bytes_sent - sum(line.not_arrived() for line in self.lines))
 
     def round_trip(self) -> float | None:
         """Return the least round trip of the connections, in seconds; None where none is open yet, or nothing was
