@@ -9,16 +9,20 @@ of the topology.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
+
+import networkx as nx
 
 from controlplane.planner.job import Job
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.plan.model import Plan
+from controlplane.planner.strategies.wan.site_rounds import NoLink
 from controlplane.planner.strategies.wan.tree_packing.strategy import wan
 from controlplane.planner.topology import Topology
 from overlay.core.framing import tcp_framing
+from overlay.core.reachability import REMEDY, Reachability
 
 Pair = tuple[str, str]
 """(the site that sends, the site that receives)."""
@@ -46,6 +50,9 @@ PLAN_WORK = 20_000
 """Most work to improve a plan, in rounds of new trees times sites times links: the coordinator says nothing while it
 plans. Where all pairs are links, ten sites get within 0.1 % of the best plan, and 20 within 1 %, in about a second.
 """
+
+MOST_REASONS = 4
+"""Maximum number of pairs of sites without a link that an error describes."""
 
 BROKEN_MBPS = 1e-3
 INNER_MBPS = 1e7  # between the nodes of one site: never the bottleneck
@@ -129,7 +136,7 @@ class SiteNetwork:
         out, into: Mbit/s of all that a site sends, or receives, where that is less than the sum of its pairs'
             rates.
         round_trips: seconds, of each pair.
-        hidden: sites to which others cannot connect, so that two of them have no link between them.
+        reachability: which sites can connect to which; where neither of two can, they have no link between them.
         losses: part of each pair's packets that is lost, in the sites' latest reports.
         known: pairs whose rates a file has declared; they are never measured.
     """
@@ -141,7 +148,7 @@ class SiteNetwork:
         self.out: dict[str, float] = {}
         self.into: dict[str, float] = {}
         self.round_trips: dict[Pair, float] = {}
-        self.hidden: set[str] = set()
+        self.reachability = Reachability()
         self.losses: dict[Pair, float] = {}
         self._losses_then: dict[Pair, float] = {}  # losses at the time when the rates were measured
         self.known: set[Pair] = set()  # rates that a file declares are never measured
@@ -200,7 +207,7 @@ class SiteNetwork:
         one of the two sites is another process (`restarted`).
         """
         self.version += 1
-        self._broken |= {(site, other), (other, site)} & self.pairs.keys()
+        self._broken |= {(site, other), (other, site)}
 
     def restarted(self, site: str) -> None:
         """Note that a site's process is a new one: what others could not reach was the one before. They notice the end
@@ -252,26 +259,35 @@ class SiteNetwork:
 
     def linked(self, site: str, other: str) -> bool:
         """Return whether at least one of these two sites can connect to the other one."""
-        return not {site, other} <= self.hidden
+        return self.reachability.linked(site, other)
+
+    def unlinked(self, sites: Collection[str]) -> set[Pair]:
+        """Return the pairs of these sites that have no link, each once."""
+        return {(a, b) for a in sites for b in sites if a < b and not self.linked(a, b)}
+
+    def reached(self, reachability: Reachability) -> None:
+        """Take which sites can connect to which. A pair that has a link again is not broken any more."""
+        if reachability != self.reachability:
+            before, self.reachability = self.reachability, reachability
+            self._broken -= {pair for pair in self._broken if not before.linked(*pair) and self.linked(*pair)}
+            self.version += 1
 
     def links(self, sites: Sequence[str]) -> dict[Pair, float]:
-        """Return the rate of each link of the topology for these sites, in Mbit/s of payload. A site of which nothing
-        is known gets links to all others, with the median of the known rates. A limit on all that a site sends or
-        receives is divided among its links in the ratio of their rates: a plan may then use all of them at once. (In a
-        full mesh of sites with equal limits this is optimal: every link is used, and each site sends n / 2 (n - 1) of
-        the limit, as in a ring.)
+        """Return the rate of each link of the topology for these sites, in Mbit/s of payload. Sites of which neither
+        can connect to the other have no link. Where the measured links do not lead from each site to each other one,
+        the missing links get the median of the known rates. A limit on all that a site sends or receives is divided
+        among its links in the ratio of their rates: a plan may then use all of them at once. (In a full mesh of sites
+        with equal limits this is optimal: every link is used, and each site sends n / 2 (n - 1) of the limit, as in a
+        ring.)
         """
         known = {
             pair: mbps for pair, mbps in self.rates().items()
             if pair[0] in sites and pair[1] in sites and self.linked(*pair)
         }  # fmt: skip
         usual = median(known.values()) if known else UNKNOWN_MBPS
-        for site in sites:
-            others = [other for other in sites if other != site and self.linked(site, other)]
-            if not _reaches(known, site) or not _reached(known, site):
-                for other in others:
-                    known.setdefault((site, other), usual)
-                    known.setdefault((other, site), usual)
+        group = {site: k for k, part in enumerate(_connected(sites, known)) for site in part}
+        for pair in ((a, b) for a in sites for b in sites if group[a] != group[b] and self.linked(a, b)):
+            known.setdefault(pair, min(usual, BROKEN_MBPS) if pair in self._broken else usual)
         parts = {
             end: {site: min(1.0, limits[site] / sum(mbps for pair, mbps in known.items() if pair[end] == site))
                   for site in limits if site in sites and len(sites) > 1}
@@ -301,12 +317,13 @@ class SiteNetwork:
 
     def plan(self, sites: Sequence[str]) -> tuple[Plan, Topology]:
         """Return the plan of the strategy `wan` for these sites (two or more), and the topology that it is for. Raise
-        as the strategy does.
+        NoLink where no links lead from some site to some other one, and as the strategy does.
         """
         key = tuple(sites)
         known = self._plans.get(key)
         if known is not None and known[0] == self.version:
             return known[1], known[2]
+        self._check_connected(sites)
         topology = self.topology(sites)
         job = Job("sites", key, tuple(f"server:{site}" for site in key), 4_000_000)
         rounds = max(1, PLAN_WORK // (len(key) * len(self.links(key))))
@@ -314,6 +331,18 @@ class SiteNetwork:
         self._plans = {k: v for k, v in self._plans.items() if v[0] == self.version}
         self._plans[key] = self.version, plan, topology
         return plan, topology
+
+    def _check_connected(self, sites: Sequence[str]) -> None:
+        """Raise NoLink where no links lead from some of these sites to some others."""
+        parts = _connected(sites, self.links(sites))
+        if len(parts) < 2:
+            return
+        first = sorted(parts[0])
+        apart = [(a, b) for a in first for b in sorted(set(sites) - parts[0])]
+        words = "; ".join(self.reachability.why_unlinked(*pair) for pair in apart[:MOST_REASONS])
+        declared = all(pair[0] in self.reachability.hidden and pair[1] in self.reachability.hidden for pair in apart)
+        others = ", ".join(sorted(set(sites) - parts[0]))
+        raise NoLink(f"no link leads from {', '.join(first)} to {others}: {words}; {REMEDY}", lasting=declared)
 
     def chunks(self, sites: Sequence[str], values: int) -> tuple[int, int]:
         """Return the values of a chunk in a round of `values` values (see CHUNK_PART; at least `chunk_values`), and the
@@ -338,9 +367,9 @@ class SiteNetwork:
         return values * 32e-6 / self.plan(sites)[0].rate_mbps + WAYS_A_TREE * max(trips, default=0.0)
 
 
-def _reaches(known: Mapping[Pair, float], site: str) -> bool:
-    return any(sender == site for sender, _ in known)
-
-
-def _reached(known: Mapping[Pair, float], site: str) -> bool:
-    return any(receiver == site for _, receiver in known)
+def _connected(sites: Iterable[str], links: Iterable[Pair]) -> list[set[str]]:
+    """Return the sites in groups, in each of which links lead from each site to each other one."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(sites)
+    graph.add_edges_from(links)
+    return list(nx.strongly_connected_components(graph))

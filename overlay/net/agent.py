@@ -20,6 +20,7 @@ from controlplane.planner.plan.task import Task
 from overlay.core.errors import Late, NameTaken, OverlayError
 from overlay.core.execution import Execution
 from overlay.core.message import Values
+from overlay.core.reachability import REMEDY, Reachability
 from overlay.core.tcp import ONE_OR_MORE, Connections
 from overlay.net.connector import Connector
 from overlay.net.deputy import Deputies
@@ -105,6 +106,7 @@ class Agent:
         self._security = security
         self._log = log or _log.info
         self._inbox: deque[Copy] = deque()
+        self._said: dict[str, str] = {}  # the last words about links, by member
         self._closing = False
         self._joined = threading.Event()
         self._refusal: OverlayError | None = None
@@ -129,7 +131,7 @@ class Agent:
         )  # fmt: skip
         self.neighbours = Neighbours(
             node, self.loop, connections=self.connections, connector=connector, clock=self.membership.now,
-            lost=self._lost,
+            lost=self._lost, unreached_changed=self._report_unreached,
         )  # fmt: skip
         self._multicast = ReliableMulticast(
             node, self.listen[0], self.loop, received=lambda packet: self.dispatcher.packet_received(packet),
@@ -307,8 +309,27 @@ class Agent:
             host, port = self.advertise[0], self.advertise[1] or port
         return {
             "node": self.node, "host": host, "port": port, "inbound": self.advertise != NOWHERE,
-            "epoch": self.neighbours.epoch, "history": self.site.history, **self.tasks.report(),
+            "epoch": self.neighbours.epoch, "history": self.site.history, "unreached": self.neighbours.unreached,
+            **self.tasks.report(),
         }  # fmt: skip
+
+    def _report_unreached(self) -> None:
+        """Tell the coordinator to which members this agent cannot connect."""
+        self.membership.tell(type="unreached", others=self.neighbours.unreached)
+
+    def _say_reachability(self) -> None:
+        """Log with which members this agent has no link, and for which it opens the connections, as that changes."""
+        reach, found = self.neighbours.reachability, dict[str, str]()
+        for name in self.neighbours.members.keys() - {self.node}:
+            why = reach.unreached.get((name, self.node))
+            if not reach.linked(name, self.node):
+                found[name] = f"no link to {name}: {reach.why_unlinked(self.node, name)}; {REMEDY}"
+            elif why is not None:
+                found[name] = f"{name} cannot connect to this agent at {why}: this one opens the connections"
+        for name, words in found.items():
+            if self._said.get(name) != words:
+                (self._log if reach.linked(name, self.node) else _log.warning)(f"{self.node}: {words}")
+        self._said = found
 
     def _on_disconnected(self) -> None:
         """React to the loss of the coordinator, or to its absence at the start."""
@@ -380,7 +401,10 @@ class Agent:
             key = bytes.fromhex(copying["key"])
             self._multicast.configure(Carrier(copying["job"], copying["program_values"], bool(key)), key)
         members = {name: (host, port) for name, (host, port) in message["members"].items()}
-        self.neighbours.set_members(message["epoch"], members, message["everyone"], message["hidden"])
+        unreached = {(agent, other): reason for agent, other, reason in message["unreached"]}
+        reachability = Reachability(frozenset(message["hidden"]), unreached)
+        self.neighbours.set_members(message["epoch"], members, message["everyone"], reachability)
+        self._say_reachability()
         self._eager_scatter.introduced(self.tasks.running)
         self._joined.set()
         self.tasks.coordinator_acts()

@@ -55,6 +55,10 @@ class Desk(Protocol):
         """Handle that a member is lost."""
         ...
 
+    def reachability_changed(self) -> None:
+        """Handle that other members than before can connect to each other."""
+        ...
+
     def said(self, node: str, message: dict[str, Any]) -> None:
         """Handle a member's message of the type "site"."""
         ...
@@ -305,6 +309,7 @@ class Coordinator:
             self._gone(before, f"{node} joins again")
         liveness.end_when_unreached(writer.transport, liveness.UNREACHED_SECONDS)
         member = Member(node, address, writer, state, inbound=bool(message.get("inbound", True)))
+        member.could_not_reach(message.get("unreached", {}))
         self.members[node] = member
         self._log(f"{node} joined ({len(self.members)} here now)")
         if not self.active:
@@ -355,19 +360,35 @@ class Coordinator:
     # --- messages ---
 
     def introduce(self) -> None:
-        """Tell all members who the members are."""
+        """Tell all members who the members are, and which of them can connect to which."""
+        reachability = self.members.reachability()
         self.members.tell(
             self.members,
             type="members",
             term=self.leadership.quorum.term,
             epoch=self.leadership.epoch,
             everyone=self.policy.nodes,
-            hidden=[name for name, member in self.members.items() if not member.inbound],
+            hidden=sorted(reachability.hidden),
+            unreached=[[*pair, reason] for pair, reason in reachability.unreached.items()],
             members={name: member.address for name, member in self.members.items()},
             probe_values=self.probe_values,
             alone=getattr(self.policy, "alone", False),
             multicast=self.multicast_format(),
         )
+
+    def _reported(self, node: str, others: dict[str, Any]) -> None:
+        """Take a member's report of others to which it cannot connect, so that these open the connections."""
+        before = self.members.reachability()
+        self.members[node].could_not_reach(others)
+        now = self.members.reachability()
+        if now == before:
+            return
+        for pair, reason in now.unreached.items() - before.unreached.items():
+            self._log("{} cannot connect to {} at {}".format(*pair, reason))
+        if self.active:
+            self.introduce()
+            if self.desk is not None:
+                self.desk.reachability_changed()
 
     def multicast_format(self) -> dict[str, int | str] | None:
         if self._replication is None:
@@ -391,6 +412,8 @@ class Coordinator:
         """Handle a member's message; the policy hears of it when this coordinator acts."""
         if message["type"] == "alive":
             self.members[node].tell(alive(message))
+        elif message["type"] == "unreached":
+            self._reported(node, message["others"])
         elif not self.active:
             self.leadership.hold_back(node, message)
         elif message["type"] == "site" and self.desk is not None:

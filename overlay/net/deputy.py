@@ -71,7 +71,7 @@ class Deputies:
         gone = asyncio.get_running_loop().time() > membership.heard + GONE_SECONDS
         if self._node not in sites or not gone or not members.keys() >= set(sites) or self._site.network is None:
             return None
-        reached = sorted(set(sites) - self._neighbours.hidden)
+        reached = [site for site in sorted(sites) if self._neighbours.reachability.reached_by_all(site, sites)]
         if not reached:
             return None
         first, own = reached[0], members[self._node]

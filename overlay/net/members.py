@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from controlplane.planner.plan.task import Task
+from overlay.core.reachability import Reachability
 from overlay.net.liveness import Silence
 from overlay.net.recovery import AgentState
 from overlay.net.told import Told, packed
+
+MAX_REASON = 200
+"""Maximum number of characters of a reason that an agent reports."""
 
 
 class Member:
@@ -22,7 +27,8 @@ class Member:
         address: (host, port) at which other agents reach it.
         writer: its connection.
         state: its tasks when it joined.
-        inbound: whether other agents can connect to it.
+        inbound: whether other agents can connect to it, as its operator has declared.
+        unreached: other agents to which it could not connect: (address, reason) by name.
         joined: when it joined, in seconds of the monotonic clock.
         silence: how long it has said nothing.
         told: the tasks that it was told of last.
@@ -33,10 +39,20 @@ class Member:
         inbound: bool = True,
     ) -> None:  # fmt: skip
         self.inbound = inbound
+        self.unreached: dict[str, tuple[tuple[str, int], str]] = {}
         self.node, self.address, self.writer, self.state = node, address, writer, state
         self.joined = time.monotonic()
         self.silence = Silence()
         self.told = Told()
+
+    def could_not_reach(self, reported: Mapping[str, Any]) -> None:
+        """Take the agent's report of other agents to which it cannot connect, {name: [[host, port], reason]}. Raise
+        ValueError, TypeError or AttributeError for one that is not well formed.
+        """
+        self.unreached = {
+            str(other): ((str(host), int(port)), str(reason)[:MAX_REASON])
+            for other, ((host, port), reason) in reported.items()
+        }
 
     def tell(self, message: bytes) -> None:
         """Send a line of JSON; do nothing when the connection is closing."""
@@ -46,6 +62,15 @@ class Member:
 
 class Members(dict[str, Member]):
     """The connected agents by name."""
+
+    def reachability(self) -> Reachability:
+        """Return which agents can connect to which. A report about an agent that has another address now is void."""
+        unreached = {
+            (node, other): reason
+            for node, member in self.items() for other, (address, reason) in member.unreached.items()
+            if other in self and self[other].address == address
+        }  # fmt: skip
+        return Reachability(frozenset(node for node, member in self.items() if not member.inbound), unreached)
 
     def tell(self, nodes: Iterable[str], **message: object) -> None:
         """Send a message to those of these agents that are connected."""

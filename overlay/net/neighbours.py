@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, cast
 from weakref import WeakSet
 
 from controlplane.planner.plan.task import Task
 from overlay.core.errors import MessageError, OverlayError, PeerLost
 from overlay.core.message import Header, Kind, Values
+from overlay.core.reachability import REMEDY, Reachability
 from overlay.core.tcp import Connections
 from overlay.net.connector import Connector
 from overlay.net.inbound import Inbound, Receiver
-from overlay.net.transport import CONNECT_SECONDS, Peer, kept_open
+from overlay.net.transport import CONNECT_SECONDS, TRIAL_SECONDS, Peer, kept_open
 
 REVERSE_SECONDS = 0.2
-"""Seconds after which a hidden agent opens a connection again over which another agent sends to it."""
+"""Seconds after which an agent opens a connection again over which another agent sends to it."""
+
+RETRIAL_SECONDS = 5.0
+"""Seconds between two trials to connect to an agent that cannot connect to this one, either."""
 
 REOPEN_SECONDS = 1.0
 """Seconds after which a connection that broke is opened again, before a task needs it."""
@@ -33,11 +37,13 @@ class Neighbours:
         clock: returns the time with which messages are stamped.
         lost: called as lost(name, address, reason) when an agent that a task needs cannot be reached at this
             address; None where its address is not known.
+        unreached_changed: called when `unreached` has changed.
 
     Attributes:
         epoch: the epoch of the coordinator and its numbers; 0 where none has been joined.
         members: address at which each member listens.
-        hidden: members to which others cannot connect.
+        reachability: which members can connect to which, as the coordinator has said last.
+        unreached: members to which this agent cannot connect: (address, reason) by name.
     """
 
     def __init__(
@@ -49,11 +55,12 @@ class Neighbours:
         connector: Connector,
         clock: Callable[[], float],
         lost: Callable[[str, tuple[str, int] | None, str], None],
+        unreached_changed: Callable[[], None],
     ) -> None:
         self._node, self._loop = node, loop
         self._connections = connections
         self.connector = connector
-        self._clock, self._on_lost = clock, lost
+        self._clock, self._on_lost, self._on_unreached_changed = clock, lost, unreached_changed
         self.epoch = 0
         self.members: dict[str, tuple[str, int]] = {}
         self._names: list[str] = []
@@ -63,14 +70,16 @@ class Neighbours:
         self.inbound: WeakSet[Inbound] = WeakSet()
         self._reopening: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
-        self.hidden: frozenset[str] = frozenset()
-        self._reversing: dict[str, asyncio.Task[None]] = {}  # a hidden agent's connections, on which others send
+        self.reachability = Reachability()
+        self.unreached: dict[str, tuple[tuple[str, int], str]] = {}
+        self._reversing: dict[str, asyncio.Task[None]] = {}  # connections that this agent opens for others to send over
+        self._retrying: dict[str, asyncio.Task[None]] = {}  # trials to connect to agents without a link
 
     # --- members ---
 
     def set_members(
         self, epoch: int, members: Mapping[str, tuple[str, int]], everyone: Sequence[str],
-        hidden: Collection[str] = (),
+        reachability: Reachability,
     ) -> None:  # fmt: skip
         """Take the members that the coordinator has named.
 
@@ -79,9 +88,12 @@ class Neighbours:
             members: address at which each member listens.
             everyone: all agents of the job, members or not. An agent's number is its position in this list, which is
                 the same at all agents.
-            hidden: members to which others cannot connect: they open connections in both directions.
+            reachability: which members can connect to which.
         """
-        self.hidden = frozenset(hidden)
+        self.reachability = reachability
+        self.unreached = {
+            name: found for name, found in self.unreached.items() if members.get(name, found[0]) == found[0]
+        }  # another process, at another address, has to be tried again
         for name, peer in list(self.peers.items()):
             if members.get(name) != peer.address:
                 peer.close()
@@ -93,6 +105,7 @@ class Neighbours:
         self._reopen_nothing()
         self._keep_open()
         self._reverse()
+        self._retry()
 
     def name(self, number: int) -> str | None:
         """Return the name of the agent with this number; None where there is none."""
@@ -104,6 +117,52 @@ class Neighbours:
         if path is None:
             path = self._paths[names] = tuple(self._numbers[name] for name in names)
         return path
+
+    # --- which agent opens connections ---
+
+    def _dials(self, name: str) -> bool:
+        """Return whether this agent can connect to a member, as far as is known."""
+        tried = name in self.unreached and self.unreached[name][0] == self.members.get(name)
+        return not tried and self.reachability.dials(self._node, name)
+
+    def linked(self, name: str) -> bool:
+        """Return whether this agent or a member can connect to the other one, as far as is known."""
+        return self._dials(name) or self.reachability.dials(name, self._node)
+
+    def _trial_failed(self, name: str, reason: str) -> None:
+        """Report that this agent cannot connect to a member, so that that one opens the connections."""
+        self.unreached[name] = self.members[name], reason
+        self._on_unreached_changed()
+        self._retry()
+
+    def _retry(self) -> None:
+        """Keep trying to connect to each member to which this agent has no link because the trial failed."""
+        self._keep(self._retrying, {name for name in self.unreached if not self.linked(name)}, self._keep_trying)
+
+    async def _keep_trying(self, name: str) -> None:
+        while not self._closed:
+            await asyncio.sleep(RETRIAL_SECONDS)
+            try:
+                tried = await self.connector.open(asyncio.Protocol(), self.members[name], seconds=TRIAL_SECONDS)
+            except (OSError, KeyError):
+                continue
+            tried.close()
+            if self.unreached.pop(name, None) is not None:
+                self._on_unreached_changed()
+            if name in self.peers:
+                self.peers[name].dial()
+            return
+
+    def _keep(
+        self, running: dict[str, asyncio.Task[None]], wanted: Collection[str],
+        run: Callable[[str], Coroutine[Any, Any, None]],
+    ) -> None:  # fmt: skip
+        """Have exactly the wanted members' coroutines run."""
+        for name in [name for name in running if name not in wanted]:
+            running.pop(name).cancel()
+        for name in wanted:
+            if name not in running or running[name].done():
+                running[name] = asyncio.ensure_future(run(name))
 
     # --- connections that others open ---
 
@@ -126,27 +185,27 @@ class Neighbours:
             raise MessageError(str(error)) from None
 
     def take(self, hello: Header, transport: asyncio.BaseTransport) -> None:
-        """Take a connection that a hidden agent has opened, over which this agent is to send to it. Raise MessageError
-        where it is refused.
+        """Take a connection over which this agent is to send to the agent that has opened it, since it cannot connect
+        to that one. Raise MessageError where it is refused.
         """
         self.check(hello, transport)
         name = self.name(hello.path[0]) if hello.epoch == self.epoch else None
-        if name is None or name not in self.hidden or name == self._node or name not in self.members:
+        if name is None or name == self._node or name not in self.members or self._dials(name):
             raise MessageError("this agent is to send over the connection, and does not know its other end as an agent "
-                               "without a reachable port: that one will open it again")  # fmt: skip
+                               "to which it cannot connect: that one will open it again")  # fmt: skip
         self._loop.call_soon(self._peer(name).take, cast(asyncio.Transport, transport))
 
     def reverse_with(self, receiver: Receiver) -> None:
-        """Set the receiver of what arrives over the connections that a hidden agent opens for others."""
+        """Set the receiver of what arrives over the connections that this agent opens for others to send over."""
         self._receiver = receiver
 
     def _reverse(self) -> None:
-        """Keep, at a hidden agent, a connection to each agent to which it can connect, over which that agent sends."""
-        wanted = self.members.keys() - self.hidden if self._node in self.hidden else set()
-        for name in self._reversing.keys() - wanted:
-            self._reversing.pop(name).cancel()
-        for name in wanted - self._reversing.keys():
-            self._reversing[name] = asyncio.ensure_future(self._keep_reversed(name))
+        """Keep a connection to each agent that cannot connect to this one, over which that agent sends."""
+        wanted = {
+            name for name in self.members
+            if name != self._node and not self.reachability.dials(name, self._node) and self._dials(name)
+        }  # fmt: skip
+        self._keep(self._reversing, wanted, self._keep_reversed)
 
     async def _keep_reversed(self, name: str) -> None:
         while not self._closed:
@@ -201,7 +260,7 @@ class Neighbours:
     def connect_for(self, task: Task) -> None:
         """Open the connections that the task will need: later they would have to wait behind the task's own chunks."""
         for name in self._receivers(task):
-            if name in self.members:
+            if name in self.members and self.linked(name):  # else the first chunk reports that there is no link
                 self._peer(name).expect()
 
     def adapt(self, task: Task) -> None:
@@ -236,8 +295,8 @@ class Neighbours:
         """End all connections, in both directions; none is opened again, and `lost` is not called any more."""
         self._closed = True
         self._reopen_nothing()
-        for reversing in self._reversing.values():
-            reversing.cancel()
+        for running in (*self._reversing.values(), *self._retrying.values()):
+            running.cancel()
         for each in list(self.inbound):
             each.close()
         for peer in self.peers.values():
@@ -248,8 +307,8 @@ class Neighbours:
         if peer is None:
             if name not in self.members:
                 raise PeerLost(f"{name} is not a member of the overlay now")
-            if {name, self._node} <= self.hidden:
-                raise PeerLost(f"neither {self._node} nor {name} has a port that the other one reaches")
+            if not self.linked(name):
+                raise PeerLost(f"{self.reachability.why_unlinked(self._node, name)}; {REMEDY}")
             peer = self.peers[name] = Peer(
                 name,
                 self.members[name],
@@ -257,8 +316,8 @@ class Neighbours:
                 connections=self._connections.least,
                 clock=self._clock,
                 on_lost=lambda reason: self._lost(name, reason),
+                on_unreached=(lambda reason: self._trial_failed(name, reason)) if self._dials(name) else None,
                 connector=self.connector,
-                awaits=name in self.hidden,
             )
         return peer
 
@@ -279,7 +338,7 @@ class Neighbours:
         if self._closed or not kept_open(len(self._names), self._connections.least):
             return
         for name in self.members:
-            if name != self._node and name not in self._reopening and not {name, self._node} <= self.hidden:
+            if name != self._node and name not in self._reopening and self.linked(name):
                 self._peer(name)
 
     def _reopen(self, name: str) -> None:

@@ -117,7 +117,7 @@ class PolicyDriver:
             self._log(f"{node}: {message['reason']}")
             other = self._members.get(message["node"])
             if other is not None and list(other.address) == message["address"]:  # else it has joined again since
-                self.handle(Lost(node, other.node))
+                self.handle(Lost(node, other.node, str(message["reason"])))
         elif kind == "failed":
             self._fail(int(message["task"]), f"{node}: {message['reason']}")
 

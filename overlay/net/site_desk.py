@@ -105,10 +105,7 @@ class SiteDesk:
     def joined(self, node: str) -> None:
         if not self._members[node].state.epoch:
             self.network.restarted(node)
-        hidden = not self._members[node].inbound
-        if hidden != (node in self.network.hidden):
-            (self.network.hidden.add if hidden else self.network.hidden.discard)(node)
-            self.network.version += 1
+        self.network.reached(self._members.reachability())
         self._tell_network((node,))
         if not self.surveyed and self._probe_seconds > 0 and self._members[node].state.epoch:
             # The site has followed an earlier coordinator, which may have measured the network.
@@ -126,6 +123,15 @@ class SiteDesk:
         """Log a line, and show it on the coordinator's page."""
         self.record.add(line)
         self._write(line)
+
+    def reachability_changed(self) -> None:
+        """Plan without pairs of sites of which neither can connect to the other, and measure pairs that now can."""
+        unlinked = self.network.unlinked(self._members)
+        self.network.reached(self._members.reachability())
+        for pair in unlinked - self.network.unlinked(self._members):
+            self.surveyed.difference_update(pair)
+        self._driver.handle(Tick())
+        self._consider_survey()
 
     def left(self, node: str) -> None:
         self.record.counts["lost"] += 1

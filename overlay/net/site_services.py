@@ -52,7 +52,11 @@ TEXT_CHARACTERS = 1 << 19
 TEXT_BYTES = 1 << 25
 """Maximum length of such a text that another site has sent, in bytes."""
 
-TRIPS_SECONDS = 5.0
+TRIPS_SECONDS = 8.0
+"""Time, in seconds, in which connections to all other sites have to be open: a site that others cannot connect to opens
+connections when the trial of these is over (neighbours.py).
+"""
+
 TRIPS_POLL_SECONDS = 0.05
 
 
@@ -255,13 +259,11 @@ class SiteServices:
     # --- measuring ---
 
     def _say_trips(self, until: float) -> None:
-        """Tell the coordinator the round trips as soon as there is a connection to every member, or at the time
-        `until`.
+        """Tell the coordinator the round trips as soon as there is a connection to every member that has a link to this
+        one, or at the time `until`.
         """
         trips = self._neighbours.round_trips()
-        others = self._neighbours.members.keys() - {self._node}
-        if self._node in self._neighbours.hidden:
-            others -= self._neighbours.hidden
+        others = {name for name in self._neighbours.members if self._neighbours.linked(name)} - {self._node}
         if others - trips.keys() and self._loop.time() < until:
             self._loop.call_later(TRIPS_POLL_SECONDS, self._say_trips, until)
         else:

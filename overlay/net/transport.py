@@ -20,6 +20,10 @@ from overlay.net.outbound import Outbound
 from overlay.net.tcp_info import connections_by
 
 CONNECT_SECONDS = 10.0
+TRIAL_SECONDS = 3.0
+"""Time, in seconds, after which an agent that does not answer counts as one to which no connection can be opened. Linux
+sends the first packet of a connection three times meanwhile.
+"""
 
 NO_ROUND_TRIP = 4000.0
 """Longest round trip, in seconds, that is believed: Linux gives 2^32 - 1 microseconds while it has not seen any."""
@@ -58,9 +62,9 @@ class Peer:
         connections: number of connections.
         clock: returns the time with which messages are stamped.
         on_lost: called once, as on_lost(reason), when the peer cannot be reached any more.
+        on_unreached: called as on_unreached(reason) when no connection to the peer could be opened in TRIAL_SECONDS,
+            so that the peer opens one. None where that is known from the start.
         connector: opens connections.
-        awaits: the other agent opens the connections, since this one cannot connect to it; else they are opened at
-            once.
 
     Attributes:
         used: whether a task or a message has needed the peer.
@@ -76,19 +80,23 @@ class Peer:
         connections: int,
         clock: Callable[[], float],
         on_lost: Callable[[str], None],
+        on_unreached: Callable[[str], None] | None,
         connector: Connector,
-        awaits: bool = False,
     ) -> None:
         self.name, self.address = name, address
-        self.hello, self._clock, self._on_lost, self._connector = hello, clock, on_lost, connector
+        self.hello, self._clock, self._connector = hello, clock, connector
+        self._on_lost, self._on_unreached = on_lost, on_unreached
         self.lines = [Outbound(self) for _ in range(connections)]
         self._queue: list[_Message] = []
         self._order = count()
         self._closed = False
         self.used = False
         self._give_up_at = asyncio.get_running_loop().time() + CONNECT_SECONDS
-        self._awaits = awaits
-        opening = [self._awaited(self.lines[0])] if awaits else [self._open(line) for line in self.lines]
+        self._awaits = on_unreached is None
+        if self._awaits:
+            opening = [self._awaited(self.lines[0], "this agent cannot open a connection to it")]
+        else:
+            opening = [self._open(line) for line in self.lines]
         self._opening = [asyncio.ensure_future(each) for each in opening]
         self.bytes_sent = 0
 
@@ -222,6 +230,14 @@ class Peer:
                 self._connector.unanswered(self.address)
             self._on_lost(f"the connection to {self.name} ended" + (f": {error}" if error else ""))
 
+    def dial(self) -> None:
+        """Open the connection after all, as it has become possible, unless there is one."""
+        if not self._closed and self.lines[0].transport is None:
+            for task in self._opening:
+                task.cancel()
+            self._awaits = False
+            self._opening = [asyncio.ensure_future(self._open(self.lines[0]))]
+
     def take(self, transport: asyncio.Transport) -> None:
         """Take a connection that the peer has opened for this agent to send over."""
         line = self.lines[0]
@@ -230,32 +246,36 @@ class Peer:
         transport.set_protocol(line)
         line.connection_made(transport)
 
-    async def _awaited(self, line: Outbound) -> None:
-        """Give the peer up when it is needed and has opened no connection in time."""
+    async def _awaited(self, line: Outbound, why: str) -> None:
+        """Give the peer up when it is needed and has opened no connection in time. `why` says why this agent cannot
+        open one.
+        """
         loop = asyncio.get_running_loop()
         while line.transport is None:
             if loop.time() >= self._give_up_at:
-                self.broken(OSError(f"it has no port that others reach, and opens no connection for "
-                                    f"{CONNECT_SECONDS:.0f} s"))  # fmt: skip
+                self.broken(OSError(f"{why}, and {self.name} opens none for {CONNECT_SECONDS:.0f} s"))
                 return
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _open(self, line: Outbound, *, needed: bool = True) -> None:
-        """Open a connection. With `needed`, the peer is given up when that does not succeed in time."""
+        """Open a connection. With `needed`, the peer is to open it where this agent cannot, and is given up when there
+        is none in time.
+        """
         loop = asyncio.get_running_loop()
-        end = loop.time() + CONNECT_SECONDS
+        tried = loop.time() + (TRIAL_SECONDS if needed else CONNECT_SECONDS)
         host, port = self.address
         while True:
             try:
-                left = max(0.01, (self._give_up_at if needed else end) - loop.time())
-                await self._connector.open(line, self.address, seconds=left)
+                await self._connector.open(line, self.address, seconds=max(0.01, tried - loop.time()))
                 return
             except (OSError, TimeoutError) as error:
-                if not needed and loop.time() >= end:
-                    self.lines.remove(line)
-                    return
-                if needed and loop.time() >= self._give_up_at:
-                    words = str(error) or "no answer"
-                    self.broken(OSError(f"{host}:{port} cannot be reached within {CONNECT_SECONDS:.0f} s: {words}"))
-                    return
-                await asyncio.sleep(RETRY_SECONDS)
+                words = f"{host}:{port}: {str(error) or 'no answer'}"
+            if loop.time() >= tried:
+                break
+            await asyncio.sleep(RETRY_SECONDS)
+        if not needed or self._on_unreached is None or self._awaits:  # another connection has shown it already
+            self.lines.remove(line)
+            return
+        self._awaits = True
+        self._on_unreached(words)
+        await self._awaited(line, f"no connection to {words}")

@@ -21,10 +21,11 @@ class Wire:
     and neither end is told.
     """
 
-    def __init__(self, target: tuple[str, int]) -> None:
+    def __init__(self, target: tuple[str, int], server: socket.socket | None = None) -> None:
+        """Lead from a socket that listens (None: a new one) to the target."""
         self._target, self._cut = target, False
         self._sockets: list[socket.socket] = []
-        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server = server or socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._server.getsockname()
         threading.Thread(target=self._accept, daemon=True).start()
 

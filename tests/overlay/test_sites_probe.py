@@ -33,7 +33,7 @@ class Link:
         self._loop, self._rate = loop, rate
         self.peers = {"b": self}
         self.told, self.ended = list[dict[str, object]](), asyncio.Event()
-        self.members, self.epoch, self.hidden = {"b": ("", 0)}, 1, set[str]()
+        self.members, self.epoch = {"b": ("", 0)}, 1
         self.sent, self.empty_at, self.sizes = 0, loop.time(), list[int]()
 
     @property

@@ -194,7 +194,16 @@ def test_messages_go_over_the_connection_that_does_not_stand() -> None:
         loop = asyncio.get_running_loop()
         hello = Header(Kind.HELLO, 1, 0, (0,)).pack()
         address = server.getsockname()
-        peer = Peer("h1", address, hello, connections=2, clock=float, on_lost=lambda reason: None, connector=PLAIN)
+        peer = Peer(
+            "h1",
+            address,
+            hello,
+            connections=2,
+            clock=float,
+            on_lost=lambda reason: None,
+            on_unreached=lambda reason: None,
+            connector=PLAIN,
+        )
         _silent, _ = await loop.sock_accept(server)
         reads, _ = await loop.sock_accept(server)
         reads.setblocking(False)
@@ -229,7 +238,16 @@ def test_where_packets_are_lost_a_peer_gets_more_connections(
         server = await asyncio.start_server(met, "127.0.0.1", 0)
         address = server.sockets[0].getsockname()
         hello = Header(Kind.HELLO, 1, 0, (0,)).pack()
-        peer = Peer("h1", address, hello, connections=1, clock=float, on_lost=lost.append, connector=PLAIN)
+        peer = Peer(
+            "h1",
+            address,
+            hello,
+            connections=1,
+            clock=float,
+            on_lost=lost.append,
+            on_unreached=lambda reason: None,
+            connector=PLAIN,
+        )
         assert await hellos.get() == hello
         for _ in range(2):  # The second time asks for nothing more.
             peer.adapt(3)

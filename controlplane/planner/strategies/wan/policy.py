@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import networkx as nx
@@ -87,10 +87,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class Lost:
-    """Event: an agent is lost, or (with `other`) two agents cannot reach each other."""
+    """Event: an agent is lost, or (with `other`) two agents cannot reach each other, for this reason."""
 
     node: str
     other: str | None = None
+    reason: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

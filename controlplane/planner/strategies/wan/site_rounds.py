@@ -64,6 +64,18 @@ MOST_NAMES = 60_000
 """Most names that may ever join one coordinator, as agents are numbered with 16 bits."""
 
 
+class NoLink(Exception):
+    """No plan is possible, since no links lead from some of the sites to others. The message says why.
+
+    Attributes:
+        lasting: whether operators have declared it, so that waiting does not help.
+    """
+
+    def __init__(self, message: str, *, lasting: bool) -> None:
+        super().__init__(message)
+        self.lasting = lasting
+
+
 class Planner(Protocol):
     """The part of the service that knows the network between sites (overlay/core/site_network.py). `version` changes
     whenever plans would.
@@ -72,7 +84,9 @@ class Planner(Protocol):
     version: int
 
     def plan(self, sites: Sequence[str]) -> tuple[Plan, Topology]:
-        """Return the plan for these sites, and the topology that it was made on. Raise as strategies do."""
+        """Return the plan for these sites, and the topology that it was made on. Raise NoLink where sites are not
+        linked, and as strategies do.
+        """
         ...
 
     def chunks(self, sites: Sequence[str], values: int) -> tuple[int, int]:
@@ -182,8 +196,8 @@ class SiteRounds:
                 return [*self._outdated(), *self._begin(now)]
             case Failed(task, reason) if task in self.running:
                 return [self._give_up(task, reason), *self._begin(now)]
-            case Lost(node, other):
-                return [*self._lost(node, other), *self._begin(now)]
+            case Lost(node, other, reason):
+                return [*self._lost(node, other, reason), *self._begin(now)]
             case Tick(silent):
                 return [*self._look(silent, now), *self._begin(now)]
         return ()
@@ -274,7 +288,7 @@ class SiteRounds:
         self.round = round_
         self._left.clear()
 
-    def _lost(self, node: str, other: str | None) -> list[Order]:
+    def _lost(self, node: str, other: str | None, why: str) -> list[Order]:
         if other is None:
             self._ready[node].clear()
             for sites in (self.active, self.late, self.fetching, self._left):
@@ -286,7 +300,7 @@ class SiteRounds:
                 self.fetching.clear()
         else:
             self._broken(node, other)
-            reason = f"{node} and {other} cannot reach each other"
+            reason = f"{node} and {other} cannot reach each other" + (f": {why}" if why else "")
             concerned = [number for number, run in self.running.items() if {node, other} <= run.task.nodes]
         return [self._give_up(number, reason) for number in concerned]
 
@@ -393,6 +407,8 @@ class SiteRounds:
         self.numbers += 1
         try:
             task = self.make_task(participants, heads)
+        except NoLink as error:
+            return [Reject(participants, str(error), again=not error.lasting)]
         except Exception as error:  # of any kind, as a plan that fails must not end the job
             return [Reject(participants, f"no task can be made: {type(error).__name__}: {error}")]
         half = now + HALF * (ends - now)
