@@ -7,7 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from functools import partial
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.log_lines import Log
@@ -25,6 +27,21 @@ from controlplane.service.words import message
 from controlplane.targets.secret_labels import SecretLabels
 
 
+@dataclass
+class _Storing:
+    """An epoch whose number is being stored.
+
+    Attributes:
+        carried_on: the number; 0 for a new one.
+        ended: the core was told of the outcome.
+        problem: the error because of which it could not be stored.
+    """
+
+    carried_on: int
+    ended: bool = False
+    problem: Exception | None = None
+
+
 class Effects:
     """Owns the state of one job's agents. Whoever reads or changes anything here holds `lock`.
 
@@ -34,7 +51,7 @@ class Effects:
 
     Attributes:
         state: the core's state, to be set before the first event.
-        news: a condition that is notified after every event.
+        news: a condition that is notified after every event. What waits for it lets other threads have the lock.
         configs: by node, the configurations of the running plan.
         offered: by node, those of a migration that is under way.
         members: agents' streams, by the number of their connection.
@@ -62,6 +79,8 @@ class Effects:
         self._epochs, self._labels = epochs, labels
         self._log, self._plan_without = log, plan_without
         self.rounds = Rounds()
+        self._storing: _Storing | None = None
+        self._waiting: deque[tuple[Event, Mapping[str, AgentConfig] | None]] = deque()
         self._said: tuple[actions.Word, pb.Event | None] | None = None  # the last action for an agent, and its message
 
     def places(self, configs: Mapping[str, AgentConfig]) -> tuple[Place, ...]:
@@ -75,43 +94,80 @@ class Effects:
         """Return a configuration with the labels that are on the wire."""
         return config if self._labels is None else self._labels.configuration(config)
 
-    def take(self, event: Event) -> tuple[actions.Action, ...]:
-        """Decide on an event, carry out all actions that follow, and return them.
+    def take(self, event: Event, configs: Mapping[str, AgentConfig] | None = None) -> tuple[actions.Action, ...]:
+        """Decide on an event, carry out the actions that follow, and return them. `configs` become those of the running
+        plan first.
 
-        Raise what storing an epoch raises; the core has then been told that it failed.
+        If an epoch's number is being stored, wait for that, before and afterwards, without the lock. Raise what storing
+        raises; the core has then been told that it failed.
         """
-        done: list[actions.Action] = []
-        problem: Exception | None = None
         with self.lock:
-            events = deque([event])
-            while events:
-                event, before, now = events.popleft(), self.state, time.monotonic()
-                self.state, decided = decide(before, event, now)
-                entry = event_of_job(self.journal.job, before, event, now=now, clock=time.time())
-                self.journal.add(before, entry, self.state)
-                if self.state.phase == Phase.CLOSED:
-                    self.journal.end()
-                for action in decided:
-                    done.append(action)
-                    if isinstance(action, actions.StoreEpoch):
-                        try:
-                            events.append(EpochStored(self._store(action.carried_on)))
-                        except Exception as error:
-                            problem = error
-                            events.append(EpochNotStored(str(error)))
-                    else:
-                        self._carry_out(action)
-            self._said = None
-            self.news.notify_all()
-        if problem is not None:
-            raise problem
-        return tuple(done)
+            self.settle()
+            done, storing = self._decide(event, configs)
+            if storing is not None:
+                self.news.wait_for(lambda: storing.ended)
+                if storing.problem is not None:
+                    raise storing.problem
+            return done
 
-    def _store(self, carried_on: int) -> int:
-        if not carried_on:
-            return self._epochs.next()
-        self._epochs.adopt(carried_on)
-        return carried_on
+    def post(self, event: Event, configs: Mapping[str, AgentConfig] | None = None) -> None:
+        """Do what `take` does, without waiting for an epoch's number to be stored: the event is decided afterwards."""
+        with self.lock:
+            if self._storing is not None:
+                self._waiting.append((event, configs))
+            else:
+                self._decide(event, configs)
+
+    def settle(self) -> None:
+        """Wait until no epoch's number is being stored, without the lock meanwhile."""
+        self.news.wait_for(lambda: self._storing is None)
+
+    @property
+    def storing(self) -> bool:
+        """Whether an epoch's number is being stored, so that events wait."""
+        return self._storing is not None
+
+    def _decide(
+        self, event: Event, configs: Mapping[str, AgentConfig] | None = None
+    ) -> tuple[tuple[actions.Action, ...], _Storing | None]:
+        """Decide on an event and carry out what follows. Return the actions, and the epoch that is being stored."""
+        if configs is not None:
+            self.configs = dict(configs)
+        before, now = self.state, time.monotonic()
+        self.state, decided = decide(before, event, now)
+        self.journal.add(before, event_of_job(self.journal.job, before, event, now=now, clock=time.time()), self.state)
+        if self.state.phase == Phase.CLOSED:
+            self.journal.end()
+        for action in decided:
+            if isinstance(action, actions.StoreEpoch):
+                self._storing = _Storing(action.carried_on)
+                context = copy_context()  # with the name of whoever has ordered it
+                work = partial(context.run, self._store, self._storing)
+                threading.Thread(target=work, name="store-epoch", daemon=True).start()
+            else:
+                self._carry_out(action)
+        self._said = None
+        self.news.notify_all()
+        return decided, self._storing
+
+    def _store(self, storing: _Storing) -> None:
+        """Store an epoch's number without the lock, since a store may answer late. Then decide on the outcome, and on
+        the events that waited for it."""
+        stored: Event
+        try:
+            if storing.carried_on:
+                self._epochs.adopt(storing.carried_on)
+            stored = EpochStored(storing.carried_on or self._epochs.next())
+        except Exception as error:
+            storing.problem = error
+            stored = EpochNotStored(str(error))
+        with self.lock:
+            self._storing = None
+            self._decide(stored)
+            while self._waiting and self._storing is None:
+                self._decide(*self._waiting.popleft())
+            storing.ended = True
+            self.news.notify_all()
 
     def _carry_out(self, action: actions.Action) -> None:
         match action:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 
 from controlplane.common.agentconfig import AgentConfig, ReroutedTree
@@ -33,18 +32,16 @@ class PlanChanges:
         Agents of nodes that the plan does not need stand by. A new epoch begins when all others have joined.
         """
         with self._lock:
+            self._effects.settle()
             if self._effects.state.running:
                 return False
-            self._effects.configs = dict(configs)
-            self._effects.take(ev.PlanReplaced(self._effects.places(configs)))
+            self._effects.take(ev.PlanReplaced(self._effects.places(configs)), configs)
             return True
 
     def restart(self, configs: Mapping[str, AgentConfig], reason: str) -> None:
         """Set other configurations, also for other nodes; what runs is stopped with the reason, and the job begins
         anew."""
-        with self._lock:
-            self._effects.configs = dict(configs)
-            self._effects.take(ev.PlanRestarted(self._effects.places(configs), reason))
+        self._effects.take(ev.PlanRestarted(self._effects.places(configs), reason), configs)
 
     def prepare(self, configs: Mapping[str, AgentConfig], timeout: float, *, again: bool = False) -> int:
         """Make all agents ready for `configs`, and return the epoch of the migration.
@@ -55,13 +52,15 @@ class PlanChanges:
         seconds; the migration is withdrawn then.
         """
         with self._lock:
+            self._effects.settle()
             if self._effects.state.migration is None:
                 self._effects.offered = dict(configs)
             for action in self._effects.take(ev.MigrationOrdered(self._effects.places(configs), again)):
                 if isinstance(action, actions.RefuseMigration):
                     raise CannotMigrate(action.reason)
             migration = self._effects.state.migration
-            assert migration is not None
+            if migration is None:  # it has failed while the epoch's number was being stored
+                raise CannotMigrate(self._effects.failures.popitem()[1])
             self._wait_prepared(migration.epoch, timeout)
             return migration.epoch
 
@@ -76,6 +75,7 @@ class PlanChanges:
         """Have all agents switch to the new plan at one operation, and return its number in the old epoch. Raise
         CannotMigrate where the migration has failed."""
         with self._lock:
+            self._effects.settle()
             self._check(epoch)
             self._effects.take(ev.SwitchOrdered(epoch))
             migration = self._effects.state.migration
@@ -91,6 +91,8 @@ class PlanChanges:
         """
 
         def over() -> bool:
+            if self._effects.storing:
+                return False
             migration = self._effects.state.migration
             if self._failed(epoch) or migration is None or migration.epoch != epoch:
                 return True
@@ -110,9 +112,8 @@ class PlanChanges:
 
     def start_again(self, epoch: int, reason: str) -> None:
         """Start operations of the plan before this epoch again with the running plan, since they cannot end, for this
-        reason. Do nothing where all have ended, or another migration is under way."""
-        with suppress(OSError):  # no epoch could be stored: the core has logged that, and tries again
-            self._effects.take(ev.DrainBroken(epoch, reason))
+        reason. Do nothing where all have ended, or another migration is under way. Do not wait for it."""
+        self._effects.post(ev.DrainBroken(epoch, reason))
 
     def rerouted(self, trees: Mapping[str, Sequence[ReroutedTree]]) -> None:
         """Tell each of these nodes which of its trees were rerouted."""

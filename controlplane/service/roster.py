@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from controlplane.common.agentconfig import AgentConfig
@@ -220,11 +219,10 @@ class Roster:
                 self._effects.take(ev.LeaveAnnounced(agent, failure))
 
     def leave(self, member: Member) -> None:
-        """Take note that an agent's stream has ended."""
+        """Take note that an agent's stream has ended. Do not wait: gRPC calls this in the thread of all calls."""
         with self._lock:
-            if any(one.connection == member.connection for one in self.state.nodes.values()):
-                with suppress(OSError):  # no epoch could be stored: the core has logged that, and tries again
-                    self._effects.take(ev.Left(member.connection))
+            if self._effects.storing or any(one.connection == member.connection for one in self.state.nodes.values()):
+                self._effects.post(ev.Left(member.connection))
 
     def report(self, request: pb.ReportRequest) -> None:
         """Take an agent's statistics; those of an earlier epoch are ignored."""
@@ -243,22 +241,24 @@ class Roster:
                 self._waits.heard(request, roots, now)
             rounds = self._effects.rounds
             again, member.heard = rounds.count(request.node), rounds.number
-            if again and self.running:
+            if again and self.running and not self._effects.storing:
                 hang = silent(self.state, self.members(), rounds.number, now)
                 for node, seconds in hang[:1]:  # the job may need the next one when this one is gone
-                    self._effects.take(ev.Silent(node, seconds))
+                    self._effects.post(ev.Silent(node, seconds))
 
     def look_for_hanging(self) -> None:
         """Remove a parameter server for which workers wait and that does not report, where the job goes on without it.
         To be called ten times a second."""
         with self._lock:
+            if self._effects.storing:  # the agents of another epoch may be there a moment later
+                return
             reported = {
                 node: member.began + FIRST_SECONDS if member.reported is None else member.reported
                 for node, member in self.members().items()
             }
             for node, seconds in self._waits.hanging(reported, time.monotonic()).items():
                 if self.state.goes_on_without(node):
-                    self._effects.take(ev.Silent(node, seconds))
+                    self._effects.post(ev.Silent(node, seconds))
 
     def report_update(self, report: pb.UpdateReport) -> None:
         """Take note of how far an agent is with a migration."""

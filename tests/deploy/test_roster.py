@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -386,3 +387,49 @@ def test_refusals_of_the_check_word_name_their_sender(tmp_path):
         "changes or forges packets"
     ]
     assert len(report(**wrong)) == 1, "nothing new, nothing said"
+
+
+class SlowStore(EpochStore):
+    """A store that answers when the test lets it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def next(self) -> int:
+        self.asked.set()
+        assert self.answers.wait(60.0)
+        return super().next()
+
+
+@pytest.mark.parametrize("outcome", ["stored", "not stored"])
+def test_a_store_that_answers_late_delays_no_one_but_the_agent_that_joins(tmp_path, outcome):
+    """The lock of the roster is free meanwhile. What happens meanwhile is decided afterwards."""
+    store = SlowStore(tmp_path)
+    if outcome == "not stored":
+        store._advance = lambda rule: exec('raise OSError("the disk is full")')
+    roster = Roster(configs(), store, Rules(ENCODING, grace=60))
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            first, second = roster.join(request("w1")), roster.join(request("ps1"))
+            third = pool.submit(roster.join, request("w2"))
+            assert store.asked.wait(60.0)
+
+            def meanwhile() -> str:
+                roster.report(pb.ReportRequest(node="w1", epoch=1))
+                roster.look_for_hanging()
+                roster.leave(first)
+                return roster.status().state
+
+            assert pool.submit(meanwhile).result(60.0) == "waiting"
+            assert not third.done()
+        finally:
+            store.answers.set()
+        if outcome == "stored":
+            assert third.result(60.0).node == "w2"
+            assert kinds(second)[-3:] == ["configuration", "abort", "waiting"], "w1 has left since"
+        else:
+            with pytest.raises(OSError, match="full"):
+                third.result(60.0)
+        assert set(roster.members()) == ({"w2", "ps1"} if outcome == "stored" else {"ps1"})
+    roster.close()
