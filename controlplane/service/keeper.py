@@ -41,7 +41,7 @@ class Keeper:
         self.entries, self.target = entries, entries.target
         self.rules = rules
         self.refills = 0
-        self.ordered = False  # true while the order that sets `rules` also writes them
+        self.orders = 0  # orders that write `rules` now
         self.state = "connected"
         self.problem = ""
         self.prompt = -math.inf
@@ -122,7 +122,7 @@ class Keeper:
     def catch_up(self) -> None:
         """Write the rules that could not be written while the switch was not ready."""
         # In this order: rules that an order has set are seen together with it.
-        if self.as_it_shall_be or self.ordered or not self.entries.lock.acquire(blocking=False):
+        if self.as_it_shall_be or self.orders or not self.entries.lock.acquire(blocking=False):
             return
         try:
             changes = self.entries.write(self.rules)

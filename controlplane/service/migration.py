@@ -25,7 +25,7 @@ from controlplane.service.plan_changes import CannotMigrate
 from controlplane.service.residual import present_state
 from controlplane.service.room import build_beside, part
 from controlplane.service.roster import Roster
-from controlplane.service.switches import Switches
+from controlplane.service.switches import Reserved, Switches
 from controlplane.service.versions import (
     NOT_AROUND,
     Around,
@@ -37,6 +37,9 @@ from controlplane.service.versions import (
 from controlplane.targets import fabric
 
 PREPARE_SECONDS = 15.0
+REROUTE_SECONDS = 1.0
+"""Maximum time that a reroute waits for the switches that it writes to, in seconds. Later ones get their entries from
+their keepers: one that does not answer must not delay the next failure's reroute."""
 RETIRE_SECONDS = 0.1
 """Seconds between telling agents to drop the old plan and removing its entries: the message is on its way to parameter
 servers, which may be repeating results that every worker has by now, and packets wait in queues. Without this pause,
@@ -109,7 +112,8 @@ class Migrator:
         self._changed = changed
         self._ended = False
         self._lock = threading.Lock()  # one migration at a time
-        self._placing = switches.placing  # one change of entries at a time; a reroute waits for no migration
+        # Guards the versions. A migration does not hold it while it writes entries: a reroute waits for no migration.
+        self._versions = threading.RLock()
 
     @property
     def running(self) -> Version:
@@ -129,7 +133,7 @@ class Migrator:
     @property
     def versions(self) -> tuple[Version, ...]:
         """The installed versions: that of the running plan, and during a migration the one before or after it."""
-        with self._placing:
+        with self._versions:
             return tuple(v for v in (self._draining, self._current, self._next) if v is not None)
 
     def state(self, topology: Topology | None = None, changes: Iterable[str] = ()) -> Topology:
@@ -207,7 +211,7 @@ class Migrator:
         """
         found, hopeless = NOT_AROUND, ""
         problem: MigrationError | None = None
-        with self._placing:
+        with self._versions:
             self._present = topology
             if self._ended:
                 return 0, ()
@@ -228,22 +232,26 @@ class Migrator:
             raise problem
         if found.trees:
             self._roster.plan.rerouted(found.told)
-            self._changed()
+            # From another thread: this one looks for the next failure, and the store may answer late.
+            threading.Thread(target=self._changed, name="store-rerouted", daemon=True).start()
         return found.trees, found.moved
 
     def _reroute(self, topology: Topology, *, drained: bool = False) -> Around:
-        """Reroute all versions around what is gone, as `reroute` does, with _placing held. With `drained`, the plan
+        """Reroute all versions around what is gone, as `reroute` does, with _versions held. With `drained`, the plan
         before a migration is left as it is, since its operations do not go on."""
         spent = {switch: set(ranges) for switch, ranges in self._spent.items()}
         before = self._draining, self._current, self._next
         versions = None if drained else self._draining, self._current, self._next
         try:
-            found = reroute_versions(self._frame, versions, topology, self._switches.taken(), self._spent)
-            if found.trees:
+            with self._switches.placing:
+                found = reroute_versions(self._frame, versions, topology, self._switches.taken(), self._spent)
+                if not found.trees:
+                    return found
                 draining, current, self._next = found.versions
                 self._draining = self._draining if drained else draining
                 self._current = current or self._current
-                self._install()
+                reserved = self._reserve()
+            self._write(reserved, REROUTE_SECONDS)
         except (CannotReroute, DoesNotFit, MigrationError) as error:
             self._draining, self._current, self._next = before
             self._spent = spent
@@ -263,14 +271,14 @@ class Migrator:
 
     def relaid(self, topology: Topology) -> None:
         """Take this as the network from now on, while it is `still`. The running plan goes on in it."""
-        with self._placing:
+        with self._versions:
             self.topology = self._whole = topology
             self._present = None
 
     def end(self) -> None:
         """Let no further change begin; one under way ends first. To be called when the roster is closed."""
         self._ended = True
-        with self._lock, self._placing:
+        with self._lock, self._versions:
             pass
 
     # -- with the lock held -----------------------------------------------------------------------------------------
@@ -281,11 +289,12 @@ class Migrator:
         try:
             epoch, first, held = self._switch_agents(old, new, topology)
         except CannotMigrate as error:
-            with self._placing:
+            with self._versions:
                 self._next = None
-                self._install()
+                reserved = self._reserve()
+            self._write(reserved)
             raise MigrationError(f"the plan stays as it is: {error}") from None
-        with self._placing:
+        with self._versions:
             assert self._next is not None
             self._draining, self._current, self._next = self._current, self._next, None
             self.topology = topology
@@ -314,7 +323,8 @@ class Migrator:
         )
 
     def _beside(self, plan: Plan, topology: Topology) -> Deployment:
-        """Place a plan beside the running one, with _placing held. Raise MigrationError where there is no room."""
+        """Place a plan beside the running one, with _versions and `placing` held. Raise MigrationError where there is
+        no room."""
         frame = self._frame
         paced = replace(plan, rate_mbps=plan.rate_mbps * frame.pace)
         taken = self._switches.taken()
@@ -325,7 +335,7 @@ class Migrator:
 
     def _foreseen(self, result: Migrated, topology: Topology) -> Migrated:
         """Return what a migration would write: the new plan's entries, and then the deletion of the old one's."""
-        with self._placing:
+        with self._versions, self._switches.placing:
             old = {name: part(rules) for name, rules in self.deployment.rulesets.items()}
             new = self._beside(result.plan, topology)
         changes = between(old, {name: part(rules) for name, rules in new.rulesets.items()})
@@ -335,7 +345,7 @@ class Migrator:
     def _put_beside(self, plan: Plan, topology: Topology) -> tuple[Deployment, Deployment, int]:
         """Write the new version's entries beside the running one's. Return the old and the new deployment, and how many
         entries were added. Raise MigrationError where that fails; nothing is changed then."""
-        with self._placing:
+        with self._versions, self._switches.placing:
             old, new = self.deployment, self._beside(plan, topology)
             for name in self._switches.off():
                 if name in new.rulesets and new.rulesets[name].labels:
@@ -343,11 +353,14 @@ class Migrator:
                         f"the new plan needs switch {name}, which does not answer: plan with --without {name}"
                     )
             self._next = Version(plan, new)
-            try:
-                return old, new, self._install()
-            except MigrationError:
+            reserved = self._reserve()
+        try:
+            return old, new, self._write(reserved)
+        except MigrationError:
+            with self._versions:
                 self._next = None
-                raise
+                self._switches.keep(self._frame.job_id, rulesets(self.versions))
+            raise
 
     def _switch_agents(self, old: Deployment, new: Deployment, topology: Topology) -> tuple[int, int, float]:
         """Switch the agents over. Return the epoch and the operation from which they work with the new plan (0 where
@@ -367,20 +380,25 @@ class Migrator:
 
     def _take_old_off(self) -> int:
         """Delete the entries of the old version. Return how many there were."""
-        with self._placing:
+        with self._versions:
             self._draining, self._spent = None, {}
-            try:
-                return self._install()
-            except MigrationError as error:
-                words = f"the new plan runs; entries of the old one are left until the next migration: {error}"
-                self._log.warning(words)
-                self._switches.keep(self._frame.job_id, rulesets(self.versions))
-                return 0
-
-    # -- with _placing held -----------------------------------------------------------------------------------------
-
-    def _install(self) -> int:
+            reserved = self._reserve()
         try:
-            return self._switches.install(self._frame.job_id, rulesets(self.versions))
+            return self._write(reserved)
+        except MigrationError as error:
+            words = f"the new plan runs; entries of the old one are left until the next migration: {error}"
+            self._log.warning(words)
+            with self._versions:
+                self._switches.keep(self._frame.job_id, rulesets(self.versions))
+            return 0
+
+    def _reserve(self) -> Reserved:
+        """Reserve the entries of all versions, with _versions held."""
+        return self._switches.reserve(self._frame.job_id, rulesets(self.versions))
+
+    def _write(self, reserved: Reserved, patience: float | None = None) -> int:
+        """Write reserved entries, as `Switches.write` does; raise MigrationError instead of FabricError."""
+        try:
+            return self._switches.write(reserved, patience)
         except fabric.FabricError as error:
             raise MigrationError(f"the plan stays as it is: {error}") from None

@@ -138,7 +138,8 @@ class Network:
                 pace=self.settings.pace,
             )
             self.tenants.check_rules(terms, deployment.rulesets, job_id)
-            return deployment, self.switches.install(job_id, deployment.rulesets)
+            reserved = self.switches.reserve(job_id, deployment.rulesets)
+        return deployment, self.switches.write(reserved)
 
     def run(
         self, plan: Plan, deployment: Deployment, job_id: int, whole: Job | None = None, terms: Terms = USUAL

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from controlplane.common.log_lines import SILENT, Log
 from controlplane.planner.bridging import is_flood
@@ -16,6 +17,14 @@ from controlplane.service.room import part, union
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget, empty
 from controlplane.targets.switch_entries import SwitchEntries
+
+
+class Reserved(NamedTuple):
+    """Entries that were reserved for a job (its number), by switch, and those that it had before (None: none)."""
+
+    job: int
+    entries: Mapping[str, RuleSet]
+    before: Mapping[str, RuleSet] | None
 
 
 class Switches:
@@ -35,11 +44,15 @@ class Switches:
         log: Log = SILENT,
     ) -> None:
         self._base = {target.name: _own(base.get(target.name, empty(target.name))) for target in targets}
-        self._jobs = {job: {v: part(rules) for v, rules in parts.items()} for job, parts in (jobs or {}).items()}
+        self._jobs: dict[int, Mapping[str, RuleSet]] = {
+            job: {v: part(rules) for v, rules in parts.items()} for job, parts in (jobs or {}).items()
+        }
         self._log = log
         self._lock = threading.RLock()
+        """Never held while a watched switch is written to: switches have a lock each, and no job waits for another
+        one's switch."""
         self.placing = threading.RLock()
-        """Held by whoever looks for room and then takes it, so that what is free stays free meanwhile."""
+        """Held by whoever looks for room and then reserves it, so that what is free stays free meanwhile."""
         self.wrote: Callable[[Mapping[str, int]], None] = lambda changes: None
         """Called with how many entries were changed, by switch."""
         self._held = tuple(SwitchEntries(target, log) for target in targets)
@@ -98,21 +111,22 @@ class Switches:
         """Make these the network's own entries. Return how many changes that took. `arriving` are more switches,
         connected. `names` are all that stay or come (None where all stay); the others are released, with what they
         hold. Raise FabricError where it fails: all is as before then."""
-        with self.placing, self._lock:
+        fresh = {
+            SwitchEntries(target, self._log): _own(base.get(target.name, empty(target.name))) for target in arriving
+        }
+        written = fabric.bring(fresh, self._log)
+        with self._lock:
             before = self._base
-            fresh = {
-                SwitchEntries(target, self._log): _own(base.get(target.name, empty(target.name))) for target in arriving
-            }
-            written = fabric.bring(fresh, self._log)
             self._base = {name: _own(base.get(name, empty(name))) for name in before}
             self._base |= {one.name: rules for one, rules in fresh.items()}
-            try:
-                changes = self._write() + self._count(written)
-            except fabric.FabricError:
+
+        def undo() -> None:
+            with self._lock:
                 self._base = before
-                for keeper in self.keepers:
-                    self._want(keeper)
-                raise
+                self._want_all()
+
+        changes = self._write(undo) + self._count(written)
+        with self.placing, self._lock:
             gone = () if names is None else tuple(one for one in self.targets if one.name not in names)
             self._base = {name: rules for name, rules in self._base.items() if name not in {one.name for one in gone}}
             self._held = tuple(one for one in (*self._held, *fresh) if one.target not in gone)
@@ -131,19 +145,33 @@ class Switches:
         return [keeper.target.name for keeper in self.keepers if not keeper.ready]
 
     def install(self, job: int, rulesets: Mapping[str, RuleSet]) -> int:
-        """Give a job these labels and groups on every switch that answers, or nowhere; the others get them when they
-        are back. Other jobs' entries stay. Return the number of changes. Raise FabricError where one fails."""
+        """Give a job these labels and groups, and no others: `reserve` and `write` in one. Raise FabricError."""
+        return self.write(self.reserve(job, rulesets))
+
+    def reserve(self, job: int, rulesets: Mapping[str, RuleSet]) -> Reserved:
+        """Make these the entries of a job from now on, so that no other job takes their room; `write` writes them.
+        Raise FabricError if there is no such switch."""
+        if unknown := set(rulesets) - set(self._base):
+            raise fabric.FabricError(f"there is no switch {', '.join(sorted(unknown))}")
         with self._lock:
             before = self._jobs.get(job)
             self._jobs[job] = {switch: part(rules) for switch, rules in rulesets.items()}
-            unknown = set(rulesets) - set(self._base)
-            try:
-                if unknown:
-                    raise fabric.FabricError(f"there is no switch {', '.join(sorted(unknown))}")
-                return self._write()
-            except fabric.FabricError:
-                self.keep(job, before)
-                raise
+            return Reserved(job, self._jobs[job], before)
+
+    def write(self, reserved: Reserved, patience: float | None = None) -> int:
+        """Write the reserved entries to every switch that answers, or to none; the others get them when they are back,
+        as do those whose write takes longer than `patience` seconds. Other jobs' entries stay. Return the number of
+        changes. Raise FabricError if one fails: the job has its entries from before then."""
+        return self._write(lambda: self._undo(reserved), patience)
+
+    def _undo(self, reserved: Reserved) -> None:
+        with self._lock:
+            if self._jobs.get(reserved.job) is reserved.entries:  # otherwise others were reserved meanwhile
+                if reserved.before is None:
+                    del self._jobs[reserved.job]
+                else:
+                    self._jobs[reserved.job] = reserved.before
+            self._want_all()
 
     def keep(self, job: int, rulesets: Mapping[str, RuleSet] | None) -> None:
         """Make these the entries of a job (None where it has none). Switches get them from their keepers."""
@@ -152,43 +180,50 @@ class Switches:
                 self._jobs.pop(job, None)
             else:
                 self._jobs[job] = {switch: part(rules) for switch, rules in rulesets.items()}
+            self._want_all()
             for keeper in self.keepers:
-                self._want(keeper)
                 keeper.wake()
 
-    def _want(self, keeper: Keeper) -> None:
-        rules = self._wanted(keeper.target.name)
-        if rules != keeper.rules:  # equal rules stay the same object, since keepers compare objects
-            keeper.rules = rules
+    def _want_all(self) -> None:
+        """Set what every watched switch shall hold. Equal rules stay the same object, since keepers compare objects."""
+        for keeper in self.keepers:
+            rules = self._rules_of(keeper.entries)
+            if rules != keeper.rules or rules is keeper.entries.holds:
+                keeper.rules = rules
 
     def fill(self) -> int:
         """Bring every switch to what it shall hold; return the number of changes. Raise FabricError where one fails."""
         with self._lock:
             for one in self._held:
                 one.holds = None
-            return self._write()
+            return self._write(lambda: None)
 
     def remove(self, job: int) -> int:
         """Delete a job's entries on every switch that answers; the others lose them when they are back. Return the
         number of changes. While switches are watched, this cannot fail."""
-        with self._lock:
-            try:
-                changes = self.install(job, {})
-            except fabric.FabricError as error:
-                if not self.keepers:
-                    raise
-                self._log.warning(f"entries of job {job} are deleted as switches come back: {error}")
-                changes = 0
-            self.keep(job, None)
-            return changes
+        try:
+            changes = self.install(job, {})
+        except fabric.FabricError as error:
+            if not self.keepers:
+                raise
+            self._log.warning(f"entries of job {job} are deleted as switches come back: {error}")
+            changes = 0
+        self.keep(job, None)
+        return changes
 
-    def _write(self) -> int:
-        """Write what the switches lack; return the number of changes. Raise FabricError where one fails."""
+    def _write(self, undo: Callable[[], None], patience: float | None = None) -> int:
+        """Write what the switches lack; return the number of changes. Raise FabricError if one fails; `undo` then
+        restores what they shall hold."""
         if self.keepers:
-            return self._count(self._write_watched())
-        # A switch whose rules stay is not read.
-        wanted = {one: rules for one in self._held if (rules := self._wanted(one.name)) != one.holds}
-        return self._count(fabric.bring(wanted, self._log))
+            return self._count(self._write_watched(undo, patience))
+        with self._lock:
+            # A switch whose rules stay is not read.
+            wanted = {one: rules for one in self._held if (rules := self._wanted(one.name)) != one.holds}
+            try:
+                return self._count(fabric.bring(wanted, self._log))
+            except fabric.FabricError:
+                undo()
+                raise
 
     def _count(self, changes: Mapping[str, int]) -> int:
         """Report how many entries were changed on which switch; return how many in all."""
@@ -197,27 +232,30 @@ class Switches:
             self.wrote(changed)
         return sum(changed.values())
 
-    def _write_watched(self) -> dict[str, int]:
+    def _write_watched(self, undo: Callable[[], None], patience: float | None) -> dict[str, int]:
         """Write what the switches lack; one that does not answer gets it from its keeper when it is back. Return the
         changes by switch. Raise FabricError where one fails."""
-        for keeper in self.keepers:
-            keeper.ordered = True
-        before = {keeper: keeper.entries.holds for keeper in self.keepers}
+        with self._lock:
+            self._want_all()
+            lacking = {k.entries: k for k in self.keepers if k.ready and not k.as_it_shall_be}
+            for keeper in lacking.values():
+                keeper.orders += 1
+
+        def write(one: SwitchEntries) -> int:
+            return one.write(lacking[one].rules)  # the latest ones: an order that came later may have written already
+
+        def ended(one: SwitchEntries) -> None:
+            if not lacking[one].as_it_shall_be:
+                lacking[one].wake()
+
         try:
-            for keeper in self.keepers:
-                self._want(keeper)
-            wanted = {k.entries: k.rules for k in self.keepers if k.ready and not k.as_it_shall_be}
-            return fabric.bring_those_that_answer(wanted)
-        except fabric.FabricError:
-            for keeper, held in before.items():
-                if held is not None:
-                    keeper.rules = held
-            raise
+            return fabric.bring_those_that_answer(list(lacking), write, undo, ended, patience)
         finally:
-            for keeper in self.keepers:
-                keeper.ordered = False
-                if not keeper.as_it_shall_be:
-                    keeper.wake()
+            with self._lock:
+                for keeper in lacking.values():
+                    keeper.orders -= 1
+            for one in lacking:
+                ended(one)
 
     def cut(self) -> None:
         """Stop waiting for switches that do not answer, because the process ends."""

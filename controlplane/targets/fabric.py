@@ -85,33 +85,41 @@ def bring(wanted: Mapping[SwitchEntries, RuleSet], log: Log = SILENT) -> dict[st
     return {one.name: _count(result) for one, result in applied.items()}
 
 
-def bring_those_that_answer(wanted: Mapping[SwitchEntries, RuleSet]) -> dict[str, int]:
-    """Bring the switches that answer at present to these rules. Return the number of changes by switch.
+def bring_those_that_answer(
+    switches: Sequence[SwitchEntries],
+    write: Callable[[SwitchEntries], int],
+    undo: Callable[[], object],
+    ended: Callable[[SwitchEntries], object],
+    patience: float | None = None,
+) -> dict[str, int]:
+    """Call `write` on each of these switches, with its lock held, and `ended` afterwards. Return the number of changes
+    by switch.
 
-    What most of them hold is known. A switch that does not answer, or that is being written to, is left out: the thread
-    that watches it fills it later. If one refuses a change, all get back what they held before. Raise FabricError then.
+    A switch that does not answer is left out, as is one whose write takes longer than `patience` seconds (None: no
+    limit): the thread that watches it fills it later. If a switch refuses a change, `undo` is called, and `write` once
+    more on all of them. Raise FabricError then.
     """
 
-    def write(one: SwitchEntries, rules: RuleSet) -> int:
-        if not one.target.alive or not one.lock.acquire(blocking=False):
+    def written(one: SwitchEntries) -> int:
+        if not one.target.alive:
             return 0
         try:
-            return one.write(rules)
+            with one.lock:
+                return write(one)
         except TargetError as error:
             if isinstance(error, InstallError) and one.target.alive:
                 raise
             return 0
         finally:
-            one.lock.release()
+            ended(one)
 
-    before = {one: one.holds for one in wanted}
-    done = _on_all(wanted, lambda one: write(one, wanted[one]))
+    done = _on_all(switches, written, patience)
     failures = {one: result for one, result in done.items() if isinstance(result, TargetError)}
     if not failures:
         return {one.name: _count(result) for one, result in done.items()}
-    held = {one: rules for one, rules in before.items() if rules is not None}
-    again = _on_all(held, lambda one: write(one, held[one]))
-    left = [one.name for one, result in again.items() if isinstance(result, TargetError)]
+    undo()
+    again = _on_all(list(done), written, patience)
+    left = [one.name for one in done if isinstance(again.get(one, failures.get(one)), TargetError)]
     end = f"NOT RESTORED, and tried again: {', '.join(left)}" if left else RESTORED
     raise FabricError("\n".join(map(str, failures.values())) + f"\n{end}")
 
@@ -138,9 +146,13 @@ def remove(targets: Sequence[SwitchTarget], log: Log = SILENT) -> dict[str, int]
 
 
 def everywhere(
-    switches: Sequence[Switch], work: Callable[[Switch], Result], at_once: int = AT_ONCE
+    switches: Sequence[Switch],
+    work: Callable[[Switch], Result],
+    at_once: int = AT_ONCE,
+    patience: float | None = None,
 ) -> dict[Switch, Result]:
-    """Call `work` on each switch, at most `at_once` in parallel, and return the results.
+    """Call `work` on each switch, at most `at_once` in parallel, and return the results. Those that take longer than
+    `patience` seconds (None: no limit) are missing; their calls go on.
 
     An exception of any call is raised when all are done. After Ctrl-C, KeyboardInterrupt is raised at once: nothing
     waits for a silent switch, whose thread ends with the process (a pool's threads would be joined).
@@ -160,11 +172,11 @@ def everywhere(
     for number in range(min(at_once, len(switches))):
         threading.Thread(target=run, name=f"switch-{number}", daemon=True).start()
     try:
-        wait(done.values())
+        wait(done.values(), patience)
     finally:
         while _next(waiting) is not None:  # After an interrupt, calls that have not begun never do.
             pass
-    return {switch: future.result() for switch, future in done.items()}
+    return {switch: future.result() for switch, future in done.items() if patience is None or future.done()}
 
 
 def _next(waiting: queue.SimpleQueue[Switch]) -> Switch | None:
@@ -202,8 +214,10 @@ def _restored(before: Mapping[SwitchEntries, RuleSet | None]) -> str:
     return f"NOT RESTORED: {names}; inart deploy remove takes the entries off once it answers\n{_summary(failures)}"
 
 
-def _on_all(switches: Iterable[Switch], work: Callable[[Switch], Result]) -> dict[Switch, Result | TargetError]:
-    """Run `work` on all switches in parallel; a TargetError becomes that switch's result."""
+def _on_all(
+    switches: Iterable[Switch], work: Callable[[Switch], Result], patience: float | None = None
+) -> dict[Switch, Result | TargetError]:
+    """Run `work` on all switches in parallel, as `everywhere` does; a TargetError becomes that switch's result."""
 
     def guarded(switch: Switch) -> Result | TargetError:
         try:
@@ -211,7 +225,7 @@ def _on_all(switches: Iterable[Switch], work: Callable[[Switch], Result]) -> dic
         except TargetError as error:
             return error
 
-    return everywhere(list(switches), guarded)
+    return everywhere(list(switches), guarded, patience=patience)
 
 
 def _raise_failures(results: Mapping[Any, object], what: str) -> None:

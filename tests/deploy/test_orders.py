@@ -102,10 +102,10 @@ def test_a_keeper_does_not_complete_an_order_in_progress(rig, monkeypatch):
     """Otherwise a switch's refusal would be reported to nobody, and the order would count as carried out."""
     everywhere = fabric.everywhere
 
-    def looked(switches, work):  # type: ignore[no-untyped-def]
+    def looked(switches, work, **how):  # type: ignore[no-untyped-def]
         for keeper in rig.network.switches.keepers:
             keeper.catch_up()
-        return everywhere(switches, work)
+        return everywhere(switches, work, **how)
 
     monkeypatch.setattr(fabric, "everywhere", looked)
     victim = rig.adding(rig.add(ONE))
@@ -356,6 +356,40 @@ def test_a_job_that_waits_for_room_delays_no_other_order(rig, monkeypatch):
     with pytest.raises(Infeasible, match="add it again"):
         rig.network.launch(rival, "inart", together=True)
     assert [job.name for job in rig.network.jobs] == ["one"]
+
+
+@pytest.mark.parametrize("busy", ["another job is added", "the switch hangs for good"])
+def test_a_reroute_waits_for_no_switch_that_another_job_writes_to(rig, busy):
+    """A switch takes the entries of a new job, and does not answer yet, while another switch fails."""
+    two = rig.add(TWO)
+    failing = rig.adding(two).name
+    added = rig.add(ONE)
+    slow = next(name for name in NETWORK.switches if rig.network.switches.rules(added.job_id)[name].labels)
+    rig.network.remove("one")
+    assert slow != failing
+    apply, asked, answers = rig.targets[slow].apply, threading.Event(), threading.Event()
+
+    def applies(changes) -> None:
+        asked.set()
+        assert answers.wait(60.0)
+        apply(changes)
+
+    rig.targets[slow].apply = applies
+    order = threading.Thread(target=rig.add, args=(ONE,), daemon=True)
+    order.start()
+    assert asked.wait(60.0)
+    if busy == "another job is added":
+        lost = threading.Thread(target=rig.network.failover.lose, args=({failing: "it does not answer"}, Why.LOST))
+    else:  # a reroute that needs the slow switch itself leaves it to its keeper
+        lost = threading.Thread(target=rig.network.failover.lose, args=({f"{slow}": "it hangs"}, Why.LOST))
+    lost.start()
+    lost.join(60.0)
+    assert not lost.is_alive() and not answers.is_set()
+    gone = failing if busy == "another job is added" else slow
+    assert not any(gone in flow.route for tree in two.plan.trees for flow in tree.flows)
+    answers.set()
+    order.join(60.0)
+    until(rig.as_wanted, "all entries are written")
 
 
 WIDE = Job("wide", (SERVERS[4], SERVERS[6], SERVERS[7], SERVERS[13], SERVERS[14]), SERVERS[15:], 1_000_000)
