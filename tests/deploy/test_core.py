@@ -48,6 +48,29 @@ def test_what_happens_when_a_parameter_server_dies():
     assert job.state.state_of("ps1") == NodeState.RUNNING and job.runs[back] == job.state.epoch
 
 
+def test_a_server_that_is_back_serves_when_the_other_one_dies():
+    """It was lost, and the job had not migrated yet: a plan with it was refused until the job stopped."""
+    job = CoreJob()
+    agents = job.join_all()
+    job.take(ev.Left(agents["ps1"]))
+    back = job.join("ps1")
+    job.take(ev.Left(agents["ps2"]))
+    assert job.state.state_of("ps1") == NodeState.RETURNED and job.state.phase == Phase.SHORT
+    job.change(["w1", "w2", "ps1"], "without ps2")
+    assert job.state.phase == Phase.RUNNING and job.runs[back] == job.state.epoch
+    assert "Abort" not in job.kinds(agents["w1"])
+
+
+def test_a_worker_that_is_back_joins_no_running_job():
+    job = CoreJob(least_workers=1)
+    agents = job.join_all()
+    job.take(ev.Left(agents["w2"]))
+    job.join("w2")
+    assert actions.RefuseMigration("the job does not run: waiting for w2") in job.take(
+        ev.MigrationOrdered(places(ROLES, "with w2"), False)
+    )
+
+
 def test_what_happens_when_the_last_parameter_server_or_a_worker_dies():
     for node in ("w2", "ps2"):
         job = CoreJob()
@@ -435,14 +458,20 @@ class Servers(Anything):
         return ["w1", "w2", *servers] if servers else []
 
     def plans(self) -> None:
-        nodes = self.wanted()
-        if nodes and self.job.state.running:
-            self.job.take(ev.MigrationOrdered(places(nodes, f"plan for {nodes}"), False))
+        nodes, state = self.wanted(), self.job.state
+        if nodes and state.running:
+            there = all(node in state.nodes and state.nodes[node].connection for node in nodes)
+            done = self.job.take(ev.MigrationOrdered(places(nodes, f"plan for {nodes}"), False))
+            refused = [one.reason for one in done if isinstance(one, actions.RefuseMigration)]
+            assert not (refused and there and state.migration is None), f"all agents are there: {refused}"
         elif nodes:
             self.job.take(ev.PlanReplaced(places(nodes, f"plan for {nodes}")))
 
     def does_without_the_lost(self) -> None:
+        """Do without lost servers, except for those that are back if no other server is left (core/mending.py)."""
         self.without |= {*self.job.state.lost()}
+        if self.without >= {"ps1", "ps2"}:
+            self.without -= {*self.job.state.having(RESERVE)}
 
     def gives_up(self) -> None:
         if self.random.random() < 0.3:

@@ -51,13 +51,23 @@ def _refusal(state: State, places: tuple[Place, ...]) -> str:
         return state.refusal or "the controller is shutting down"
     if state.migration is not None:
         return "another migration is under way"
-    absent = [place.node for place in places if state.state_of(place.node) not in MEMBER | RESERVE - GONE]
+    absent = [place.node for place in places if not _can_follow(state, place)]
     if not state.running or absent:
         return f"the job does not run: waiting for {names(absent)}"
     newcomers = [place.node for place in places if place.role == "worker" and place.node not in state.plan]
     if newcomers:
         return f"{names(newcomers)} cannot join while the job runs: a new worker knows none of its operations"
     return ""
+
+
+def _can_follow(state: State, place: Place) -> bool:
+    """Return whether an agent is there that can take a place of a new plan.
+
+    A parameter server that was lost and is back can, like one that stands by. A worker cannot, since it knows none of
+    the operations.
+    """
+    there = state.state_of(place.node)
+    return there in MEMBER | RESERVE and not (there == NodeState.RETURNED and place.role == "worker")
 
 
 def prepare(step: Step, migration: Migration, epoch: int) -> None:
