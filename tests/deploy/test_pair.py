@@ -8,11 +8,13 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -21,20 +23,19 @@ import pytest
 
 from controlplane.cli.controller import main as operate
 from controlplane.cli.serve import main as serve
-from controlplane.common.log_lines import SILENT, calling
+from controlplane.common.log_lines import calling
 from controlplane.common.rpc.channels import check_address
 from controlplane.common.rpc.client import ControllerError, Identity, Membership, fetch_status
 from controlplane.service import epochs
 from controlplane.service.journal import Journal
 from controlplane.service.pair import leadership
-from controlplane.service.pair.etcd import EtcdStore
+from controlplane.service.pair.etcd import CALL_SECONDS, EtcdStore
 from controlplane.service.pair.leadership import BEAT, LEADER, Leadership, NotLeading
 from controlplane.service.pair.shared_state import EPOCH, SharedEpochs, SharedState
 from controlplane.service.pair.store import Store, StoreError, Value
 from controlplane.service.state import Keeps, StateError, resume
 from p4src.protocol import ENCODING
 from tests.deploy.fake_switch import FakeSwitch
-from tests.deploy.memory_network import Clock
 from tests.support.config import config
 from tests.support.memory_store import MemoryStore
 from topologies.etcd import INSTALL, Etcd, installed
@@ -147,6 +148,9 @@ class Shaky:
             raise StoreError("cut off")
         return self.store.commit(values, expected)
 
+    def compact(self, revision: int) -> None:
+        self.store.compact(revision)
+
 
 class One:
     """A controller that waits, and leads, and knows why it does not any more."""
@@ -212,34 +216,68 @@ def test_a_leader_that_is_cut_off_knows_it_before_the_next_one_leads(ones):
     assert second.leadership.commit({"epoch": b"8"}) and second.store.read("epoch").content == b"8"
 
 
-def test_a_store_that_takes_half_a_second_still_has_a_leader(monkeypatch):
-    """The lead was over before the controller knew that it had it, so that no controller ever led."""
-    clock = Clock()
+class Delayed:
+    """Forwards connections, with a request each, to an address, and delivers each answer `seconds` later."""
 
-    class Slow(MemoryStore):
-        def read(self, name: str) -> Value:
-            clock.now += 0.45
-            return super().read(name)
+    def __init__(self, address: str, seconds: float) -> None:
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.server.getsockname()[1]}"
+        host, _, port = address.rpartition(":")
+        self._there, self._seconds = (host, int(port)), seconds
+        threading.Thread(target=self._accept, daemon=True).start()
 
-        def commit(self, values: Mapping[str, bytes], expected: Mapping[str, int]) -> int:
-            clock.now += 0.45
-            return super().commit(values, expected)
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, far = self.server.accept()[0], socket.create_connection(self._there)
+                threading.Thread(target=self._copy, args=(near, far, 0.0), daemon=True).start()
+                threading.Thread(target=self._copy, args=(far, near, self._seconds), daemon=True).start()
 
-    class Beats(threading.Event):
-        number = 0
+    def _copy(self, source: socket.socket, to: socket.socket, seconds: float) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                time.sleep(seconds)  # the delay that is tested
+                seconds = 0.0
+                to.sendall(data)
+        to.close()
 
-        def wait(self, timeout: float | None = None) -> bool:
-            assert slow.leads, "the lead ends between two beats"
-            clock.now += timeout or 0.0
-            self.number += 1
-            return self.number > 10
 
-    monkeypatch.setattr(leadership, "time", clock)
-    monkeypatch.setattr(leadership, "threading", SimpleNamespace(Thread=Mock(), Event=Beats))
-    slow = Leadership(Slow(), "slow", Mock())
-    assert slow.wait(threading.Event(), SILENT)
-    slow._beat()
-    assert slow.leads and slow.store.read(BEAT).content == b"10"
+def test_a_controller_leads_with_an_etcd_that_takes_half_a_second(etcd, until, monkeypatch):
+    """All times are four times as long, so that a busy machine makes no difference."""
+    monkeypatch.setattr("controlplane.service.pair.etcd.CALL_SECONDS", 4 * CALL_SECONDS)
+    delayed = Delayed(etcd, 4 * 0.45)
+    direct = EtcdStore([etcd], "/inart-test/slow")
+    one = One(EtcdStore([delayed.address], "/inart-test/slow"), "slow", after=4 * leadership.AFTER_SECONDS)
+    try:
+        assert one.led.wait(SECONDS)
+        until(lambda: int(direct.read(BEAT).content) >= 20, "it writes beats")
+        assert one.leadership.leads and not one.why
+    finally:
+        one.end()
+        delayed.server.close()
+
+
+def test_beats_do_not_fill_the_etcd(etcd, until, monkeypatch):
+    """The leader has the store drop the revisions of beats, which had filled an etcd of 2 GiB after 79 days."""
+    monkeypatch.setattr(leadership, "COMPACT_SECONDS", 0.2)
+    monkeypatch.setattr("controlplane.service.pair.etcd.CALL_SECONDS", SECONDS)
+    store = EtcdStore([etcd], "/inart-test/beats")
+    one = One(store, "one", after=SECONDS)
+    try:
+        assert one.led.wait(SECONDS)
+        first = store.read(LEADER).revision
+
+        def dropped() -> bool:
+            try:
+                store._call("range", {"key": store._key(BEAT), "revision": str(first)})
+                return False
+            except StoreError as error:
+                return "has been compacted" in str(error)
+
+        until(dropped, "the first beat is dropped")
+        assert one.leadership.leads and one.leadership.commit({"jobs": b"one"})
+    finally:
+        one.end()
 
 
 def test_a_full_etcd_is_reported_as_full(monkeypatch):

@@ -27,3 +27,6 @@ class MemoryStore:
             self._revision += 1
             self._values |= {name: Value(content, self._revision) for name, content in values.items()}
             return self._revision
+
+    def compact(self, revision: int) -> None:
+        """Do nothing: no value is kept that was replaced."""

@@ -50,6 +50,9 @@ class EtcdStore:
         done = self._call("txn", {"compare": compare, "success": puts})
         return int(done["header"]["revision"]) if done.get("succeeded") else 0
 
+    def compact(self, revision: int) -> None:
+        self._call("compaction", {"revision": str(revision)})
+
     def _key(self, name: str) -> str:
         return _text(f"{self._prefix}/{name}".encode())
 

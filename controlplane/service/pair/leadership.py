@@ -10,10 +10,12 @@ every write who leads, and by the switches, where the next controller has a high
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from controlplane.common.log_lines import Log
 from controlplane.service.pair.store import Store, StoreError, Value
@@ -24,6 +26,8 @@ PART_THAT_LEADS = 2 / 3
 """Part of AFTER_SECONDS for which a leader goes on to lead when the store does not answer; then it ends."""
 BEATS, BEAT_SECONDS = 6, 0.25
 """Least number of beats that a leader writes in AFTER_SECONDS, and longest time between two of them, in seconds."""
+COMPACT_SECONDS = 300.0
+"""Seconds between two compactions of the store by the leader. A store keeps each beat as a revision until then."""
 LEADER, BEAT = "leader", "beat"
 
 
@@ -47,6 +51,8 @@ class Leadership:
         self._revision = 0
         self._until = 0.0
         self._problem = ""  # why the last beat was not written
+        self._lock = threading.Lock()  # protects `_until`, and the end
+        self._led = threading.Event()  # set when the lead begins
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -91,20 +97,23 @@ class Leadership:
     def _take(self, seen: tuple[Value, Value]) -> bool:
         """Take the lead, unless the leader has written meanwhile. Return whether that worked. Raise StoreError."""
         leader, beat = seen
-        began = time.monotonic()  # the next controller counts from the beat that is written now, or later
         # Written again if only the answer was lost: the others have counted since the first time.
         wanted = {BEAT: b"0", LEADER: self._token.encode()}
         self._revision = self.store.commit(wanted, {LEADER: leader.revision, BEAT: beat.revision})
         if not self._revision:
             return False
-        self._until = began + self._after * PART_THAT_LEADS
-        self._threads = [
-            threading.Thread(target=work, name=name, daemon=True)
-            for name, work in (("lead-beat", self._beat), ("lead-watch", self._watch))
-        ]
-        for thread in self._threads:
-            thread.start()
+        # The lead begins with the first beat that is written. The next ones are on their way to the store by then.
+        self._start("lead-beat", self._beat)
+        while not self._led.wait(self._pause):
+            if self._ended.is_set():
+                return False
+        self._start("lead-watch", self._watch)
+        self._start("lead-compact", self._compact)
         return True
+
+    def _start(self, name: str, work: Callable[[], None]) -> None:
+        self._threads.append(threading.Thread(target=work, name=name, daemon=True))
+        self._threads[-1].start()
 
     def commit(self, values: Mapping[str, bytes], expected: Mapping[str, int] | None = None) -> int:
         """Write these values as the leader. Return 0 where `Store.commit` does. Raise NotLeading or StoreError where it
@@ -133,22 +142,37 @@ class Leadership:
                 pass  # The others notice it by the missing beats.
 
     def _beat(self) -> None:
-        number, took = 0, 0.0
-        while not self._ended.wait(max(0.0, self._pause - took)):
-            number += 1
-            began = time.monotonic()
-            try:
-                done = self._commit({BEAT: str(number).encode()}, {})
-            except NotLeading:
+        """Write beats at fixed intervals. One that the store has not answered yet delays no other one, so that a slow
+        store costs its latency once."""
+        for number in itertools.count(1):
+            threading.Thread(target=self._write_beat, args=(number,), name="write-beat", daemon=True).start()
+            if self._ended.wait(self._pause):
                 return
-            except StoreError as error:
-                self._problem = str(error)
-                continue
-            finally:
-                took = time.monotonic() - began
+
+    def _write_beat(self, number: int) -> None:
+        began = time.monotonic()
+        try:
+            done = self._commit({BEAT: str(number).encode()}, {})
+        except NotLeading:
+            return
+        except StoreError as error:
+            self._problem = str(error)
+            return
+        with self._lock:
             self._problem = ""
-            if done and began < self._until:  # The lead was lost in between where the answer comes too late.
-                self._until = began + self._after * PART_THAT_LEADS
+            # The lead was lost in between if the answer arrives too late.
+            if done and (began < self._until or not self._led.is_set()):
+                self._until = max(self._until, began + self._after * PART_THAT_LEADS)
+                self._led.set()
+
+    def _compact(self) -> None:
+        """Have the store drop revisions that are older than COMPACT_SECONDS. In a thread of its own, so that no beat
+        waits for it."""
+        now = self._revision
+        while not self._ended.wait(COMPACT_SECONDS):
+            with suppress(StoreError):  # the next compaction makes up for it, or the store has dropped them by itself
+                before, now = now, self.store.read(BEAT).revision
+                self.store.compact(before)
 
     def _watch(self) -> None:
         while not self._ended.wait(self._pause / 2):
@@ -157,6 +181,8 @@ class Leadership:
                 self._end(f"{words}: {self._problem}" if self._problem else words)
 
     def _end(self, reason: str) -> None:
-        if not self._ended.is_set():
+        with self._lock:
+            if self._ended.is_set():
+                return
             self._ended.set()
-            self._lost(reason)
+        self._lost(reason)

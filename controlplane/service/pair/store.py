@@ -35,3 +35,7 @@ class Store(Protocol):
         Return the new revision, or 0 where they do not, and nothing was written. Raise StoreError where the store does
         not answer; the values may have been written then."""
         ...
+
+    def compact(self, revision: int) -> None:
+        """Drop what the names had before this revision, which nobody reads. Raise StoreError where that fails."""
+        ...
