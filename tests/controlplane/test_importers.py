@@ -548,7 +548,7 @@ def test_the_command_writes_the_topology_that_is_read_directly(
     assert parse_topology(str(made)).to_json() == direct.to_json() and links(direct)["0", "1"] == 5000
     assert "note: not used: pos" in capsys.readouterr().err
     assert [record.getMessage() for record in caplog.records if "not used: pos" in record.getMessage()]
-    assert controller.main(["topology", "import", str(made)]) == 1
+    assert controller.main(["topology", "import", str(made)]) == 2
     assert "is a topology file already" in capsys.readouterr().err
     with pytest.raises(TopologyError, match="takes no data behind its name"):
         parse_topology(f"{made}:servers=1")
