@@ -1,4 +1,4 @@
-"""A stand-in for Kubernetes' API server: it lists PyTorchJobs and pods, takes patches of annotations, and allows what
+"""A stand-in for Kubernetes' API server: it lists training jobs and pods, takes patches of annotations, and allows what
 the operator's ClusterRole in examples/kubernetes allows, and no more."""
 
 from __future__ import annotations
@@ -24,9 +24,13 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 class FakeCluster:
-    """What the cluster has. jobs, pods: by namespace and name. down: whether the server fails every call."""
+    """What the cluster has. jobs, pods: by namespace and name. down: whether the server fails every call.
 
-    def __init__(self) -> None:
+    kind: the kind of the jobs, the only one that is installed: "pytorchjobs" or "trainjobs".
+    """
+
+    def __init__(self, kind: str = "pytorchjobs") -> None:
+        self.kind = kind
         self.jobs: dict[tuple[str, str], dict[str, Any]] = {}
         self.pods: dict[tuple[str, str], dict[str, Any]] = {}
         self.down = False
@@ -41,12 +45,15 @@ class FakeCluster:
         }
 
     def add_job(self, name: str, nodes: list[str | None], asks: str | None = "", namespace: str = "physics") -> None:
-        """Add a PyTorchJob and its pods; a node of None: the pod has not been scheduled."""
-        (job,) = documents("pytorchjob.yaml")
+        """Add a training job and its pods; a node of None: the pod has not been scheduled."""
+        *_, job = documents(f"{self.kind.removesuffix('s')}.yaml")
         job["metadata"] = {"name": name, "namespace": namespace, "annotations": {}}
         if asks is not None:
             job["metadata"]["annotations"]["inart/job"] = asks
-        job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = len(nodes) - 1
+        if self.kind == "pytorchjobs":
+            job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = len(nodes) - 1
+        else:
+            job["spec"]["trainer"]["numNodes"] = len(nodes)
         self.jobs[namespace, name] = job
         for number, node in enumerate(nodes):
             self.place(name, number, node, namespace)
@@ -54,6 +61,8 @@ class FakeCluster:
     def place(self, name: str, number: int, node: str | None, namespace: str = "physics") -> None:
         """Put a job's pod on a node."""
         labels = {"training.kubeflow.org/job-name": name}
+        if self.kind == "trainjobs":
+            labels = {"jobset.sigs.k8s.io/jobset-name": name, "jobset.sigs.k8s.io/replicatedjob-name": "node"}
         pod: dict[str, Any] = {"metadata": {"name": f"{name}-{number}", "namespace": namespace, "labels": labels}}
         pod |= {"spec": {}, "status": {"phase": "Pending"}}
         if node is not None:
@@ -61,8 +70,9 @@ class FakeCluster:
             pod["status"] = {"phase": "Running", "hostIP": "192.0.2.1"}
         self.pods[namespace, f"{name}-{number}"] = pod
 
-    def end(self, name: str, how: str = "Succeeded", namespace: str = "physics") -> None:
+    def end(self, name: str, how: str = "", namespace: str = "physics") -> None:
         """End a job as Kubeflow's operator says it."""
+        how = how or {"pytorchjobs": "Succeeded", "trainjobs": "Complete"}[self.kind]
         self.jobs[namespace, name]["status"] = {"conditions": [{"type": how, "status": "True"}]}
 
     def status(self, name: str, namespace: str = "physics") -> str:
@@ -80,13 +90,15 @@ class FakeCluster:
         if (group, resource, verb) not in self.allowed:
             self.refused.append(f"{verb} {group} {resource}")
             return 403, {"kind": "Status", "message": f"{resource} is forbidden: cannot {verb}"}
+        if resource not in ("pods", self.kind):
+            return 404, {"kind": "Status", "message": "the server could not find the requested resource"}
         if method == "PATCH":
             job = self.jobs.get((inside[1], inside[3]))
             if job is None:
                 return 404, {"kind": "Status", "message": "not found"}
             job["metadata"]["annotations"] |= json.loads(body)["metadata"]["annotations"]
             return 200, job
-        found = list((self.jobs if resource == "pytorchjobs" else self.pods).values())
+        found = list((self.pods if resource == "pods" else self.jobs).values())
         for label in query.get("labelSelector", []):
             found = [one for one in found if label in one["metadata"].get("labels", {})]
         return 200, {"kind": "List", "items": found}

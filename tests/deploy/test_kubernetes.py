@@ -25,8 +25,11 @@ FILES = sorted(path.name for path in EXAMPLES.glob("*.yaml"))
 
 
 @pytest.fixture
-def cluster() -> FakeCluster:
-    return FakeCluster()
+def cluster(request: pytest.FixtureRequest) -> FakeCluster:
+    return FakeCluster(getattr(request, "param", "pytorchjobs"))
+
+
+both_kinds = pytest.mark.parametrize("cluster", ["pytorchjobs", "trainjobs"], indirect=True)
 
 
 @pytest.fixture
@@ -40,6 +43,7 @@ def names(rig: MemoryNetwork) -> list[str]:
     return sorted(job.name for job in rig.network.jobs)
 
 
+@both_kinds
 def test_an_annotated_job_is_in_the_network_from_its_pods_placement_to_its_end(operator, rig, cluster):
     cluster.add_job("gpt", ["h1", None])
     cluster.add_job("unasked", ["h2", "h5"], asks=None)
@@ -48,18 +52,20 @@ def test_an_annotated_job_is_in_the_network_from_its_pods_placement_to_its_end(o
     cluster.place("gpt", 1, "h4")
     operator.look()
     (running,) = rig.network.jobs
-    assert running.name == "k8s-physics.gpt"
+    name = {"pytorchjobs": "k8s-physics.gpt", "trainjobs": "k8s-physics.gpt.trainjob"}[cluster.kind]
+    assert running.name == name
     assert running.terms.tenant == "physics"
     assert running.plan.job.workers == running.plan.job.parameter_servers == ("h1", "h4")
     assert cluster.status("gpt").startswith("in the network: ")
     operator.look()
-    assert names(rig) == ["k8s-physics.gpt"]
+    assert names(rig) == [name]
     cluster.end("gpt")
     operator.look()
     assert names(rig) == []
     assert not cluster.refused
 
 
+@both_kinds
 @pytest.mark.parametrize("how", ["failed", "suspended", "deleted", "being deleted"])
 def test_a_job_that_goes_on_no_more_is_taken_off(operator, rig, cluster, how):
     cluster.add_job("gpt", ["h1", "h4"])
@@ -69,13 +75,37 @@ def test_a_job_that_goes_on_no_more_is_taken_off(operator, rig, cluster, how):
     if how == "failed":
         cluster.end("gpt", "Failed")
     elif how == "suspended":
-        job["spec"]["runPolicy"] = {"suspend": True}
+        job["spec"] |= {"suspend": True} if cluster.kind == "trainjobs" else {"runPolicy": {"suspend": True}}
     elif how == "being deleted":
         job["metadata"]["deletionTimestamp"] = "2026-11-24T12:00:00Z"
     else:
         del cluster.jobs["physics", "gpt"]
     operator.look()
     assert names(rig) == []
+
+
+@pytest.mark.parametrize("cluster", ["trainjobs"], indirect=True)
+def test_the_pods_that_a_trainjob_needs_are_those_that_train_as_many_as_its_runtime_says(operator, rig, cluster):
+    cluster.add_job("gpt", ["h1"])
+    del cluster.jobs["physics", "gpt"]["spec"]["trainer"]["numNodes"]
+    environment = [{"name": "PET_NNODES", "value": "2"}]
+    cluster.pods["physics", "gpt-0"]["spec"]["containers"] = [{"name": "node", "env": environment}]
+    cluster.place("gpt", 7, "h5")
+    cluster.pods["physics", "gpt-7"]["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"] = (
+        "model-initializer"
+    )
+    operator.look()
+    assert names(rig) == []
+    cluster.place("gpt", 1, "h4")
+    operator.look()
+    (running,) = rig.network.jobs
+    assert running.plan.job.workers == ("h1", "h4")
+
+
+@pytest.mark.parametrize("cluster", ["none"], indirect=True)
+def test_a_cluster_without_training_jobs_is_named(operator, rig, cluster):
+    with pytest.raises(ClusterError, match=r"GET /apis/kubeflow.org/v1/pytorchjobs.*404"):
+        operator.look()
 
 
 def test_a_job_whose_pods_come_back_on_other_nodes_has_these(operator, rig, cluster):
@@ -187,20 +217,31 @@ def test_outside_a_cluster_it_says_what_to_give(monkeypatch, capsys):
 # -- the files -------------------------------------------------------------------------------------------------------
 
 
+def pods_in(one: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the specifications of the pods that train in an object of Kubeflow."""
+    if one["kind"] == "PyTorchJob":
+        return [replica["template"]["spec"] for replica in one["spec"]["pytorchReplicaSpecs"].values()]
+    if one["kind"] == "TrainingRuntime":
+        jobs = one["spec"]["template"]["spec"]["replicatedJobs"]
+        return [job["template"]["spec"]["template"]["spec"] for job in jobs]
+    return []
+
+
+def training_pods() -> list[dict[str, Any]]:
+    """Return the specifications of all pods of the examples that train."""
+    found = [pods_in(one) for name in ("pytorchjob.yaml", "trainjob.yaml") for one in documents(name)]
+    return [spec for specs in found for spec in specs]
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_the_files_fit_kubernetes_schemas(name):
-    """Strictly: a field that Kubernetes does not know is an error. PyTorchJob is Kubeflow's: its pods are checked."""
+    """Strictly: a field that Kubernetes does not know is an error. Of Kubeflow's kinds the pods are checked."""
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
     version = validate.latest_version()
     for one in documents(name):
-        if one["kind"] == "PyTorchJob":
-            for replica in one["spec"]["pytorchReplicaSpecs"].values():
-                pod = {
-                    "apiVersion": "v1",
-                    "kind": "Pod",
-                    "metadata": {"name": "x"},
-                    "spec": replica["template"]["spec"],
-                }
+        if one["kind"] in ("PyTorchJob", "TrainingRuntime", "TrainJob"):
+            for spec in pods_in(one):
+                pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}
                 validate.validate(pod, version, strict=True)
         else:
             validate.validate(one, version, strict=True)
@@ -251,9 +292,8 @@ def forbidden(pod: dict[str, Any]) -> list[str]:
 
 def test_every_pod_security_level_admits_pods_that_train():
     """They mount the agent's folder by the driver of socket.yaml; what needs more is in a namespace of its own."""
-    (job,) = documents("pytorchjob.yaml")
-    for replica in job["spec"]["pytorchReplicaSpecs"].values():
-        assert forbidden(replica["template"]["spec"]) == []
+    pods = training_pods()
+    assert len(pods) == 3 and all(forbidden(pod) == [] for pod in pods)
     (namespace,) = documents("namespace.yaml")
     level = namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
     for name in ("agent.yaml", "socket.yaml"):
@@ -265,10 +305,9 @@ def test_every_pod_security_level_admits_pods_that_train():
 def test_the_volume_of_pods_that_train_is_the_folder_of_the_nodes_agent():
     driver, mounts = documents("socket.yaml")
     (agent,) = documents("agent.yaml")
-    (job,) = documents("pytorchjob.yaml")
     name = driver["metadata"]["name"]
-    for replica in job["spec"]["pytorchReplicaSpecs"].values():
-        (volume,) = replica["template"]["spec"]["volumes"]
+    for pod in training_pods():
+        (volume,) = pod["volumes"]
         assert volume["csi"] == {"driver": name, "readOnly": True}, "the driver refuses others"
     assert driver["spec"]["volumeLifecycleModes"] == ["Ephemeral"] and driver["spec"]["podInfoOnMount"] is True
     folders = [
@@ -300,3 +339,18 @@ def test_the_pytorchjob_trains_the_example_through_the_nodes_agent():
         start = container["command"].index("examples/train_gpt.py")
         arguments = make_parser().parse_args(container["command"][start + 1 :])
         assert arguments.how in HOW and arguments.agent == f"unix:{socket}"
+
+
+def test_the_trainjob_trains_the_example_through_the_nodes_agent():
+    runtime, job = documents("trainjob.yaml")
+    (pod,) = pods_in(runtime)
+    (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    (container,) = pod["containers"]
+    assert container["name"] == replicated["name"] == kubernetes.TRAINERS, "Trainer sets the command in this container"
+    assert job["apiVersion"] == runtime["apiVersion"] == kubernetes.TRAIN_JOBS.group
+    assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
+    command = job["spec"]["trainer"]["command"]
+    arguments = make_parser().parse_args(command[command.index("examples/train_gpt.py") + 1 :])
+    (variable,) = container["env"]
+    assert arguments.how in HOW and arguments.agent == variable["value"]
+    assert variable["value"].startswith(f"unix:{container['volumeMounts'][0]['mountPath']}/")

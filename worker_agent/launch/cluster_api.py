@@ -27,6 +27,10 @@ class ClusterError(Exception):
     """The API server does not answer, or refuses; the message says what was asked."""
 
 
+class UnknownPath(ClusterError):
+    """The API server does not have the path, because the kind of objects is not installed."""
+
+
 class Cluster:
     """An API server.
 
@@ -76,7 +80,8 @@ class Cluster:
             with opener.open(request, timeout=CALL_SECONDS) as answer:
                 return json.loads(answer.read(MOST_BYTES))
         except urllib.error.HTTPError as error:
-            raise ClusterError(f"{method} {path}: {error.code} {_reason(error)}") from None
+            kind = UnknownPath if error.code == 404 else ClusterError
+            raise kind(f"{method} {path}: {error.code} {_reason(error)}") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise ClusterError(f"{method} {path}: {error}") from None
 

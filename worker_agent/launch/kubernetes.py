@@ -1,14 +1,15 @@
-"""Keeps the network's jobs in step with annotated PyTorchJobs of Kubernetes: it adds a job when all its pods have
+"""Keeps the network's jobs in step with annotated training jobs of Kubernetes: it adds a job when all its pods have
 nodes, and removes it afterwards.
 
 inart kubernetes --controller 10.1.0.1:9600                 # in a pod: examples/kubernetes/operator.yaml
 
-A PyTorchJob with the annotation `inart/job: ""` (or words as `inart job add` takes them: "ps=2,share,model=100M") has a
-job in the network called k8s-NAMESPACE.NAME from the moment when all its pods have nodes until it has ended, failed,
-was suspended or deleted. Its nodes are the workers and the parameter servers; agents run on them as a DaemonSet. The
-outcome is written to its annotation `inart/status`. A job that the network cannot take trains over torch.distributed,
-and is tried again every half minute. The jobs that are wanted are compared with those of the network every few seconds,
-so nothing is lost while this operator, the API server or the controller is away.
+A TrainJob (Kubeflow Trainer v2) or PyTorchJob (v1) with the annotation `inart/job: ""` (or words as `inart job add`
+takes them: "ps=2,share,model=100M") has a job in the network, called k8s-NAMESPACE.NAME.trainjob or k8s-NAMESPACE.NAME,
+from the moment when all its pods have nodes until it has ended, failed, was suspended or deleted. Its nodes are the
+workers and the parameter servers; agents run on them as a DaemonSet. The outcome is written to its annotation
+`inart/status`. A job that the network cannot take trains over torch.distributed, and is tried again every half minute.
+The jobs that are wanted are compared with those of the network every few seconds, so nothing is lost while this
+operator, the API server or the controller is away.
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ from controlplane.common import command_line
 from controlplane.common.rpc.channels import controller_address
 from controlplane.common.rpc.client import ControllerError, fetch_status
 from worker_agent.launch.adding import add, take_off
-from worker_agent.launch.cluster_api import ACCOUNT, Cluster, ClusterError, Object
+from worker_agent.launch.cluster_api import ACCOUNT, Cluster, ClusterError, Object, UnknownPath
 from worker_agent.launch.wishes import Refused, gets, parse_wish
 
 ASKS, TELLS = "inart/job", "inart/status"
-"""Annotations of a PyTorchJob: the user's wishes, and the status that this program writes."""
-JOBS = "/apis/kubeflow.org/v1/pytorchjobs"
+"""Annotations of a training job: the user's wishes, and the status that this program writes."""
 PODS = "/api/v1/pods"
-OF_A_JOB = "training.kubeflow.org/job-name"
-"""The label with the job's name that Kubeflow's training operator gives the pods of a job."""
+REPLICATED = "jobset.sigs.k8s.io/replicatedjob-name"
+TRAINERS = "node"
+"""The name that Kubeflow Trainer gives the pods of a TrainJob that train; others download models and data."""
+NODES_VARIABLE = "PET_NNODES"
+"""The environment variable with the number of pods that train, which Kubeflow Trainer sets for torchrun."""
 PREFIX = "k8s-"
 LOOK_SECONDS = 2.0
 AGAIN_SECONDS = 30.0
@@ -47,14 +50,51 @@ MOST_WORDS = 1000
 
 
 @dataclass(frozen=True)
+class Kind:
+    """A kind of training jobs.
+
+    Attributes:
+        group, plural: its group and version, and its name in paths of the API server.
+        label: the label of pods with the name of their job.
+        suffix: the end of the names of its jobs in the network.
+    """
+
+    group: str
+    plural: str
+    label: str
+    suffix: str
+
+    @property
+    def path(self) -> str:
+        """The path of all jobs of this kind."""
+        return f"/apis/{self.group}/{self.plural}"
+
+    def pods_of(self, job: Object, pods: Iterable[Object]) -> list[Object]:
+        """Return the pods of a job that train and have not ended."""
+        about = job["metadata"]
+        found = []
+        for pod in pods:
+            labels = pod["metadata"].get("labels") or {}
+            own = pod["metadata"]["namespace"] == about["namespace"] and labels.get(self.label) == about["name"]
+            if own and labels.get(REPLICATED, TRAINERS) == TRAINERS and _lives(pod):
+                found.append(pod)
+        return found
+
+
+PYTORCH_JOBS = Kind("kubeflow.org/v1", "pytorchjobs", "training.kubeflow.org/job-name", "")
+TRAIN_JOBS = Kind("trainer.kubeflow.org/v1alpha1", "trainjobs", "jobset.sigs.k8s.io/jobset-name", ".trainjob")
+KINDS = PYTORCH_JOBS, TRAIN_JOBS
+
+
+@dataclass(frozen=True)
 class Wanted:
-    """A job that its PyTorchJob asks for.
+    """A job that its training job asks for.
 
     Attributes:
         name: the job's name in the network.
-        where: the PyTorchJob's path on the API server.
+        where: the training job's path on the API server.
         nodes: names and addresses of the nodes of its pods; empty while a pod has no node yet.
-        told: the status that the PyTorchJob's annotation has.
+        told: the status that the training job's annotation has.
     """
 
     name: str
@@ -65,41 +105,52 @@ class Wanted:
     told: str
 
 
-def job_name(namespace: str, name: str) -> str:
-    """Return the job's name in the network; a namespace has no dots, so no two jobs share a name."""
-    whole = f"{PREFIX}{namespace}.{name}"
+def job_name(namespace: str, name: str, suffix: str = "") -> str:
+    """Return the job's name in the network; namespaces and names have no dots, so no two jobs share a name."""
+    whole = f"{PREFIX}{namespace}.{name}{suffix}"
     if len(whole) <= MOST_LETTERS:
         return whole
     return f"{whole[: MOST_LETTERS - 9]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
-def wanted(jobs: Iterable[Object], pods: Iterable[Object]) -> list[Wanted]:
-    """Return the jobs that are to be in the network, given the PyTorchJobs and pods that the API server lists."""
-    by_job: dict[tuple[str, str], list[Object]] = {}
-    for pod in pods:
-        about = pod["metadata"]
-        by_job.setdefault((about["namespace"], about.get("labels", {}).get(OF_A_JOB, "")), []).append(pod)
+def wanted(kind: Kind, jobs: Iterable[Object], pods: Sequence[Object]) -> list[Wanted]:
+    """Return the jobs that are to be in the network, given the training jobs and pods that the API server lists."""
     found = []
     for job in jobs:
-        about, spec = job["metadata"], job.get("spec", {})
+        about = job["metadata"]
         namespace, name, annotations = about["namespace"], about["name"], about.get("annotations") or {}
         if ASKS not in annotations or _over(job):
             continue
-        pods_of = [pod for pod in by_job.get((namespace, name), []) if _lives(pod)]
-        replicas = sum(int(one.get("replicas", 1)) for one in spec.get("pytorchReplicaSpecs", {}).values())
-        placed = len(pods_of) >= replicas and all(pod["spec"].get("nodeName") for pod in pods_of)
-        where = f"/apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs/{name}"
+        pods_of = kind.pods_of(job, pods)
+        placed = len(pods_of) >= _replicas(job, pods_of) and all(pod["spec"].get("nodeName") for pod in pods_of)
+        where = f"/apis/{kind.group}/namespaces/{namespace}/{kind.plural}/{name}"
         nodes = _nodes(pods_of) if placed else ()
-        told = annotations.get(TELLS, "")
-        found.append(Wanted(job_name(namespace, name), where, namespace, annotations[ASKS] or "", nodes, told))
+        own = job_name(namespace, name, kind.suffix)
+        found.append(Wanted(own, where, namespace, annotations[ASKS] or "", nodes, annotations.get(TELLS, "")))
     return found
+
+
+def _replicas(job: Object, pods: Sequence[Object]) -> int:
+    """Return the number of pods that a job must have.
+
+    A TrainJob may leave it to its runtime. Then its first pod has the number in its environment.
+    """
+    spec = job.get("spec", {})
+    if "pytorchReplicaSpecs" in spec:
+        return sum(int(one.get("replicas", 1)) for one in spec["pytorchReplicaSpecs"].values())
+    given = (spec.get("trainer") or {}).get("numNodes")
+    for container in pods[0]["spec"].get("containers", ()) if pods and given is None else ():
+        values = [one.get("value") for one in container.get("env") or () if one["name"] == NODES_VARIABLE]
+        given = next(iter(values), given)
+    return int(given) if given is not None else max(1, len(pods))
 
 
 def _over(job: Object) -> bool:
     """Return whether the job has ended, failed, is suspended or is being deleted."""
     spec, conditions = job.get("spec", {}), (job.get("status") or {}).get("conditions") or []
-    ended = any(one["type"] in ("Succeeded", "Failed") and one["status"] == "True" for one in conditions)
-    return ended or bool((spec.get("runPolicy") or {}).get("suspend")) or "deletionTimestamp" in job["metadata"]
+    ended = any(one["type"] in ("Succeeded", "Complete", "Failed") and one["status"] == "True" for one in conditions)
+    suspended = spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend")
+    return ended or bool(suspended) or "deletionTimestamp" in job["metadata"]
 
 
 def _lives(pod: Object) -> bool:
@@ -118,7 +169,7 @@ def _nodes(pods: Iterable[Object]) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 @dataclass
 class Operator:
-    """Adds and removes jobs of one network until they are those that the PyTorchJobs of one cluster ask for.
+    """Adds and removes jobs of one network until they are those that the training jobs of one cluster ask for.
 
     Attributes:
         cluster, controller: the API server, and the controller's address.
@@ -137,9 +188,7 @@ class Operator:
         """
         # Read before the wanted jobs: a job that another operator adds meanwhile would seem to be over.
         there = {job.name for job in fetch_status(self.controller).jobs if job.name.startswith(PREFIX)}
-        jobs = self.cluster.items(JOBS)
-        pods = self.cluster.items(PODS, f"&labelSelector={OF_A_JOB}")
-        wishes = {one.name: one for one in wanted(jobs, pods)}
+        wishes = {one.name: one for one in self._wanted()}
         for name in sorted(there):
             wish = wishes.get(name)
             moved = wish is not None and wish.nodes and self.placed.get(name, wish.nodes) != wish.nodes
@@ -154,6 +203,21 @@ class Operator:
                 self.placed.setdefault(name, wish.nodes)
             elif wish.nodes and time.monotonic() - self.tried.get(name, (-AGAIN_SECONDS, ""))[0] >= AGAIN_SECONDS:
                 self._add(wish)
+
+    def _wanted(self) -> list[Wanted]:
+        """Return the wanted jobs of all kinds that the cluster has."""
+        found: list[Wanted] = []
+        missing = []
+        for kind in KINDS:
+            try:
+                jobs = self.cluster.items(kind.path)
+            except UnknownPath as error:
+                missing.append(error)
+                continue
+            found += wanted(kind, jobs, self.cluster.items(PODS, f"&labelSelector={kind.label}"))
+        if len(missing) == len(KINDS):
+            raise missing[0]
+        return found
 
     def _add(self, wish: Wanted) -> None:
         try:
