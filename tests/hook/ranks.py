@@ -291,6 +291,26 @@ def flaky(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[
     }
 
 
+def skipped(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Train with an agent that works, where rank 1 skips the backward pass of one step; return the warnings."""
+    agent = Flaky(set())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        state = InArtState(agent=agent)
+        model, inputs, _ = model_and_data(rank, torch.float32)
+        ddp = DistributedDataParallel(model, bucket_cap_mb=0.1)
+        ddp.register_comm_hook(state, inart_hook)
+        for step in range(6):
+            with torch.no_grad():
+                ddp(inputs)
+            loss = ddp(inputs).sum()
+            if (rank, step) not in ((1, 2), (0, 5)):
+                loss.backward()
+        state.close()
+    agent.close()
+    return {"warnings": [str(one.message) for one in caught if "forward passes" in str(one.message)]}
+
+
 def few(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
     """Small operations, one after the other, each with the result of the one before in it; some fail on this rank."""
     agent = Flaky(set(arguments["failing"]))
@@ -379,6 +399,7 @@ SCENARIOS = {
     "counted": counted,
     "late": late,
     "flaky": flaky,
+    "skipped": skipped,
     "few": few,
     "in parts": in_parts,
     "alike": alike,

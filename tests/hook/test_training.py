@@ -270,6 +270,12 @@ def test_step_that_fails_anywhere_is_done_again_everywhere(tmp_path, failing, fa
         assert "rank" in results[0]["warnings"][0] or "ranks" in results[0]["warnings"][0]
 
 
+def test_a_skipped_backward_pass_is_reported_at_the_first_step_that_it_displaces(tmp_path):
+    for result in run_ranks("skipped", tmp_path, [{}, {}]):
+        (warning,) = result["warnings"]
+        assert warning.startswith("step 2: the ranks' numbers of forward passes differ: 3 on rank 0, 4 on rank 1.")
+
+
 @pytest.mark.namespaces
 def test_two_models_in_a_process_and_states_made_over_and_over(network, tmp_path):
     network.run_server()

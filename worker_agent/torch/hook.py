@@ -35,6 +35,7 @@ from worker_agent.torch.groups import TIMEOUT, Ranks, default_store, fresh_name,
 from worker_agent.torch.journal import NETWORK, Journal
 from worker_agent.torch.local_ranks import LocalRanks
 from worker_agent.torch.parts import Order, Parts
+from worker_agent.torch.passes import Passes, follow_models
 from worker_agent.torch.places import Place, arrange, find_places
 from worker_agent.torch.presence import Presence
 from worker_agent.torch.recovery import Sequence
@@ -65,6 +66,7 @@ class Network:
 
     Args:
         only_between_nodes: whether a group within one node stays out of the network; `between_nodes` tells.
+        passes: the forward passes of the models whose gradients are reduced; None: they are not counted.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Network:
         fallback: bool = True,
         only_between_nodes: bool = False,
         reproducible: bool = False,
+        passes: Passes | None = None,
     ) -> None:
         options = options.resolved()
         if options.operation_timeout is None:
@@ -117,7 +120,7 @@ class Network:
             network = Joining(self.join, self._check_workers, self._left, self._returned)
             self.sequence = Sequence(
                 ranks, network, control=self._control, local=self.local, agreement=fallback, counts=self.counts,
-                reproducible=reproducible,
+                reproducible=reproducible, passes=passes or Passes(),
             )  # fmt: skip
         self._begin(problems)
         self._presence = Presence(
@@ -349,7 +352,7 @@ class InArtState:
     all of them can run in the network. If one cannot, at the start or at a later step, all use torch.distributed's
     all-reduce from that step on and give a FallbackWarning, and all return at one later step once all can. No gradient
     is lost: a step that did not complete on all ranks is repeated over torch.distributed from the original gradients.
-    This costs a copy of the gradients in memory and an all-reduce of eight bytes over gloo per step.
+    This costs a copy of the gradients in memory and an all-reduce of 24 bytes over gloo per step.
 
     A node may have any number of ranks (LOCAL_RANK and LOCAL_WORLD_SIZE, as torchrun sets them; otherwise they are
     counted). They share one agent, and so do all states of a process. The operations of all states must come in the
@@ -420,7 +423,9 @@ class InArtState:
             size,
             take_over,
         )
+        follow_models(InArtState, lambda state: state._passes)
         self._bits, self._reductions = bits, 0
+        self._passes = Passes()
         self._feedback = Feedback()
         given: Any = _Refusing("give a controller or an agent, not both") if both else agent
         self._network = Network(
@@ -436,6 +441,7 @@ class InArtState:
             timeout=timeout,
             fallback=fallback,
             reproducible=reproducible,
+            passes=self._passes,
         )
 
     @property

@@ -5,7 +5,7 @@
                                       no:  repeat it and the next steps over torch.distributed, from the own gradients
 
 An all-reduce may succeed on one rank and fail on another, so a rank cannot decide alone. The agreement is one
-all-reduce of eight bytes per step over a gloo group of its own and in a thread of its own: the caller never waits for
+all-reduce of 24 bytes per step over a gloo group of its own and in a thread of its own: the caller never waits for
 it. The ranks agree on many small operations at once, after the caller has their results (early.py).
 
 Steps are numbered. When one fails, or when all could return, each rank reports how many steps it has begun, and the
@@ -32,6 +32,7 @@ from worker_agent.torch.fallback import Fallback
 from worker_agent.torch.groups import Ranks
 from worker_agent.torch.lateness import Lateness
 from worker_agent.torch.local_ranks import LocalRanks
+from worker_agent.torch.passes import Passes
 from worker_agent.torch.result import Completion, Result
 from worker_agent.torch.returning import Joining, Returns
 from worker_agent.torch.route import Route
@@ -57,6 +58,7 @@ class Sequence:
         agreement: False: raise an error instead of repeating the reduction.
         counts: the counters of the process group.
         reproducible: True: operations over torch.distributed give the same bits as in the network (alike.py).
+        passes: the forward passes of the models whose gradients are reduced.
     """
 
     def __init__(
@@ -69,8 +71,9 @@ class Sequence:
         agreement: bool,
         counts: Counts,
         reproducible: bool = False,
+        passes: Passes,
     ) -> None:
-        self._rank, self._control, self._local = ranks.rank, control, local
+        self._rank, self._control, self._local, self._passes = ranks.rank, control, local, passes
         flight.name_after_rank(ranks.rank)
         self._agreement, self._counts = agreement, counts
         self.fallback = Fallback(ranks, control, self._last_reducer, reproducible=reproducible)
@@ -130,6 +133,7 @@ class Sequence:
             if step is None:
                 aside = self._ways is not None and self._ways.is_faster_outside(op, buffer.nbytes)
                 step = self._schedule.begin(aside)
+                step.passes = self._passes.begun
             item = Item(step, buffer, op, last, Completion(buffer), before=before)
             item.early = last and not step.items and self._agreement and self._local is None and is_early(buffer, op)
             step.items.append(item)
@@ -258,7 +262,8 @@ class Sequence:
         """Settle early operations; the callers already have the results of those that succeeded."""
         try:
             one_by_one = items[0].step.number < self._schedule.in_question
-            if not one_by_one and not self._agreed(self._lateness.wait_for_all(items, self._window.is_failed)):
+            good = one_by_one or self._lateness.wait_for_all(items, self._window.is_failed)
+            if not one_by_one and not self._agreed(good, items[-1].step):
                 self._leave(self._control.agree(next((item.problem for item in items if item.problem), "")))
                 one_by_one = True
             for item in items:
@@ -277,11 +282,15 @@ class Sequence:
                 self._under_way.end(item, explained(error))
                 self._pass(item.step)
 
-    def _agreed(self, good: bool) -> bool:
-        """Return whether `good` holds on all ranks."""
+    def _agreed(self, good: bool, step: Step) -> bool:
+        """Return whether `good` holds on all ranks, which all have come to this step."""
         self._under_way.check()
         self._window.begin_agreement(good)
-        return bool(self._control.reduce([int(good)], dist.ReduceOp.MIN)[0])
+        numbers = [int(good), step.passes, -step.passes]
+        agreed, fewest, negated = self._control.reduce(numbers, dist.ReduceOp.MIN)
+        if self._passes.differ(fewest, -negated):
+            self._passes.report(step.number, self._control.exchange(str(step.passes)))
+        return bool(agreed)
 
     def _leave(self, reasons: str) -> None:
         """Make all ranks leave the network at the first step that none has begun; earlier steps are settled."""
@@ -310,7 +319,7 @@ class Sequence:
         """Complete a step all of whose buckets have arrived or failed here, after an agreement with the other ranks."""
         good = not step.problem
         if self._agreement:
-            good = self._agreed(good)
+            good = self._agreed(good, step)
         elif self._local is not None:
             good = bool(self._local.groups("cpu")[1].reduce([int(good)], dist.ReduceOp.MIN)[0])
         for item in step.items:

@@ -23,6 +23,7 @@ class Step:
         network: True where it goes through the network, False where it goes over torch.distributed, None where that is
             not decided.
         aside: whether it goes over torch.distributed in any case, because that is faster.
+        passes: number of forward passes that had begun before it (passes.py).
     """
 
     number: int
@@ -31,6 +32,7 @@ class Step:
     began: float = field(default_factory=time.monotonic)
     items: list[Item] = field(default_factory=list)
     problem: str = ""
+    passes: int = 0
 
 
 @dataclass(eq=False)
