@@ -17,6 +17,7 @@ from controlplane.planner.generators import fattree, leaf_spine, parse_topology,
 from controlplane.planner.in_trees import InTrees
 from controlplane.planner.job import Job, parse_job, place_job
 from controlplane.planner.plan import Plan
+from controlplane.planner.plan.host_collectives import host_rows
 from controlplane.planner.routing import Network, Router, Unreachable
 from controlplane.planner.strategies import get_strategy
 from controlplane.planner.strategies.deadline import OutOfTime, deadline, limited_time, without_deadline
@@ -27,6 +28,7 @@ from controlplane.planner.strategies.fabric.equivalent import Lifting, merge_equ
 from controlplane.planner.strategies.fabric.master import Master
 from controlplane.planner.strategies.fabric.parts_bound import divisions, parts
 from controlplane.planner.topology import Topology
+from evaluation.inart import kinds
 from evaluation.inart.checked import faults
 from tests.controlplane.instances import instances, random_plan, troubled_instances
 from tests.controlplane.test_strategies import REFUSALS, check_plan
@@ -313,3 +315,59 @@ def test_ways_found_together_say_who_is_not_reached():
     network = Network(alone)
     with pytest.raises(Unreachable, match="from e1 to e2"):
         InTrees(Router(network)).route(network.index["e2"], {network.index["e1"]: 1.0})
+
+
+def chains() -> Topology:
+    """Return hosts a and b, with two chains of switches between their own, and c, behind two further chains: merged
+    switches that only links between others join.
+    """
+    ends = [("s0", "s1", "p"), ("s2", "s3", "q")]
+    nodes = {f"s{i}": {"kind": "switch", "aggregation_mbps": 0.0} for i in range(4)}
+    pairs = [("s1", "s2", 10.0), ("a", "s0", 10.0), ("b", "s1", 10.0), ("c", "s3", 10.0)]
+    for left, right, name in ends:
+        for i in range(2):
+            first, second = f"{name}{i}", f"{name}x{1 - i}"  # the first of each sort are not linked
+            nodes |= {node: {"kind": "switch", "aggregation_mbps": 0.0} for node in (first, second)}
+            pairs += [(left, first, 3.0), (first, second, 3.0), (second, right, 3.0)]
+    nodes |= {host: {"kind": "server"} for host in "abc"}
+    links = [(*pair, {"bandwidth_mbps": mbps}) for u, v, mbps in pairs for pair in ((u, v), (v, u))]
+    return Topology(nodes, links)
+
+
+def test_merged_switches_in_several_places_of_a_tree_are_each_given_members_with_links():
+    topology = chains()
+    assert merge_equivalent(topology) is not None
+    plan = get_strategy("inart")(topology, Job("j", ("a", "b"), ("c",), 1000))
+    check_plan(plan, topology)
+    assert plan.rate_mbps == pytest.approx(3.0)  # two flows of it over c's two chains
+
+
+@pytest.mark.parametrize("seed", [19, 43, 67, 5, 9618])
+def test_large_networks_are_searched_from_the_ends_of_flows_alone(seed):
+    """As fast a plan is found if the ways from all other switches are not computed."""
+    instance = kinds.draw(seed)
+    adding = {v: {"aggregation_mbps": 0.0} for v in instance.topology.devices[3:]}
+    topology = instance.topology.replace(nodes=adding)
+    whole = get_strategy("inart")(topology, instance.job)
+    with mock.patch("controlplane.planner.strategies.fabric.pricing.LARGE", 0):
+        plan = get_strategy("inart")(topology, instance.job)
+    check_plan(plan, topology)
+    assert plan.rate_mbps == pytest.approx(whole.rate_mbps, rel=1e-2)
+
+
+def test_networks_of_hundreds_of_switches_are_planned_with_little_work(monkeypatch):
+    """A ring of 400 routers with hosts at some: the search, and that for what hosts reach alone, end by budgets."""
+    count, every = 400, 25
+    nodes = {f"n{i}": {"kind": "switch", "aggregation_mbps": 0.0} for i in range(count)}
+    pairs = [(f"n{i}", f"n{(i + step) % count}") for i in range(count) for step in (1, 20)]
+    for i in range(0, count, every):
+        nodes[f"h{i}"] = {"kind": "server"}
+        pairs.append((f"h{i}", f"n{i}"))
+    topology = Topology(nodes, [(*ends, {"bandwidth_mbps": 10.0}) for u, v in pairs for ends in ((u, v), (v, u))])
+    job = Job("j", topology.servers, topology.servers[:4], 1000)
+    monkeypatch.setattr("controlplane.planner.strategies.fabric.inart.SEARCH_WORK", 1e7)
+    monkeypatch.setattr("controlplane.planner.plan.host_collectives.TREES_WORK", 1e6)
+    plan = get_strategy("inart")(topology, job)
+    assert 0 < plan.rate_mbps <= cheap_bound(topology, job).mbps * (1 + 1e-9)
+    assert faults(topology.to_json(), plan.to_json()) == []
+    assert {row.strategy for row in host_rows(topology, job)} == {"host-ring", "reduce-scatter+all-gather"}

@@ -36,11 +36,11 @@ from controlplane.planner.job import Job
 from controlplane.planner.plan.cost import cost_of
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.routing import Network, Router, Unreachable, walk
-from controlplane.planner.strategies.deadline import deadline
+from controlplane.planner.strategies.deadline import SECOND, deadline, limited_work
 from controlplane.planner.strategies.fabric.bounds import UNITS, all_reduce_bound, senders_side
 from controlplane.planner.strategies.fabric.equivalent import merge_equivalent
 from controlplane.planner.strategies.fabric.parts_bound import Bound
-from controlplane.planner.strategies.solver import Program
+from controlplane.planner.strategies.solver import NotInTime, Program
 from controlplane.planner.topology import Topology
 
 NOTABLY = 1.001
@@ -49,6 +49,8 @@ NOTABLY = 1.001
 MORE_SERVERS = "more parameter servers, or others, may beat it (`plan place`)"
 MOST_IN_RING = 64  # most workers for which agents get a ring's rate, which takes 0.1 s to compute
 MOST_WORKERS = 160  # most workers for `host-trees`, which takes 1 s with 120, minutes with 1,000
+TREES_WORK = 5 * SECOND  # for `host-trees`; networks of hundreds of switches would take minutes
+FLOW_WORK = 100.0  # units of work of a maximum flow, by link
 CHANNELS = 16
 ROUNDS = 100
 TOLERANCE = 1e-5
@@ -216,12 +218,13 @@ def _rated(name: str, router: Router, hosts: Sequence[int], inputs: float) -> Ho
 
 def best_host_trees(topology: Topology, job: Job) -> float | None:
     """Return the Mbit/s that the best trees among workers reach, where switches only forward; None where the time limit
-    passes before it is known, 0 where some worker cannot be reached.
+    or TREES_WORK ends the search before it is known, 0 where some worker cannot be reached.
     """
     merged = merge_equivalent(topology)
     network = Network(topology if merged is None else merged.topology)
     limited = any(math.isfinite(topology.residual_intake_mbps(worker)) for worker in job.workers)
-    found = [_Forest(network, job, own_is_rate=each).rate() for each in ((False, True) if limited else (False,))]
+    with limited_work(TREES_WORK):
+        found = [_Forest(network, job, own_is_rate=each).rate() for each in ((False, True) if limited else (False,))]
     return None if None in found else max(rate for rate in found if rate is not None)
 
 
@@ -294,7 +297,13 @@ class _Forest:
         for _ in range(ROUNDS):
             if limit.passed():
                 return None
-            values = self.program.solve().values
+            try:
+                solution = self.program.solve(within=limit)
+            except NotInTime:
+                return None
+            if not solution.optimal:
+                return None
+            values = solution.values
             f = float(values[0])
             if f <= TOLERANCE:
                 return 0.0
@@ -320,6 +329,7 @@ class _Forest:
         graph = csr_matrix((whole, (rows, columns)), shape=(source + 1, source + 1))
         found: set[frozenset[int]] = set()
         for worker in self.workers:
+            deadline().spend(FLOW_WORK * len(whole))
             result = maximum_flow(graph, source, worker)
             if result.flow_value < UNITS * (1 - TOLERANCE) - len(whole):
                 found.add(frozenset(range(source)).difference(senders_side(graph, result.flow, source).tolist()))

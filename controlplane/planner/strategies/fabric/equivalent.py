@@ -156,7 +156,11 @@ class Lifting:
         """
         chosen = {pivot: first}
         seen, queue = {pivot}, [pivot]
-        for node in queue:
+        # Merged switches that only links between other nodes join to the pivot are chosen after those around it.
+        elsewhere = sorted((node for node in near if node in self.merged.members), reverse=True)
+        while queue or elsewhere:
+            node = queue.pop(0) if queue else elsewhere.pop()
+            seen.add(node)
             if node in self.merged.members and node not in chosen:
                 costs = [
                     (cost, member)

@@ -64,6 +64,7 @@ them may be, too, with fewer trees.
 BASELINES: tuple[Strategy, ...] = (lbmm, atp, atp_strict, equal, leaders)
 """Strategies that no plan is slower than."""
 FEW_COPIES = 0.8  # fraction of the smaller network's rate below which quick plans are tried beside copies
+SEARCH_WORK = 30 * SECOND  # for column generation: networks of a thousand switches would take minutes
 LIFTING_WORK = 5 * SECOND  # for computing the copies' rates
 LIFTING_LATE_WORK = 0.5 * SECOND  # the same once the deadline has passed
 ENOUGH_EACH = 2  # trees per parameter server from which on giving some to each server costs little
@@ -321,7 +322,8 @@ def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | Non
     if not found:
         direct()
     end = End(enough=cheap_bound(topology, job).mbps)
-    generated = generate(network, job, found, bound(topology, job), frozen_split=frozen_split, end=end)
+    with limited_work(SEARCH_WORK):
+        generated = generate(network, job, found, bound(topology, job), frozen_split=frozen_split, end=end)
     if generated is not None:
         found.append(finish(topology, job, "inart", to_trees(*generated), seed))
     return _best(job, found, seed)

@@ -24,9 +24,12 @@ from controlplane.planner.plan.assignments import Assignments, Way
 from controlplane.planner.plan.model import Relay, Tree
 from controlplane.planner.plan.separated import worker_at
 from controlplane.planner.routing import Access, Network, downwards
+from controlplane.planner.strategies.deadline import deadline
 from controlplane.planner.strategies.fabric.master import Column, Master, Prices
 
 TIE = 1e-6  # price of slack resources relative to full ones, so that paths stay short and spread
+LARGE = 300  # switches up to which the ways between all of them are computed under all prices
+WAY_WORK = 10.0  # units of work of a search for the ways from one switch, by link
 CLOSING_PHASES = 3
 CLOSED = -2
 SAVING = 1e-5  # least saving in a tree's price (which is about 1) for which a point is opened or closed
@@ -125,6 +128,7 @@ class Pricing:
         self._up = [[access.up for access in accesses if access is not None] for accesses in leaves]
         self._down = [[access.down for access in accesses if access is not None] for accesses in leaves]
         self.starts = self._starts()
+        self.sources = self._sources()
         self.thorough = False
         """Whether the results' way is searched for longer."""
 
@@ -161,6 +165,19 @@ class Pricing:
             starts.append([way for way in ways_out if all(serves(way[0], root, rack.down) for rack in self.racks)])
         return starts
 
+    def _sources(self) -> np.ndarray:
+        """Return the switches from which all ways are computed: all, or in a large network only those from which flows
+        begin and at which they can be added.
+        """
+        count = len(self.switches)
+        ends = {rack.access for rack in self.racks if rack.access is not None}
+        ends |= {self.position[v] for rack in self.racks for v, _ in rack.up if self.network.forwards[v]}
+        ends |= {self.position[v] for ways in self.starts for v, _ in ways}
+        few = np.array(
+            sorted({end for end in ends if end < count} | set(np.flatnonzero(self.usable).tolist())), dtype=int
+        )
+        return few if count > LARGE and 2 * len(few) < count else np.arange(count)
+
     @property
     def applies(self) -> bool:
         """Whether all workers and roots reach each other over switches or links of their own."""
@@ -187,8 +204,14 @@ class Pricing:
         self.price = prices.link + tie * typical * (1 + utilisation)
         size = len(self.position)
         count = len(self.switches)
-        how = {"indices": np.arange(count), "return_predecessors": True}
+        from_all = len(self.sources) == count
+        deadline().spend(WAY_WORK * len(self.sources) * len(self.links))
+        how = {"indices": self.sources, "return_predecessors": True}
         self.distance, self._before = _ways(self.price[self.links], self.rows, self.cols, size, **how)
+        if not from_all:
+            found, before = self.distance, self._before
+            self.distance, self._before = np.full((count, size), np.inf), np.full((count, size), -1, dtype=np.int32)
+            self.distance[self.sources], self._before[self.sources] = found, before
         self._steps: dict[int, list[int]] = {}
         self._walks: dict[tuple[int, int], list[int]] = {}
         here = np.full((len(self.roots), size), np.inf)  # a root is only an end of ways, never on one
@@ -291,11 +314,10 @@ class Pricing:
                 beside.append(last)
             else:
                 alone[r] = near
-        joined = {start}
-        distance = self.distance[start].copy()
-        origin = np.full(len(distance), start)
-        missing = (terminals | more) - joined
+        reached = _Reached(self, start)
+        missing = (terminals | more) - {start}
         while missing or alone:
+            distance = reached.distance
             ends = [
                 (float(distance[u] + self.price[last]), u, last, r) for r, near in alone.items() for u, last in near
             ]
@@ -304,20 +326,11 @@ class Pricing:
                 node = left[int(distance[left].argmin())]
                 ends.append((float(distance[node]), node, -1, -1))
             _, node, last, r = min(ends)
-            way = self._walk(int(origin[node]), node)
-            # Prices that differ by more than a float's digits hide that a nearer node of the tree lies on the way.
-            inside = [i for i, link in enumerate(way) if self.position[self.network.ends[link][1]] in joined]
-            for link in way[inside[-1] + 1 if inside else 0 :]:
-                links.append(link)
-                new = self.position[self.network.ends[link][1]]
-                joined.add(new)
-                better = self.distance[new] < distance
-                distance = np.where(better, self.distance[new], distance)
-                origin[better] = new
+            links += reached.join(node)
             if last >= 0:
                 links.append(last)
                 del alone[r]
-            missing -= joined
+            missing -= reached.nodes
         if not terminals and len(links) == 1:
             links = []  # all workers hang on the root itself
         links += beside
@@ -410,6 +423,56 @@ class Pricing:
         ]
         return_edges = (*downwards(root, inner), *outer)
         return Tree(root, 1.0, Assignments(self.job.workers, tuple(ways), which), tuple(relays), return_edges)
+
+
+class _Reached:
+    """A tree of switches that grows, with the price from its nearest node to every node (`distance`)."""
+
+    def __init__(self, pricing: Pricing, start: int) -> None:
+        self.pricing, self.nodes = pricing, {start}
+        self.by_rows = len(pricing.sources) == len(pricing.switches)
+        self.distance = pricing.distance[start].copy()
+        self._origin = np.full(len(self.distance), start)
+        self._before = pricing._before[start]
+
+    def join(self, node: int) -> list[int]:
+        """Add the cheapest path to a node, and return its links."""
+        links = self._by_rows(node) if self.by_rows else self._back(node)
+        for link in links:
+            self._add(self.pricing.position[self.pricing.network.ends[link][1]])
+        if links and not self.by_rows:
+            self._search()
+        return links
+
+    def _by_rows(self, node: int) -> list[int]:
+        position, ends = self.pricing.position, self.pricing.network.ends
+        way = self.pricing._walk(int(self._origin[node]), node)
+        # Prices that differ by more than a float's digits hide that a nearer node of the tree lies on the way.
+        inside = [i for i, link in enumerate(way) if position[ends[link][1]] in self.nodes]
+        return way[inside[-1] + 1 if inside else 0 :]
+
+    def _back(self, node: int) -> list[int]:
+        links = []
+        while node not in self.nodes:
+            before = int(self._before[node])
+            links.append(self.pricing.link_at[before, node])
+            node = before
+        return links[::-1]
+
+    def _add(self, new: int) -> None:
+        self.nodes.add(new)
+        if self.by_rows:
+            better = self.pricing.distance[new] < self.distance
+            self.distance = np.where(better, self.pricing.distance[new], self.distance)
+            self._origin[better] = new
+
+    def _search(self) -> None:
+        """Compute the distances again: in a large network they are not known from every node."""
+        pricing = self.pricing
+        how = {"indices": sorted(self.nodes), "min_only": True, "return_predecessors": True}
+        deadline().spend(WAY_WORK * len(pricing.links))
+        price = pricing.price[pricing.links]
+        self.distance, self._before, _ = _ways(price, pricing.rows, pricing.cols, len(pricing.position), **how)
 
 
 class _Search:
