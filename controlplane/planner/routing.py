@@ -173,14 +173,40 @@ class Network:
         otherwise.
         """
         for root in job.parameter_servers:
-            s = self.index[root]
-            to, back = self.distances_to(s), self.distances_from(s)
-            for worker in job.workers:
-                w = self.index[worker]
-                if to[w] < 0:
-                    raise Unreachable(self.topology, worker, root, f"parameter server {root}")
-                if back[w] < 0:
-                    raise Unreachable(self.topology, root, worker, f"parameter server {root}")
+            self._check_root(job, root)
+
+    def reached_roots(self, job: Job) -> tuple[str, ...]:
+        """Return the parameter servers that each worker reaches, and that reach each worker over one of their links."""
+        found = []
+        for root in job.parameter_servers:
+            try:
+                self._check_root(job, root)
+            except Unreachable:
+                continue
+            node = self.index[root]
+            leaves = [self.index[worker] for worker in job.workers]
+            if not self.hangs_on_several(node) or self.first_hops(node, leaves):
+                found.append(root)
+        return tuple(found)
+
+    def _check_root(self, job: Job, root: str) -> None:
+        s = self.index[root]
+        to, back = self.distances_to(s), self.distances_from(s)
+        for worker in job.workers:
+            w = self.index[worker]
+            if to[w] < 0:
+                raise Unreachable(self.topology, worker, root, f"parameter server {root}")
+            if back[w] < 0:
+                raise Unreachable(self.topology, root, worker, f"parameter server {root}")
+
+    def first_hops(self, root: int, leaves: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return the links of a server from which all leaves are reached: the hops to all, the node and the link."""
+        found = []
+        for v, e in self.out[root]:
+            hops = [0 if leaf == v else self.distances_from(v)[leaf] for leaf in leaves if leaf != root]
+            if min(hops, default=0) >= 0:
+                found.append((sum(hops), v, e))
+        return found
 
 
 def walk(network: Network, start: int) -> Iterator[int]:
@@ -290,11 +316,9 @@ class Router:
         """Return the node and the link of a server over which all leaves are nearest; of equals, the least loaded
         one.
         """
-        network, found = self.network, []
-        for v, e in network.out[root]:
-            hops = [0 if leaf == v else network.distances_from(v)[leaf] for leaf in leaves if leaf != root]
-            if min(hops, default=0) >= 0:
-                found.append((sum(hops), (self.load[e] + amount) * self.inverse[e], e, v))
+        network = self.network
+        ways = network.first_hops(root, leaves)
+        found = [(hops, (self.load[e] + amount) * self.inverse[e], e, v) for hops, v, e in ways]
         if not found:
             names = network.names[root], network.names[leaves[0]]
             why = f"{names[0]} sends results over one of its links, and none of these leads to all workers"

@@ -356,3 +356,20 @@ def test_members_of_uplinks_are_worth_what_one_link_of_their_capacity_is():
     job = parse_job("workers=6,ps=2,seed=1", whole)
     rate = get_strategy("inart")(whole, job).rate_mbps
     assert get_strategy("inart")(divided, job).rate_mbps == pytest.approx(rate, rel=0.02)
+
+
+def test_a_parameter_server_that_some_worker_cannot_reach_gets_no_trees():
+    """The job was refused, although another of its servers reaches all workers."""
+    nodes = {v: {"kind": "switch"} for v in "st"} | {h: {"kind": "server"} for h in ("a", "b", "p", "q", "r")}
+    pairs = [("a", "s"), ("b", "s"), ("p", "s"), ("q", "t"), ("r", "s"), ("r", "t"), ("b", "t")]
+    topology = Topology(nodes, [each for u, v in pairs for each in both_ways(u, v, 10.0)])
+    job = Job("j", ("a", "b"), ("q", "p", "r"), 1000)
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    assert plan.job == job and {tree.root for tree in plan.trees} <= {"p", "r"}
+    assert plan.rate_mbps == pytest.approx(10.0)
+    deployed = build(plan, topology, LIMITS, job_id=1, epoch=1)
+    assert not deployed.agents["q"].root_trees and deployed.agents["a"].worker_trees
+    assert get_strategy("inart")(topology, replace(job, parameter_servers=("q", "b"))).split == {"q": 0.0, "b": 1.0}
+    with pytest.raises(REFUSALS, match="parameter server q: no route from a to q"):
+        get_strategy("inart")(topology, replace(job, parameter_servers=("q",)))

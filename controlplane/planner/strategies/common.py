@@ -54,6 +54,14 @@ def prepare(topology: Topology, job: Job) -> Network:
     return network
 
 
+def with_reached_roots(topology: Topology, job: Job) -> Job:
+    """Return the job without parameter servers that some worker does not reach, or that do not reach some worker: they
+    cannot be roots. Return the job itself if none would be left, so that the refusal names a server.
+    """
+    roots = Network(topology).reached_roots(job)
+    return job if len(roots) in (0, len(job.parameter_servers)) else replace(job, parameter_servers=roots)
+
+
 def split_or_equal(job: Job, frozen_split: Split | None) -> dict[str, float]:
     """Return the share x_s of each parameter server: the frozen split, once it is checked, or equal parts. Raise
     Infeasible where the split is none of this job.

@@ -27,6 +27,7 @@ from controlplane.planner.strategies.common import (
     plan_choices,
     prepare,
     split_or_equal,
+    with_reached_roots,
 )
 from controlplane.planner.strategies.deadline import (
     SECOND,
@@ -86,8 +87,11 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
 
     `frozen_split` is x_s per parameter server, which is kept exactly (the paper's second phase). Fewer trees are used
     where switches hold only so much (planner/plan/limits.py), the job allows only so many (max_trees), or the packets'
-    size is known.
+    size is known. Parameter servers that some worker cannot reach get no trees.
     """
+    reached = job if frozen_split is not None else with_reached_roots(topology, job)
+    if reached != job:
+        return replace(inart(topology, reached, seed=seed), job=job)
     if job.gathers:
         return planned(lambda state, plain: inart(state, plain, seed=seed, frozen_split=frozen_split), topology, job)
     if job.max_trees is None or frozen_split is not None:

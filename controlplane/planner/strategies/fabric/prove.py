@@ -12,7 +12,7 @@ from controlplane.planner.plan.limits import switch_limits
 from controlplane.planner.plan.model import Plan
 from controlplane.planner.plan.separated import separated
 from controlplane.planner.routing import Network
-from controlplane.planner.strategies.common import prepare
+from controlplane.planner.strategies.common import prepare, with_reached_roots
 from controlplane.planner.strategies.deadline import SECOND, OutOfTime, deadline, limited_work
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.column_bound import column_bound
@@ -64,6 +64,7 @@ def proven_bound(topology: Topology, job: Job, plan: Plan | None = None, *, work
         if proven.mbps < cheap.mbps:
             return Bound(proven.mbps, parts.words(proven.what))
         return Bound(cheap.mbps, cheap.what + ENDED * proven.what.endswith(ENDED))
+    job = with_reached_roots(topology, job)
     prepare(topology, job)
     with limited_work(work) as limit:
         found = _proven(topology, job, plan, work)
