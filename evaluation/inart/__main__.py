@@ -6,6 +6,7 @@ times                seconds of a whole plan at k = 6, 8, 16 and the sizes of th
 bounds               `inart` against its bounds, links slack and binding, over several seeds
 instances            `inart` on --count drawn networks from --seed on, checked by code of its own, beside what hosts
                      reach alone and the bounds; with --kinds small networks of 24 kinds
+steady               whether --count networks of 24 kinds from --seed on get the same plans beside two busy processes
 trees                `inart` with one, two, .. trees on --count small networks from --seed on, beside `exact`
 """
 
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from controlplane.common import command_line
 from evaluation import commands
-from evaluation.inart import few, instances
+from evaluation.inart import few, instances, steady
 from evaluation.inart.figures import FIGURES, Figure, Panel
 from evaluation.inart.headline import headline
 from evaluation.inart.sweep import SCENARIOS, Sweep
@@ -102,6 +103,16 @@ def print_instances(arguments: argparse.Namespace) -> None:
         print("\n".join(instances.distribution(found)))
 
 
+def print_steady(arguments: argparse.Namespace) -> None:
+    found = list(steady.compared(range(arguments.seed, arguments.seed + arguments.count)))
+    if arguments.json:
+        print(json.dumps([{"seed": seed, "idle": idle, "busy": busy} for seed, idle, busy in found]))
+        return
+    for seed, idle, busy in found:
+        print(f"{seed:>4} {idle} {'the same' if idle == busy else busy} beside busy processes")
+    print(f"different: {[seed for seed, idle, busy in found if idle != busy]} of {len(found)} networks")
+
+
 def print_times(arguments: argparse.Namespace) -> None:
     timings = measure_times(arguments.seeds, None if arguments.json else lambda t: print(time_line(t), flush=True))
     if arguments.json:
@@ -124,6 +135,7 @@ PRINTED = {
     "times": print_times,
     "bounds": print_bounds,
     "instances": print_instances,
+    "steady": print_steady,
     "trees": print_few,
 }
 """Functions of the commands that draw nothing."""
@@ -148,9 +160,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="D",
         help="with bounds: links between switches divided by these (default: 1 2 4 8)",
     )
-    parser.add_argument("--count", type=int, default=300, help="with instances, trees: how many (default: %(default)s)")
     parser.add_argument(
-        "--seed", type=int, default=0, help="with instances, trees: of the first (default: %(default)s)"
+        "--count", type=int, default=300, help="with instances, steady, trees: how many (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="with instances, steady, trees: of the first (default: %(default)s)"
     )
     parser.add_argument(
         "--keep",

@@ -18,6 +18,7 @@ from controlplane.planner.strategies.fabric import prove
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.prove import ENDED, closer_bound, proven_bound
 from controlplane.planner.topology import Topology
+from evaluation.inart.__main__ import main
 from evaluation.inart.varied import draw
 from tests.support.examples import nightly
 
@@ -101,3 +102,8 @@ def test_more_work_makes_no_bound_worse():
     assert bounds[0].what.endswith(ENDED) and not bounds[-1].what.endswith(ENDED)
     assert bounds[0].mbps >= bounds[1].mbps >= bounds[2].mbps >= plan.rate_mbps * (1 - 1e-9)
     assert bounds[0].mbps > bounds[2].mbps * 1.02
+
+
+def test_networks_get_the_same_plans_beside_busy_processes(capsys):
+    assert main(["steady", "--count", "2", "--seed", "4809"]) == 0
+    assert "different: [] of 2 networks" in capsys.readouterr().out
