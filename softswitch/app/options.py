@@ -8,8 +8,8 @@ from pathlib import Path
 
 from softswitch import __version__
 from softswitch.app import config
-from softswitch.p4runtime.service import API_VERSION
 from softswitch.p4runtime.status import MAX_STATUS_BYTES
+from softswitch.p4runtime.unknown import API_VERSION
 
 LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR", "off": "CRITICAL"}
 DROP_PORT = 511  # p4c compiles v1model's mark_to_drop to this port.

@@ -23,6 +23,7 @@ from softswitch.p4runtime import P4RuntimeError, P4RuntimeServer, Tls
 from softswitch.p4runtime.pipeline import config_of
 from softswitch.p4runtime.status import MAX_STATUS_BYTES
 from softswitch.p4runtime.stubs import p4info_pb2
+from softswitch.p4runtime.unknown import API_VERSION, refuse_fields
 
 
 class Switches:
@@ -220,15 +221,19 @@ class Switches:
 
 
 def read_p4info(path: Path) -> p4info_pb2.P4Info:
-    """Read a P4Info file, in text format or binary."""
+    """Read a P4Info file, in text format or binary. Raise ConfigError also for a field that is not known."""
     data = _read(path)
     try:
-        return text_format.Parse(data.decode(), p4info_pb2.P4Info(), allow_unknown_field=True)
+        return text_format.Parse(data.decode(), p4info_pb2.P4Info())
     except (UnicodeDecodeError, text_format.ParseError) as text_error:
         try:
-            return p4info_pb2.P4Info.FromString(data)
+            found = p4info_pb2.P4Info.FromString(data)
+            refuse_fields(found)
+            return found
+        except P4RuntimeError as error:
+            raise ConfigError(f"{path}: {error}") from None
         except DecodeError:
-            raise ConfigError(f"{path} is not a P4Info file: {text_error}") from None
+            raise ConfigError(f"{path} is not a P4Info file of P4Runtime {API_VERSION}: {text_error}") from None
 
 
 def _read(path: Path) -> bytes:

@@ -17,10 +17,12 @@ from softswitch.dataplane.profiles import MAX_GROUP, ActionProfile, Group, Group
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.actions import decode_params, encode_action
 from softswitch.p4runtime.schema import ActionSchema, ProfileSchema, Schema, TableSchema
-from softswitch.p4runtime.status import P4RuntimeError, invalid, out_of_range
+from softswitch.p4runtime.status import P4RuntimeError, invalid, out_of_range, unimplemented
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.undo import Journal
+from softswitch.p4runtime.unknown import later_field
 
+_HASH, _SUM_OF_WEIGHTS, _SUM_OF_MEMBERS = 1, 1, 2  # enumerators of ActionProfileActionSet
 _OWN_IDS = 1 << 32  # the ids of one-shot groups and members begin here
 
 
@@ -100,6 +102,8 @@ class ProfileAccess:
 
             journal.add(restore)
             return
+        if later_field(entry, "group_action") is not None and entry.HasField("group_action"):
+            raise unimplemented(f"group {group}: group_action is not supported")
         before: tuple[GroupMember, ...] = ()
         if kind == p4rt.Update.INSERT:
             if old is not None:
@@ -190,8 +194,8 @@ class ProfileAccess:
         wanted = list(actions.action_profile_actions)
         calls = [self._action(profile, one.action, one.HasField("action")) for one in wanted]
         ports = [_watch_port(one) for one in wanted]
-        weights = [one.weight for one in wanted]
-        _check_weights(profile, weights)
+        weights = _weights(profile, [one.weight for one in wanted])
+        _check_one_shot(profile, actions)
         size = len(wanted) if profile.by_members else sum(weights)
         if profile.max_group_size and size > profile.max_group_size:
             raise _exhausted(f"{profile.name}: a set of size {size}, above its maximum of {profile.max_group_size}")
@@ -257,8 +261,9 @@ class ProfileAccess:
     def _group_members(
         self, profile: ProfileSchema, wanted: Iterable[p4rt.ActionProfileGroup.Member], max_size: int
     ) -> list[GroupMember]:
-        members = [GroupMember(m.member_id, m.weight, _watch_port(m)) for m in wanted]
-        _check_weights(profile, [m.weight for m in members])
+        given = list(wanted)
+        weights = _weights(profile, [m.weight for m in given])
+        members = [GroupMember(m.member_id, weight, _watch_port(m)) for m, weight in zip(given, weights, strict=True)]
         size = len(members) if profile.by_members else sum(m.weight for m in members)
         most = max_size or profile.max_group_size or MAX_GROUP
         if size > most:
@@ -282,12 +287,27 @@ def _size(profile: ProfileSchema, members: Sequence[GroupMember]) -> int:
     return len(members) if profile.by_members else sum(m.weight for m in members)
 
 
-def _check_weights(profile: ProfileSchema, weights: list[int]) -> None:
+def _weights(profile: ProfileSchema, weights: list[int]) -> list[int]:
+    """Return the weights of members, after checks; 1 for each in a profile whose P4Info disallows weights."""
+    if profile.weights_disallowed:
+        if any(weights):
+            raise invalid(f"{profile.name}: the P4Info disallows weights (weights_disallowed); leave them out")
+        return [1] * len(weights)
     if any(weight < 1 for weight in weights):
         raise invalid(f"{profile.name}: a weight is not positive")
     most = profile.max_member_weight
     if profile.by_members and most and any(weight > most for weight in weights):
         raise invalid(f"{profile.name}: a weight is above the maximum of {most}")
+    return weights
+
+
+def _check_one_shot(profile: ProfileSchema, actions: p4rt.ActionProfileActionSet) -> None:
+    """Check the fields of P4Runtime 1.5 that may differ from what the selector does."""
+    mode, semantics = later_field(actions, "action_selection_mode"), later_field(actions, "size_semantics")
+    if mode not in (None, 0, _HASH):
+        raise unimplemented(f"{profile.name}: action_selection_mode {mode} is not supported; the selector is a hash")
+    if semantics not in (None, 0, _SUM_OF_MEMBERS if profile.by_members else _SUM_OF_WEIGHTS):
+        raise unimplemented(f"{profile.name}: size_semantics other than the selector's are not supported")
 
 
 def _check_max_size(profile: ProfileSchema, max_size: int) -> None:

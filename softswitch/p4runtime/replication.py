@@ -13,9 +13,10 @@ from google.rpc import code_pb2
 
 from softswitch.dataplane.device import Device
 from softswitch.p4runtime import bytestring
-from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found, out_of_range
+from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found, out_of_range, unimplemented
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.undo import Journal
+from softswitch.p4runtime.unknown import later_field
 
 # v1model's types: bit<16> mcast_grp and egress_rid, bit<9> ports.
 MAX_GROUP = (1 << 16) - 1
@@ -124,6 +125,8 @@ def _replicas(replicas: Sequence[p4rt.Replica], noun: str) -> list[tuple[int, in
     chosen: dict[tuple[int, int], None] = {}  # A dictionary is a set that keeps the order.
     for replica in replicas:
         port, instance = replica.egress_port, replica.instance
+        if later_field(replica, "backup_replicas"):
+            raise unimplemented(f"{noun}: backup_replicas are not supported")
         if not port:  # The port is 0, or given in another field.
             kind = replica.WhichOneof("port_kind")
             if kind == "port":

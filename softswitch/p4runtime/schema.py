@@ -16,6 +16,7 @@ from softswitch.p4runtime.p4data import Shape, shape_of
 from softswitch.p4runtime.packetio import ControllerHeader
 from softswitch.p4runtime.status import invalid, unimplemented
 from softswitch.p4runtime.stubs import p4data_pb2, p4info_pb2, p4types_pb2
+from softswitch.p4runtime.unknown import later_field
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +27,13 @@ _MATCH_KINDS: dict[int, str] = {
     p4info_pb2.MatchField.RANGE: "range",
     p4info_pb2.MatchField.OPTIONAL: "optional",
 }
+
+
+_SCOPES = (
+    p4info_pb2.ActionRef.TABLE_AND_DEFAULT,
+    p4info_pb2.ActionRef.TABLE_ONLY,
+    p4info_pb2.ActionRef.DEFAULT_ONLY,
+)
 
 
 def any_match(kind: str, width: int) -> Match | None:
@@ -85,6 +93,7 @@ class ProfileSchema:
     size: int
     max_group_size: int
     by_members: bool
+    weights_disallowed: bool
     max_member_weight: int
     actions_by_id: dict[int, ActionSchema]
     actions_by_name: dict[str, ActionSchema]
@@ -320,6 +329,8 @@ def _table(
     fields = _match_fields(table, info)
     calls = {}
     for ref in table.action_refs:
+        if ref.scope not in _SCOPES:
+            raise unimplemented(f"table {name}: scope {ref.scope} of action {ref.id} is not supported")
         if ref.id not in actions:
             raise invalid(f"table {name}: the P4Info has no action with id {ref.id}")
         calls[ref.id] = _action(actions[ref.id], info, program)
@@ -421,6 +432,7 @@ def _profile(
         size=profile.size,
         max_group_size=profile.max_group_size,
         by_members=profile.HasField("sum_of_members"),
+        weights_disallowed=bool(later_field(profile, "weights_disallowed")),
         max_member_weight=profile.sum_of_members.max_member_weight,
         actions_by_id=calls,
         actions_by_name={action.name: action for action in calls.values()},

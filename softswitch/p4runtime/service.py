@@ -22,8 +22,8 @@ from softswitch.p4runtime.status import (
 from softswitch.p4runtime.stream import Malformed, Stream
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.target import Target
+from softswitch.p4runtime.unknown import API_VERSION, refuse_fields, refuse_own, unknown_number
 
-API_VERSION = "1.4.1"
 MAX_STREAMS = 1024
 # A stream takes one of the places for clients, so one that does not say for which device it is must end.
 ARBITRATION_S = 60.0
@@ -76,6 +76,7 @@ class Service:
 
     def write(self, received: _Write, context: grpc.ServicerContext) -> p4rt.WriteResponse:
         request, data = received
+        refuse_own(request)
         outcomes = self._find(request.device_id).write(request, data)
         if any(outcomes):
             failure = BatchError(outcomes, "update")
@@ -84,6 +85,7 @@ class Service:
         return p4rt.WriteResponse()
 
     def read(self, request: p4rt.ReadRequest, context: grpc.ServicerContext) -> Iterator[p4rt.ReadResponse]:
+        refuse_own(request)
         answers, outcomes = self._find(request.device_id).read(request)
         response, size = p4rt.ReadResponse(), 0
         for answer in answers:
@@ -101,12 +103,14 @@ class Service:
     def set_pipeline(
         self, request: p4rt.SetForwardingPipelineConfigRequest, context: grpc.ServicerContext
     ) -> p4rt.SetForwardingPipelineConfigResponse:
+        refuse_fields(request)
         self._find(request.device_id).set_pipeline(request)
         return p4rt.SetForwardingPipelineConfigResponse()
 
     def get_pipeline(
         self, request: p4rt.GetForwardingPipelineConfigRequest, context: grpc.ServicerContext
     ) -> p4rt.GetForwardingPipelineConfigResponse:
+        refuse_own(request)
         return self._find(request.device_id).get_pipeline(request.response_type)
 
     def stream_channel(
@@ -132,6 +136,10 @@ class Service:
     def capabilities(
         self, request: p4rt.CapabilitiesRequest, context: grpc.ServicerContext
     ) -> p4rt.CapabilitiesResponse:
+        # All devices have the same capabilities. The field is one of P4Runtime 1.5.
+        device_id = getattr(request, "device_id", 0) or unknown_number(request, 1)
+        if device_id:
+            self._find(device_id)
         return p4rt.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
 
     def _find(self, device_id: int) -> Target:

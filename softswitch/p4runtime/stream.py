@@ -15,6 +15,7 @@ from softswitch.p4runtime.arbitration import Arbiter, Session
 from softswitch.p4runtime.status import P4RuntimeError, denied, internal_error, invalid, unimplemented
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.target import Target
+from softswitch.p4runtime.unknown import refuse_fields
 
 # Messages that may wait for a client that reads too slowly; further ones are dropped, except arbitration messages.
 MAX_WAITING = 4096
@@ -108,6 +109,8 @@ class Stream:
         if isinstance(request, Malformed):
             raise request.refusal()
         which = request.WhichOneof("update")
+        if which in ("arbitration", None):
+            refuse_fields(request)
         if which == "arbitration":
             self._arbitrate(request.arbitration)
         elif which == "packet":
@@ -116,6 +119,7 @@ class Stream:
                     raise P4RuntimeError(
                         code_pb2.PERMISSION_DENIED, "packet-out: send an arbitration message on this stream first"
                     )
+                refuse_fields(request)
                 self._target.packet_out(self._session, request.packet)
             except P4RuntimeError as error:
                 answer = _stream_error(error)
@@ -125,6 +129,7 @@ class Stream:
             try:
                 if self._target is None:
                     raise denied("digest ack: send an arbitration message on this stream first")
+                refuse_fields(request)
                 self._target.acknowledge(self._session, request.digest_ack)
             except P4RuntimeError as error:
                 answer = _stream_error(error)

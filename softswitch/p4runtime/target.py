@@ -27,6 +27,7 @@ from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.tables import TableAccess
 from softswitch.p4runtime.timer import Timer
 from softswitch.p4runtime.undo import Journal
+from softswitch.p4runtime.unknown import refuse_fields, refuse_unknown
 from softswitch.p4runtime.value_sets import ValueSetAccess
 from softswitch.p4runtime.wire import WireWriter
 
@@ -117,6 +118,7 @@ class _Running:
     def apply(self, update: p4rt.Update, journal: Journal, scope: roles.Scope) -> P4RuntimeError | None:
         """Do one update, and return why it failed, or ``None``."""
         try:
+            refuse_unknown(update)
             which = update.entity.WhichOneof("entity")
             writer = _find(self.writers, which)
             if scope.ids is not None and not scope.may_use(roles.id_of(update.entity)):
@@ -327,6 +329,7 @@ class Target:
             scope = self.arbiter.scope_of(request.role)
             for query in request.entities:
                 try:
+                    refuse_fields(query)
                     which = query.WhichOneof("entity")
                     found = _find(running.readers, which)(getattr(query, which or ""))
                     answers.append(found if scope.ids is None else _within(scope, found))

@@ -22,6 +22,7 @@ from softswitch.app import control, options
 from softswitch.dataplane import pcap
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.stubs import p4runtime_pb2_grpc
+from softswitch.p4runtime.unknown import API_VERSION
 from softswitch.tests.p4runtime.client import FORWARD, KEYLESS, Client, action, demo_p4info, insert
 from softswitch.tests.p4runtime.fake import PROGRAM_JSON
 from softswitch.tests.support.p4runtime import MODIFY, update
@@ -269,7 +270,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_version() -> None:
-    assert run("--version").stdout == f"softswitch {softswitch.__version__}, P4Runtime 1.4.1\n"
+    assert run("--version").stdout == f"softswitch {softswitch.__version__}, P4Runtime {API_VERSION}\n"
 
 
 def test_options_of_simple_switch_grpc(start: Start, tmp_path: Path) -> None:
