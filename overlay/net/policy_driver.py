@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from controlplane.planner.plan.limits import DoesNotFit
@@ -99,6 +100,8 @@ class PolicyDriver:
             round_, op = int(message.get("round", 0)), str(message.get("op", ""))
             weight, within = float(message.get("weight", 1.0)), message.get("within")
             within = None if within is None else float(within)
+            if not 0 <= weight < inf:
+                raise ValueError(f"a weight is a number from 0 on, got {weight}")
             contents = message.get("contents")
             contents = None if contents is None else Contents.from_json(contents)
             self.handle(Ready(node, int(message["values"]), turn, round_, op, weight, within, contents))

@@ -61,18 +61,44 @@ TRIPS_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
+class Constant:
+    """The part of a state that changes seldom, so that its digest need not be computed for each round.
+
+    Attributes:
+        arrays: the values, which must not change any more.
+        digest: SHA-256 of the values, in hexadecimal digits.
+    """
+
+    arrays: tuple[Bytes, ...] = ()
+    digest: str = ""
+
+    @classmethod
+    def of(cls, arrays: Sequence[Bytes]) -> Constant:
+        """Return the constant of these arrays, with its digest."""
+        digest = hashlib.sha256()
+        for array in arrays:
+            digest.update(array.data)
+        return cls(tuple(arrays), digest.hexdigest() if arrays else "")
+
+
+NO_CONSTANT = Constant()
+
+
+@dataclass(frozen=True)
 class State:
     """A trainer's state.
 
     Attributes:
         round: the state is that before this round.
-        digest: SHA-256 of the data, in hexadecimal digits.
-        data: the state.
+        digest: the state's digest (`digest_of`).
+        data: the part of the state that changes in each round.
+        constant: the other part.
     """
 
     round: int
     digest: str
     data: Bytes
+    constant: Constant = NO_CONSTANT
 
 
 def packed_text(text: str) -> str:
@@ -89,9 +115,12 @@ def unpacked_text(packed: str) -> str:
         return ""
 
 
-def digest_of(data: Bytes) -> str:
-    """Return the SHA-256 of a state, in hexadecimal digits."""
-    return hashlib.sha256(data.data).hexdigest()
+def digest_of(data: Bytes, constant: str = "") -> str:
+    """Return the digest of a state, in hexadecimal digits: SHA-256 of its data, and of the digest of its constant part
+    if there is one.
+    """
+    digest = hashlib.sha256(data.data).hexdigest()
+    return hashlib.sha256(f"{digest} {constant}".encode()).hexdigest() if constant else digest
 
 
 @dataclass
@@ -320,18 +349,19 @@ class SiteServices:
         state = self._offered
         if state is None or to not in self._neighbours.members:
             return
-        about = {"round": state.round, "digest": state.digest, "bytes": state.data.size}
+        arrays = state.data, *state.constant.arrays
+        about = {"round": state.round, "digest": state.digest, "bytes": [array.size for array in arrays]}
         words = json.dumps(about).encode()
         words += b" " * (-len(words) % 4)
-        spare = -state.data.size % PIECE_BYTES
-        whole = state.data
         pieces: list[Values] = [np.frombuffer(words, np.float32)]
-        full = whole[: whole.size - whole.size % PIECE_BYTES].view(np.float32)
-        pieces += [full[k : k + PIECE_BYTES // 4] for k in range(0, full.size, PIECE_BYTES // 4)]
-        if spare:
-            rest = np.zeros(PIECE_BYTES, np.uint8)
-            rest[: PIECE_BYTES - spare] = whole[whole.size - (PIECE_BYTES - spare) :]
-            pieces.append(rest.view(np.float32))
+        for array in arrays:
+            whole = array.size - array.size % 4
+            full = array[:whole].view(np.float32)
+            pieces += [full[k : k + PIECE_BYTES // 4] for k in range(0, full.size, PIECE_BYTES // 4)]
+            if array.size > whole:
+                rest = np.zeros(4, np.uint8)
+                rest[: array.size - whole] = array[whole:]
+                pieces.append(rest.view(np.float32))
         path = self._neighbours.path(self._node, to)
         for position, values in enumerate(pieces):
             header = Header(
@@ -375,9 +405,15 @@ class SiteServices:
         try:
             about = json.loads(each.pieces[0].tobytes())
             data = np.concatenate([each.pieces[k].view(np.uint8) for k in range(1, header.contributors)] or
-                                  [np.empty(0, np.uint8)])[: about["bytes"]]  # fmt: skip
-            state = State(int(about["round"]), str(about["digest"]), data)
-        except (ValueError, KeyError, TypeError) as error:
+                                  [np.empty(0, np.uint8)])  # fmt: skip
+            arrays, first = [], 0
+            for size in map(int, about["bytes"]):
+                arrays.append(data[first : first + size])
+                first += size + -size % 4
+            if first != data.size:
+                raise ValueError(f"{data.size} bytes have arrived, not {first}")
+            state = State(int(about["round"]), str(about["digest"]), arrays[0], Constant(tuple(arrays[1:])))
+        except (ValueError, KeyError, TypeError, IndexError) as error:
             each.future.set_exception(PeerLost(f"the state from {each.peer} cannot be read: {error!r}"))
             return
         each.future.set_result(state)

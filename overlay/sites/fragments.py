@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -298,8 +298,11 @@ class Fragment:
             mean: the mean change of each tensor that was sent.
             rate, momentum: learning rate and momentum.
         """
+        moved = sum(1 << number for number in mean)
+        if moved & ~self.moved:
+            self.outer = self.outer.copy()  # a state that is being sent has the present values
+        self.moved |= moved
         for number, gradient in mean.items():
-            self.moved |= 1 << number
             each = self.tensors[number]
             outer = self.outer[each.place]
             if not each.trained:
@@ -312,6 +315,6 @@ class Fragment:
                 gradient = gradient + kept * np.float32(momentum)
             outer -= gradient * np.float32(rate)
 
-    def moving(self) -> Iterable[slice]:
-        """Return the places of the tensors that have changed at some site."""
-        return [each.place for number, each in enumerate(self.tensors) if self.moved >> number & 1]
+    def places(self, *, moved: bool) -> list[slice]:
+        """Return the places of the tensors that have changed at some site, or of those that have not."""
+        return [each.place for number, each in enumerate(self.tensors) if bool(self.moved >> number & 1) is moved]

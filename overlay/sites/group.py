@@ -23,7 +23,7 @@ from controlplane.common.rpc.tls import credentials as credentials_in
 from overlay.core.addresses import parse_address
 from overlay.core.errors import Behind, Differs, Late, NameTaken, OverlayError, PeerLost, Unfit
 from overlay.net.agent import NOWHERE, Agent
-from overlay.net.site_services import Bytes, State, digest_of, unpacked_text
+from overlay.net.site_services import NO_CONSTANT, Bytes, Constant, State, digest_of, unpacked_text
 from overlay.net.submissions import About, Done
 from overlay.net.tls import Security
 from overlay.sites.change import Change
@@ -193,7 +193,7 @@ class SiteGroup:
 
     # --- the state that all sites share ---
 
-    def agree(self, data: Bytes, round: int, about: str = "") -> State:
+    def agree(self, data: Bytes, round: int, about: str = "", constant: Constant = NO_CONSTANT) -> State:
         """Compare this site's state with the others', and return the state to go on with: this site's own, or another
         site's, whose digest has been checked. Afterwards the others count on this site. Of sites that begin together,
         the state before the highest round is taken, and among equals that of the first name.
@@ -202,13 +202,14 @@ class SiteGroup:
             data: the state, as bytes (uint8, one dimension), which must not change any more.
             round: the state is that before this round.
             about: text that has to be the same at all sites, such as a description of the model.
+            constant: a part of the state that changes seldom.
 
         Raises:
             Late: too few sites have joined in time.
             Differs: another site has another text `about`. Sites that begin together all raise it; if sites train
                 already, only this one does.
         """
-        state = State(round, digest_of(data), data)
+        state = State(round, digest_of(data, constant.digest), data, constant)
         end = time.monotonic() + self.timeout
         while True:
             answer = self._wait(
@@ -224,15 +225,15 @@ class SiteGroup:
             except PeerLost as error:
                 self._log(f"{self.site}: {error}")
                 continue
-            if digest_of(fetched.data) != fetched.digest:
+            if digest_of(fetched.data, Constant.of(fetched.constant.arrays).digest) != fetched.digest:
                 raise OverlayError(f"{self.site}: the state of {answer['from']} does not have the digest that it said")
             if (fetched.round, fetched.digest) == (state.round, state.digest):
                 time.sleep(PAUSE_SECONDS)  # the other site has not offered its next state yet
             state = fetched
 
-    def offer(self, data: Bytes, round: int) -> None:
+    def offer(self, data: Bytes, round: int, constant: Constant = NO_CONSTANT) -> None:
         """Offer the state before this round to sites that join. The data must not change any more."""
-        self.agent.site.offer(State(round, digest_of(data), data))
+        self.agent.site.offer(State(round, digest_of(data, constant.digest), data, constant))
 
     # --- averages ---
 

@@ -39,7 +39,7 @@ import torch.distributed as dist
 from torch import nn
 
 from overlay.core.errors import Behind, Differs, OverlayError
-from overlay.net.site_services import Bytes
+from overlay.net.site_services import Bytes, Constant
 from overlay.sites.change import Change
 from overlay.sites.description import describe, difference
 from overlay.sites.fragments import Fragment, bytes_of, divided, set_bytes, tensors_of
@@ -126,6 +126,7 @@ class StreamingDiLoCo:
         self.max_change, self._tensors = max_change, tensors_of(model)
         parts = divided(self._tensors.averaged, fragments)
         self.fragments = [Fragment(part) for part in parts]
+        self._known_constant: tuple[list[int], Constant] | None = None
         self._fixed = [bytes_of(tensor) for _, tensor in self._tensors.fixed]
         names = "every", "rate", "momentum", "bits", "max_change"
         self._description = describe(self._tensors, parts, {name: getattr(self, name) for name in names})
@@ -244,7 +245,7 @@ class StreamingDiLoCo:
                     fragment.left[fragment.tensors[number].place] = left
             fragment.move(mean, self.rate, self.momentum)
         self._shared_round = round_ + 1
-        self._group.offer(self._state(), self._shared_round)
+        self._group.offer(self._state(), self._shared_round, self._constant())
         self.pace.took(time.monotonic() - sent)
         return found
 
@@ -347,34 +348,48 @@ class StreamingDiLoCo:
         assert self._group is not None, "only the site's first process takes states"
         own = self._state()
         try:
-            state = self._group.agree(own, self._shared_round, self._description)
+            state = self._group.agree(own, self._shared_round, self._description, self._constant())
         except Differs as differs:
             words = difference(differs.site, differs.theirs, self._description)
             raise OverlayError(f"{self._group.site}: {words}") from None
         if state.data is not own:
-            self._load(state.data)
+            self._load(state.data, state.constant.arrays)
             for part in self.fragments:
                 part.adopt()
             self._sent_samples = [self.samples] * len(self.fragments)
             self.round = self._shared_round = state.round
 
     def _state(self) -> Bytes:
-        """Return the state that all sites share, as bytes: a line of JSON, then the outer values of each fragment and
-        the momentum of its tensors that have changed, then the fixed tensors.
+        """Return the part of the state that all sites share which rounds change, as bytes: a line of JSON, then outer
+        values and momentum of the tensors that have changed at some site.
         """
         model = hashlib.sha256(self._description.encode()).hexdigest()
         head = {"version": STATE_VERSION, "model": model, "moved": [f"{part.moved:x}" for part in self.fragments]}
         words = json.dumps(head).encode()
         words += b" " * (-(len(words) + 1) % 4) + b"\n"
-        parts = [np.frombuffer(words, np.uint8)]
-        for part in self.fragments:
-            parts += [part.outer.view(np.uint8), *(part.momentum[place].view(np.uint8) for place in part.moving())]
-        return np.concatenate([*parts, *self._fixed])
+        return np.concatenate([np.frombuffer(words, np.uint8), *self._changing()])
 
-    def _load(self, data: Bytes) -> None:
-        """Take the outer values, the momentum and the fixed tensors of another site's state. Raise OverlayError if it
-        is of another model or of other settings.
+    def _changing(self) -> list[Bytes]:
+        return [
+            array[place].view(np.uint8)
+            for part in self.fragments for array in (part.outer, part.momentum) for place in part.places(moved=True)
+        ]  # fmt: skip
+
+    def _constant(self) -> Constant:
+        """Return the rest of the state: outer values of the tensors that have changed at no site, and the fixed
+        tensors. Frozen parameters may be most of a model, so this is not computed for each round.
         """
+        moved = [part.moved for part in self.fragments]
+        if self._known_constant is None or self._known_constant[0] != moved:
+            self._known_constant = moved, Constant.of(self._unchanged())
+        return self._known_constant[1]
+
+    def _unchanged(self) -> list[Bytes]:
+        outer = [part.outer[place] for part in self.fragments for place in part.places(moved=False)]
+        return [*(each.view(np.uint8) for each in outer if each.size), *self._fixed]
+
+    def _load(self, data: Bytes, constant: Sequence[Bytes]) -> None:
+        """Take another site's state. Raise OverlayError if it is of another model or of other settings."""
         end = int(np.argmax(data[:HEAD_BYTES] == ord("\n"))) + 1
         try:
             head = json.loads(data[:end].tobytes())
@@ -385,18 +400,22 @@ class StreamingDiLoCo:
         fits = all(each >> len(part.tensors) == 0 for each, part in zip(moved, self.fragments, strict=False))
         if (version, model, len(moved)) != (STATE_VERSION, own, len(self.fragments)) or not fits:
             raise OverlayError("the other sites train another model, or with other settings")
-        arrays: list[Bytes] = []
+        before = [(part.moved, part.outer, part.momentum) for part in self.fragments], self._fixed
         for bits, part in zip(moved, self.fragments, strict=True):
-            part.moved = bits
-            part.momentum[:] = 0
-            shared = [part.outer, *(part.momentum[place] for place in part.moving())]
-            arrays += [each.view(np.uint8) for each in shared]
-        arrays += self._fixed
-        if end + sum(array.nbytes for array in arrays) != data.size:
+            part.moved, part.outer, part.momentum = bits, np.empty_like(part.outer), np.zeros_like(part.momentum)
+        self._fixed, self._known_constant = [np.empty_like(each) for each in self._fixed], None
+        changing, unchanged = self._changing(), self._unchanged()
+        size, sizes = sum(each.size for each in changing), [each.size for each in unchanged]
+        if end + size != data.size or [each.size for each in constant] != sizes:
+            for part, kept in zip(self.fragments, before[0], strict=True):
+                part.moved, part.outer, part.momentum = kept
+            self._fixed = before[1]
             raise OverlayError(f"the other sites' state has another size than this model's: {data.size} bytes")
-        for array in arrays:
-            array[:] = data[end : end + array.nbytes]
-            end += array.nbytes
+        for array in changing:
+            array[:] = data[end : end + array.size]
+            end += array.size
+        for array, values in zip(unchanged, constant, strict=True):
+            array[:] = values
 
     def _load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if checkpoint["version"] != STATE_VERSION:
@@ -411,6 +430,7 @@ class StreamingDiLoCo:
         self.steps = int(checkpoint["steps"])
         self.samples, self._sent_samples = float(checkpoint["samples"]), list(checkpoint["sent_samples"])
         self._fixed = [each.numpy().copy() for each in checkpoint["fixed"]]
+        self._known_constant = None
         for index, part in enumerate(self.fragments):
             part.moved = int(checkpoint["moved"][index])
             part.adopt(checkpoint["model"][index].numpy())

@@ -95,7 +95,14 @@ def test_a_policy_that_raises_ends_the_round_that_it_was_asked_about(policy):
                 agent.close()
 
 
-@pytest.mark.parametrize("line", [b"[]", b"null", b"3", b'"join"', b'{"type": "join", "node": []}', b"Infinity"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[]", b"null", b"3", b'"join"', b'{"type": "join", "node": []}', b"Infinity",
+        b'{"type": "ready", "values": 9, "weight": NaN}',
+        b'{"type": "ready", "values": 9, "contents": {"tensors": "1", "norm": NaN, "reference": 0, "most": null}}',
+    ],
+)  # fmt: skip
 def test_an_invalid_message_ends_one_connection(line, caplog):
     with caplog.at_level(logging.ERROR, "asyncio"), running(Drawn(NODES, 1)) as (there, agents):
         with socket.create_connection(there.address, SECONDS) as stranger:

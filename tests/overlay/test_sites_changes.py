@@ -15,6 +15,7 @@ from torch import nn
 
 from controlplane.planner.strategies.wan.site_contents import Contents
 from overlay.core.errors import OverlayError
+from overlay.net.site_services import Constant
 from overlay.sites import SiteGroup
 from overlay.sites.change import Change
 from overlay.sites.fragments import Fragment, divided, tensors_of
@@ -382,3 +383,42 @@ def test_what_a_type_cannot_represent_is_in_the_change_with_any_mixing():
     np.testing.assert_allclose(values, 0.5e-3, rtol=1e-3)  # half of the way to the outer values is still to go
     part.write()
     assert part.change(None).contents == Contents(0, 0.0, part.change(None).contents.reference)
+
+
+def test_the_constant_part_of_a_state_is_sent_once_to_each_site_and_hashed_once(monkeypatch):
+    """Frozen parameters may be most of a model: rounds must not become slower with them."""
+    hashed: list[int] = []
+    of = Constant.of
+    monkeypatch.setattr(Constant, "of", lambda arrays: hashed.append(sum(each.size for each in arrays)) or of(arrays))
+    with coordinating(1, probe_seconds=0) as (coordinator, _), joined(coordinator, "a") as group:
+        model = ones(nn.Sequential(nn.Linear(4, 4), nn.Linear(50, 50)))
+        model[1].requires_grad_(False)
+        model.register_buffer("odd", torch.tensor([True, False, True]))  # no whole number of float32 values
+        outer, frozen = LocalSGD(model, group, every=1), 4 * 2550 + 3
+        for _ in range(5):
+            add(model[0].weight, 1.0)
+            add(model[0].bias, 1.0)
+            outer.step()
+        assert hashed == [frozen + 80, frozen], (
+            "before the first round, in which two tensors have changed, and after it"
+        )
+        offered = group.agent.site._offered
+        assert offered is not None and offered.data.size < 1000
+
+        def late(group: SiteGroup, _: str) -> nn.Module:
+            other = nn.Sequential(nn.Linear(4, 4), nn.Linear(50, 50))
+            other.register_buffer("odd", torch.tensor([False, False, False]))
+            LocalSGD(other, group, every=1)
+            return other
+
+        (other,) = at_sites(coordinator, late, "b")
+        assert all(torch.equal(value, other.state_dict()[key]) for key, value in model.state_dict().items())
+
+
+def test_a_state_that_is_being_sent_does_not_change_in_the_first_round():
+    model = ones(nn.Linear(4, 4))
+    (tensors,) = divided(tensors_of(model).averaged, 1)
+    part = Fragment(tensors)
+    sent = [part.outer[place] for place in part.places(moved=False)]
+    part.move({0: np.ones(16, np.float32)}, 1.0, 0.0)
+    assert all((each == 1).all() for each in sent) and not part.outer[:16].any()
