@@ -9,7 +9,8 @@ softswitch, gloo's through a bridge in the kernel, on a network of its own that 
 nccl-tests: size (of all parts together), elements, type, bits that a value travels in, time (each worker and each rank
 of gloo is a process, all of them call at one moment, and the last one's result ends it), algbw (size over time), busbw
 (what a ring's links would carry). Then come time over the bound (the bytes as they travel, with the packets' headers,
-over a link's bandwidth), gloo's time, and how many times as long that is. Times are medians, each that of up to 25
+over a link's bandwidth), gloo's time, how many times as long that is, and the CPU time and context switches that one
+operation of gloo costs all ranks together. Times are medians, each that of up to 25
 operations in a row (of 4 MB together) over their number, as nccl-tests measures; other operations right before them use
 up the burst that a link which was idle lets through at once.
 
@@ -38,7 +39,7 @@ from worker_agent.operands import ITEM_BYTES
 
 HEADER = (
     f"{'op':15}{'bytes':>11}{'elements':>11} {'type':9}{'bits':>4}{'time, ms':>11}{'algbw':>8}{'busbw':>8}"
-    f"{'x bound':>9}{'gloo, ms':>11}{'gloo/own':>9}   (bw: Mbit/s)"
+    f"{'x bound':>9}{'gloo, ms':>11}{'gloo/own':>9}{'CPU, ms':>9}{'switches':>9}   (bw: Mbit/s)"
 )
 
 
@@ -65,6 +66,8 @@ def line(result: Result) -> str:
     )
     if result.gloo_seconds is not None:
         text += f"{1e3 * result.gloo_seconds:11.3f}{result.gloo_seconds / result.seconds:9.2f}"
+        if result.gloo_cpu_seconds is not None:
+            text += f"{1e3 * result.gloo_cpu_seconds:9.3f}{result.gloo_switches:9.1f}"
     return text
 
 

@@ -35,6 +35,8 @@ class Result:
 
     Attributes:
         bound_seconds: the bytes as they travel, over the bandwidth.
+        gloo_cpu_seconds, gloo_switches: CPU seconds and context switches of all ranks of gloo together; None without
+            gloo.
     """
 
     op: str
@@ -46,6 +48,8 @@ class Result:
     seconds: float
     gloo_seconds: float | None
     bound_seconds: float
+    gloo_cpu_seconds: float | None = None
+    gloo_switches: float | None = None
 
 
 class Bench:
@@ -59,6 +63,7 @@ class Bench:
         self._values = values
         self._seed = 0
         self._gloo: Ranks | None = None
+        self._used: list[tuple[float, int]] = []
         self._stack = ExitStack()
         job = Setting(workers, mbps, 0, values, gathers=gathers, servers=2 if gathers else 1).job()
         agents = job.workers + job.servers
@@ -87,6 +92,8 @@ class Bench:
         in_a_row = max(1, min(MOST_IN_A_ROW, BYTES_IN_A_ROW // case.nbytes))
         warm = min(MOST_IN_A_ROW, -(-WARM_BYTES // case.nbytes))
         own, other = self.seconds([case.at_most(WARM_BYTES)] * warm + [case] * in_a_row, repeat, warm=warm)
+        each = warm + in_a_row  # Both are counted over the operations before the measured ones, too.
+        cpu, switches = (statistics.median(one) / each for one in zip(*self._used, strict=True)) if other else (0, 0)
         return Result(
             case.op,
             case.dtype,
@@ -97,6 +104,8 @@ class Bench:
             own / in_a_row,
             None if other is None else other / in_a_row,
             case.bound_seconds(self._values),
+            cpu if other else None,
+            switches if other else None,
         )
 
     def seconds(
@@ -114,6 +123,7 @@ class Bench:
         """
         own: list[float] = []
         other: list[float] = []
+        self._used = []
         same = all(case.op != "reduce_scatter" for case in cases)
         for _ in range(repeat + WARM):
             self._seed += 1
@@ -121,6 +131,7 @@ class Bench:
             own.append(self._own.seconds(task, same=same))
             if self._gloo is not None:
                 other.append(self._gloo.seconds(task, same=False))
+                self._used.append(self._gloo.used)
         return statistics.median(own[WARM:]), statistics.median(other[WARM:]) if other else None
 
     def close(self) -> None:

@@ -2,7 +2,8 @@
 
     driver -> rank   a line: what to do (JSON)          rank -> driver   READY
     driver -> rank   a line: when to begin              rank -> driver   [when what is measured began, when it was
-                                                                          done, digest of the result]
+                                                                          done, digest of the result, CPU seconds and
+                                                                          context switches of all that was done]
 
 Times are CLOCK_MONOTONIC, which all processes of a machine share. So the measured operations begin at one moment on all
 ranks (after operations that are not measured, when the first of the ranks is done with these), and end with the last of
@@ -14,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -42,7 +44,16 @@ def serve(prepare: Callable[[dict[str, Any]], tuple[Callable[[], float], Callabl
         print("READY", flush=True)
         begin = float(sys.stdin.readline())
         time.sleep(max(0.0, begin - time.monotonic()))
-        print(json.dumps([run(), time.monotonic(), digest()]), flush=True)
+        before = _used()
+        began, ended = run(), time.monotonic()
+        used = [after - one for after, one in zip(_used(), before, strict=True)]
+        print(json.dumps([began, ended, digest(), *used]), flush=True)
+
+
+def _used() -> tuple[float, int]:
+    """Return the CPU seconds and the context switches of this process so far."""
+    found = resource.getrusage(resource.RUSAGE_SELF)
+    return found.ru_utime + found.ru_stime, found.ru_nvcsw + found.ru_nivcsw
 
 
 def in_order(begin: Sequence[Callable[[], Any]], beside: Sequence[Sequence[int]], warm: int = 0) -> Callable[[], float]:
@@ -90,10 +101,14 @@ class Ranks:
     Args:
         what: name of the processes in messages.
         commands: the commands.
+
+    Attributes:
+        used: the CPU seconds and the context switches of all processes in the last tasks.
     """
 
     def __init__(self, what: str, commands: Sequence[Sequence[str]]) -> None:
         self._what = what
+        self.used = 0.0, 0
         self._processes: list[subprocess.Popen[str]] = []
         try:
             for words in commands:
@@ -131,9 +146,11 @@ class Ranks:
             ends = [json.loads(self._hear(rank)) for rank in self._processes]
         except (BrokenPipeError, ValueError):
             raise RuntimeError(f"{self._what} failed; its own message is above") from None
-        if same and len({digest for _, _, digest in ends}) != 1:
+        begins, finishes, digests, cpu, switches = zip(*ends, strict=True)
+        if same and len(set(digests)) != 1:
             raise AssertionError(f"the results of {self._what} differ among the ranks: {tasks[0]}")
-        return float(max(end for _, end, _ in ends)) - float(min(began for began, _, _ in ends))
+        self.used = float(sum(cpu)), int(sum(switches))
+        return float(max(finishes)) - float(min(begins))
 
     @staticmethod
     def _tell(rank: subprocess.Popen[str], line: str) -> None:

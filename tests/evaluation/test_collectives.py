@@ -14,6 +14,7 @@ from evaluation.collectives.measure import Result
 from evaluation.collectives.plot import draw
 
 KEYS = {"op", "dtype", "bits", "bytes", "workers", "mbps", "seconds", "gloo_seconds", "bound_seconds"}
+KEYS |= {"gloo_cpu_seconds", "gloo_switches"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes network namespaces")
@@ -36,6 +37,7 @@ def test_ours_and_gloo_in_turns_as_a_list_of_objects(capsys: pytest.CaptureFixtu
     found = [(result["op"], result["dtype"], result["bits"], result["bytes"]) for result in results]
     assert found == [(op, "bfloat16", 16, size) for op in ("allreduce", "all_gather") for size in (4, 40_000)]
     assert all(result["seconds"] > 0 and result["gloo_seconds"] > 0 for result in results)
+    assert all(result["gloo_cpu_seconds"] > 0 and result["gloo_switches"] > 0 for result in results)
     assert results[1]["bound_seconds"] == pytest.approx(8 * 1090 * 40 / 100e6), "40 packets of 510 values"
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
 
