@@ -129,7 +129,11 @@ def job_key() -> str:
 
 
 class Node:
-    """The way of this process to its node's agent. `node_for` makes it; each user closes it once."""
+    """The way of this process to its node's agent. `node_for` makes it; each user closes it once.
+
+    Attributes:
+        workers: the number of workers of the job when the agent was last ready; 0: it has not been ready yet.
+    """
 
     def __init__(self, options: Options, key: tuple[Any, ...]) -> None:
         self._options = options
@@ -140,6 +144,7 @@ class Node:
         self._reducer: Port | LocalAgent | None = None
         self._take_over = options.take_over
         self.users = 0
+        self.workers = 0
         abandon_when_forked(self)
 
     def join(self, timeout: float) -> Reducer:
@@ -157,6 +162,7 @@ class Node:
                 self._reducer.close()
                 self._reducer = None
             self._reducer = self._connect(timeout)
+            self.workers = self._reducer.world_size
             return self._reducer
 
     def _connect(self, timeout: float) -> Port | LocalAgent:

@@ -24,6 +24,8 @@ from worker_agent.work import Work
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
+from worker_agent.errors import AgentError  # noqa: E402
+from worker_agent.metrics import Counts  # noqa: E402
 from worker_agent.shared import Options  # noqa: E402
 from worker_agent.torch.backend import BackendOptions, InArtProcessGroup  # noqa: E402
 from worker_agent.torch.choice import said  # noqa: E402
@@ -189,7 +191,7 @@ def test_a_process_group_gathers_in_the_network_from_its_first_reduce_scatter_on
         between_nodes, local, ways, aborted = True, None, replace(EIGHT, beside=True), None
 
         def __init__(self, *_: Any, **__: Any) -> None:
-            self.journal = Journal()
+            self.journal, self.counts = Journal(), Counts()
 
         def parts(self) -> Parts:
             return Parts(0, [0], self.begin)
@@ -221,3 +223,17 @@ def test_ranks_that_know_different_rates_choose_alike() -> None:
         found = on_two_ranks(reducers, lambda _, network: network.reduce(torch.ones(1_000_000), SUM, True).wait()[0])
         assert [float(value) for value in found] == [1.0, 1.0]
         assert [reducer.given for reducer in reducers] == [[1_000_000], [1_000_000]]
+
+
+def test_a_group_that_does_not_fit_the_known_job_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Known:
+        workers = 4
+
+        def join(self, timeout: float) -> Reducer:
+            raise AssertionError("the job is waited for")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("worker_agent.torch.hook.node_for", lambda _: Known())
+    with pytest.raises(AgentError, match="the job has 4 workers, the process group 1 ranks"):
+        Network(Ranks("alone", dist.HashStore(), 0, 1), options=Options(), fallback=False)

@@ -117,7 +117,7 @@ class Network:
             self.close()
             raise AgentError(f"cannot aggregate in the network: {problems}")
         if problems or fallback or self.local is not None:
-            network = Joining(self.join, self._check_workers, self._left, self._returned)
+            network = Joining(self.join, self._check_reducer, self._left, self._returned)
             self.sequence = Sequence(
                 ranks, network, control=self._control, local=self.local, agreement=fallback, counts=self.counts,
                 reproducible=reproducible, passes=passes or Passes(),
@@ -148,8 +148,11 @@ class Network:
                 self.between_nodes = False
                 self.close()
                 return ""
+            known = self._node.workers if self._node is not None else 0
+            if known and (problem := self._check_workers(known)):
+                return problem  # The job need not be complete to know that.
             self.reducer = self.join(timeout)
-            return self._check_workers(self.reducer)
+            return self._check_workers(self.reducer.world_size)
         except (AgentError, OSError, ValueError) as error:
             return str(error)
 
@@ -306,17 +309,19 @@ class Network:
             return None
         return LocalRanks(f"{self._name}/node/{min(mine)}", store, mine.index(rank), len(mine), nodes)
 
-    def _check_workers(self, reducer: Reducer) -> str:
-        if reducer.world_size == self._workers:
+    def _check_workers(self, workers: int) -> str:
+        """Return in words why a job with this number of workers does not fit the process group; empty if it fits."""
+        if workers == self._workers:
             return ""
-        if self._workers == self._size:
-            return f"the job has {reducer.world_size} workers, the process group {self._size} ranks"
-        return (
-            f"the job has {reducer.world_size} workers, the process group {self._size} ranks on {self._workers} nodes"
-        )
+        nodes = "" if self._workers == self._size else f" on {self._workers} nodes"
+        return f"the job has {workers} workers, the process group {self._size} ranks{nodes}"
+
+    def _check_reducer(self, reducer: Reducer) -> str:
+        return self._check_workers(reducer.world_size)
 
     def _left(self, reasons: str) -> None:
-        other_size = self.reducer is not None and bool(self._check_workers(self.reducer))
+        known = self.reducer.world_size if self.reducer is not None else self._node.workers if self._node else 0
+        other_size = bool(known and self._check_workers(known))
         self.reducer = None
         message = f"in-network aggregation is not used, torch.distributed's all-reduce is, until it is back: {reasons}"
         if other_size:  # No failure happened that could be repaired.
