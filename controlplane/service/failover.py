@@ -164,7 +164,7 @@ class Failover:
             waiting=tuple(job.roster.waiting()),
             servers=job.migrator.job.parameter_servers,
             without=frozenset(job.without),
-            missing=bool(missing),
+            missing=bool(missing or job.roster.state.out_of_reach()),
         )
 
     def _find_plan(self, job: RunningJob, crowded: bool, began: float) -> str:

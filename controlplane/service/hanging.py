@@ -51,12 +51,15 @@ class Rounds:
         return new
 
 
-def silent(state: State, members: Mapping[str, Member], rounds: int, now: float) -> list[tuple[str, float]]:
+def silent(
+    state: State, members: Mapping[str, Member], rounds: int, waited: Mapping[str, float], now: float
+) -> list[tuple[str, float]]:
     """Return the members that hang, and for how many seconds each has not reported. `rounds` is the number of rounds so
-    far.
+    far; `waited` is what `members.waited_for` returns.
 
-    A parameter server that hangs is removed, so that the workers need not wait for it. A worker that hangs is its own
-    trainer, which nobody can replace: the others wait for it, unless the job may go on without it.
+    A parameter server that hangs is removed, so that the workers need not wait for it. If the job cannot go on without
+    the server, they have to wait for it already: otherwise only its connection to the controller is lost. A worker that
+    hangs is its own trainer, which nobody can replace: the others wait for it, unless the job may go on without it.
     """
     found = []
     for node, member in members.items():
@@ -67,9 +70,17 @@ def silent(state: State, members: Mapping[str, Member], rounds: int, now: float)
         if rounds - member.heard < SILENT_ROUNDS:
             continue
         server = state.known[node].role == "parameter_server"
-        if (server and (not known or seconds > SILENT_SECONDS)) or state.goes_on_without(node):
+        hangs = not known or (seconds > SILENT_SECONDS and waited.get(node, 0.0) > SILENT_SECONDS)
+        if (server and hangs) or state.goes_on_without(node):
             found.append((node, seconds))
     return found
+
+
+def unreachable(state: State, waited: Mapping[str, float], now: float) -> list[tuple[str, float]]:
+    """Return the agents out of reach that do not work any more, with the seconds for which each has not reported: the
+    others have waited for them for as long. `waited` is what `members.waited_for` returns."""
+    seconds = {node: now - one.since for node, one in state.out_of_reach().items()}
+    return [(node, time) for node, time in seconds.items() if min(time, waited.get(node, 0.0)) > SILENT_SECONDS]
 
 
 @dataclass

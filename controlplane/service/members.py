@@ -133,6 +133,20 @@ def standing(workers: Iterable[Member], now: float) -> tuple[dict[int, float], s
     }, moving
 
 
+def waited_for(configs: Mapping[str, AgentConfig], members: Mapping[str, Member], now: float) -> dict[str, float]:
+    """Return the nodes for which others wait, each with the seconds for which they have waited at most. A parameter
+    server waits for the workers whose part of its oldest chunk it lacks; a worker waits for the root of its tree.
+    `configs` are those of the running plan, and `members` its agents by node."""
+    roots = {tree.tree: node for node, config in configs.items() for tree in config.root_trees}
+    found: dict[str, float] = {}
+    for node, member in members.items():
+        for number, (_, since) in member.oldest.items():
+            root = roots.get(number, node)
+            for other in member.trees[number].missing if root == node else (root,):
+                found[other] = max(found.get(other, 0.0), now - since)
+    return found
+
+
 def lacking(
     configs: Mapping[str, AgentConfig], members: Mapping[str, Member], tree: int
 ) -> tuple[str, tuple[str, ...]]:

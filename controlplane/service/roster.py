@@ -19,9 +19,9 @@ from controlplane.service.core import events as ev
 from controlplane.service.core.state import MEMBER, RESERVE, Known, Phase, Refused, Stage, State
 from controlplane.service.effects import Effects
 from controlplane.service.epochs import EpochStore
-from controlplane.service.hanging import FIRST_SECONDS, Waits, silent
+from controlplane.service.hanging import FIRST_SECONDS, Waits, silent, unreachable
 from controlplane.service.journal import CoreJournal
-from controlplane.service.members import Member, round_trips_ms, standing, status, tree_rates, workers
+from controlplane.service.members import Member, round_trips_ms, standing, status, tree_rates, waited_for, workers
 from controlplane.service.plan_changes import PlanChanges
 from controlplane.service.words import progress, wants_to_join
 from controlplane.targets.secret_labels import SecretLabels
@@ -222,7 +222,8 @@ class Roster:
         """Take note that an agent's stream has ended. Do not wait: gRPC calls this in the thread of all calls."""
         with self._lock:
             if self._effects.storing or any(one.connection == member.connection for one in self.state.nodes.values()):
-                self._effects.post(ev.Left(member.connection))
+                since = member.began if member.reported is None else member.reported
+                self._effects.post(ev.Left(member.connection, time.monotonic() - since if member.began else 0.0))
 
     def report(self, request: pb.ReportRequest) -> None:
         """Take an agent's statistics; those of an earlier epoch are ignored."""
@@ -242,13 +243,16 @@ class Roster:
             rounds = self._effects.rounds
             again, member.heard = rounds.count(request.node), rounds.number
             if again and self.running and not self._effects.storing:
-                hang = silent(self.state, self.members(), rounds.number, now)
+                hang = silent(self.state, self.members(), rounds.number, self._waited(now), now)
                 for node, seconds in hang[:1]:  # the job may need the next one when this one is gone
                     self._effects.post(ev.Silent(node, seconds))
 
+    def _waited(self, now: float) -> dict[str, float]:
+        return waited_for(self.configs, self.members(), now)
+
     def look_for_hanging(self) -> None:
-        """Remove a parameter server for which workers wait and that does not report, where the job goes on without it.
-        To be called ten times a second."""
+        """Remove a parameter server for which workers wait and that does not report, where the job goes on without it,
+        and an agent out of reach for which the others have waited for long. To be called ten times a second."""
         with self._lock:
             if self._effects.storing:  # the agents of another epoch may be there a moment later
                 return
@@ -258,6 +262,10 @@ class Roster:
             }
             for node, seconds in self._waits.hanging(reported, time.monotonic()).items():
                 if self.state.goes_on_without(node):
+                    self._effects.post(ev.Silent(node, seconds))
+            if self.state.out_of_reach():
+                now = time.monotonic()
+                for node, seconds in unreachable(self.state, self._waited(now), now)[:1]:
                     self._effects.post(ev.Silent(node, seconds))
 
     def report_update(self, report: pb.UpdateReport) -> None:

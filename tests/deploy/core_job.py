@@ -133,7 +133,7 @@ class CoreJob:
         assert state.starting is None and state.phase != Phase.STARTING, "an epoch has begun, or could not"
         assert (state.phase == Phase.SHORT) == bool(state.lost()) or state.phase == Phase.CLOSED
         for node, one in state.nodes.items():
-            assert (one.connection > 0) == (one.state in MEMBER | RESERVE), node
+            assert (one.connection > 0) == (one.state in MEMBER | RESERVE) or one.state == NodeState.RUNNING, node
             if state.phase == Phase.CLOSED or one.connection == 0:
                 continue
             assert self.runs[one.connection] == one.running[0], f"{node} believes something else than the core"

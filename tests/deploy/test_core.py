@@ -61,6 +61,73 @@ def test_a_server_that_is_back_serves_when_the_other_one_dies():
     assert "Abort" not in job.kinds(agents["w1"])
 
 
+def cut_off(nodes: tuple[str, ...]) -> tuple[CoreJob, dict[str, int]]:
+    """Return a running job whose agents of these nodes have lost the controller for 11 s."""
+    job = CoreJob()
+    agents = job.join_all()
+    for node in nodes:
+        job.take(ev.Left(agents[node], 11.0))
+    return job, agents
+
+
+def rejoin(job: CoreJob, node: str) -> int:
+    """Let the agent of a node join again, with what it runs."""
+    one = job.state.nodes[node]
+    return job.join(node, agent=one.agent, running=one.running)
+
+
+@pytest.mark.parametrize("nodes", [("w1",), ("ps1",), tuple(ROLES)])
+def test_operations_go_on_while_agents_are_cut_off_from_the_controller(nodes):
+    """Only the network to the controller was lost. All were told to stop, because of "another process"."""
+    job, agents = cut_off(nodes)
+    assert job.state.phase == Phase.RUNNING and job.state.missing() == list(nodes) and not job.lost
+    words = f"{nodes[0]} is out of reach (no report for 11 s, then its connection ended): operations go on"
+    assert any(line.startswith(words) for line in job.said)
+    for node in nodes:
+        assert job.kinds(rejoin(job, node)) == ["Configure"]
+    assert job.state.phase == Phase.RUNNING and job.state.epoch == 1 and not job.state.missing()
+    assert not any("Abort" in job.kinds(connection) for connection in agents.values())
+    assert not any("another process" in line for line in job.said)
+
+
+def test_agent_whose_new_connection_arrives_before_the_old_one_ends_goes_on():
+    job, agents = cut_off(())
+    old = agents["w1"]
+    new = rejoin(job, "w1")
+    assert job.kinds(new) == ["Configure"] and old in job.ended
+    job.take(ev.Left(old, 11.0))
+    assert job.state.nodes["w1"].connection == new and job.state.phase == Phase.RUNNING
+    assert "w1 has joined again after its connection was lost; its operations went on" in job.said
+
+
+def test_agent_out_of_reach_that_others_wait_for_is_gone_and_its_node_is_free():
+    job, agents = cut_off(("w1",))
+    job.take(ev.Silent("w1", 21.0))
+    assert job.state.phase == Phase.WAITING
+    assert any("w1 is gone (no report for 21 s: the others wait for it)" in line for line in job.said)
+    job, agents = cut_off(("w1",))
+    job.join("w1")
+    assert job.state.epoch == 2 and "Abort" in job.kinds(agents["w2"]), "a process that was started again"
+
+
+def test_agent_that_was_told_nothing_of_a_migration_is_told_when_it_is_back():
+    job, agents = cut_off(())
+    job.change(["w1", "w2", "ps2"], "without ps1", until="prepared")
+    old = job.state.nodes["w1"]
+    job.take(ev.Left(agents["w1"], 11.0))
+    job.take(ev.SwitchOrdered(job.state.migration.epoch))
+    back = job.join("w1", agent=old.agent, running=old.running)
+    assert job.kinds(back) == ["SwitchOver"] and job.runs[back] == job.state.epoch == 2
+    job, agents = cut_off(())
+    job.change(["w1", "w2", "ps2"], "without ps1", until="ordered")
+    assert job.kinds(rejoin(job, "w1")) == ["Withdraw", "Configure"]
+    assert job.failures == ["w1 lost its connection to the controller"]
+    job.take(ev.Left(job.state.nodes["w1"].connection, 11.0))
+    assert actions.RefuseMigration("the job does not run: waiting for w1") in job.take(
+        ev.MigrationOrdered(places(["w1", "w2", "ps2"], "again"), False)
+    )
+
+
 def test_a_worker_that_is_back_joins_no_running_job():
     job = CoreJob(least_workers=1)
     agents = job.join_all()
@@ -334,7 +401,7 @@ class Anything:
         self.job = CoreJob(self.random.choice([None, 1, 2]))
         self.rules = [self.joins, self.leaves, self.hangs, self.says_how_far_it_is, self.change_is_ordered]
         self.rules += [self.joins, self.plan_without_the_lost, self.change_goes_on, self.change_goes_on]
-        self.rules += [self.time_passes, self.way_is_gone]
+        self.rules += [self.time_passes, self.way_is_gone, self.is_cut_off, self.is_back]
 
     def run(self, steps: int) -> CoreJob:
         if self.random.random() < 0.7:
@@ -364,6 +431,18 @@ class Anything:
             if word:
                 self.job.take(ev.LeaveAnnounced(one.agent, "no progress" if word == "failed" else ""))
             self.job.take(ev.Left(one.connection))
+
+    def is_cut_off(self) -> None:
+        one = self.job.state.nodes.get(self.node())
+        if one is not None and one.connection:
+            self.job.take(ev.Left(one.connection, 11.0))
+
+    def is_back(self) -> None:
+        """Let an agent join again over another connection, with what it runs or, if it is out of reach, has run."""
+        node = self.node()
+        one = self.job.state.nodes.get(node)
+        if one is not None and one.agent:
+            self.job.join(node, agent=one.agent, running=one.running)
 
     def hangs(self) -> None:
         self.job.take(ev.Silent(self.node(), 12.0))
@@ -447,6 +526,7 @@ class Servers(Anything):
         self.without: set[str] = set()
         self.rules = [self.joins, self.joins, self.leaves, self.change_goes_on, self.change_goes_on, self.time_passes]
         self.rules += [self.looks, self.plans, self.plans, self.gives_up, self.does_without_the_lost]
+        self.rules += [self.is_cut_off, self.is_back]
 
     def looks(self) -> None:
         use = servers_to_use(self.job.state, ("ps1", "ps2"), self.without, {}, self.job.now)
@@ -484,6 +564,8 @@ class Servers(Anything):
             one = self.job.state.nodes.get(node)
             if one is not None and one.connection and node not in there:
                 self.job.take(ev.Left(one.connection))
+            elif node not in there and node in self.job.state.out_of_reach():
+                self.job.take(ev.Silent(node, 12.0))
             elif node in there and (one is None or not one.connection):
                 self.job.join(node)
         for _ in range(8):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -245,9 +246,15 @@ def test_parameter_server_that_hangs_is_out_and_a_worker_is_waited_for(roster):
     for node in ("ps1", "w2"):
         assert members[node].reported is not None
         members[node].reported -= SILENT_SECONDS + 1
-    for _ in range(SILENT_ROUNDS):
+    for _ in range(SILENT_ROUNDS + 1):
         assert roster.running, "one report after a pause of the controller tells nothing"
         roster.report(pb.ReportRequest(node="w1", epoch=roster.epoch))
+    assert roster.running, "no worker waits for it: only its connection to the controller may be lost"
+    trees = [
+        pb.TreeReport(tree=tree.tree, oldest_chunk=7, waiting_seconds=SILENT_SECONDS + 1)
+        for tree in roster.configs["ps1"].root_trees
+    ]
+    roster.report(pb.ReportRequest(node="w1", epoch=roster.epoch, trees=trees))
     assert not roster.running
     assert set(roster.members()) == {"w1", "w2"}
     (abort,) = [event.abort for event in events(members["w1"]) if event.HasField("abort")]
@@ -387,6 +394,33 @@ def test_refusals_of_the_check_word_name_their_sender(tmp_path):
         "changes or forges packets"
     ]
     assert len(report(**wrong)) == 1, "nothing new, nothing said"
+
+
+def test_agents_that_have_lost_the_controller_go_on_until_others_wait_for_them(roster):
+    """Their connections end 5 to 10 s after their last report, while the data network is intact."""
+    members = join_all(roster)
+    for member in members.values():
+        member.reported = time.monotonic() - 9.0
+    epoch = roster.epoch
+    for node in ("w1", "ps1"):
+        roster.leave(members[node])
+    roster.look_for_hanging()
+    assert roster.running and set(roster.members()) == {"w2"} and kinds(members["w2"])[-1] == "configuration"
+    running = {"running_epoch": epoch, "running_digest": roster.configs["ps1"].digest}
+    members["ps1"] = roster.join(request("ps1", **running))
+    assert configuration(members["ps1"]).epoch == epoch
+    trees = [pb.TreeReport(tree=tree.tree, oldest_chunk=7, waiting_seconds=12.0, missing=["w1"])
+             for tree in roster.configs["ps1"].root_trees]  # fmt: skip
+    roster.report(pb.ReportRequest(node="ps1", epoch=epoch, trees=trees))
+    roster.look_for_hanging()
+    assert roster.running, "w1 has not been away for as long"
+    roster._effects.state = replace(
+        roster.state,
+        nodes=roster.state.nodes | {"w1": replace(roster.state.nodes["w1"], since=time.monotonic() - 11.0)},
+    )
+    roster.look_for_hanging()
+    (abort,) = [event.abort for event in events(members["w2"]) if event.HasField("abort")]
+    assert abort.reason == "w1 is gone (no report for 11 s: the others wait for it)"
 
 
 class SlowStore(EpochStore):

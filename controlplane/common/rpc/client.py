@@ -140,6 +140,7 @@ class Membership:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._unreachable = ("", 0.0)  # The last reason reported, and when.
+        self._unsent: pb.UpdateReport | None = None  # the last report about a migration that was not delivered
         self._call: grpc.Call | None = None
         self._stub: ControllerStub | None = None
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
@@ -275,14 +276,18 @@ class Membership:
         config = self._running
         if config is None:
             return False
+        if (unsent := self._unsent) is not None:
+            self.report_update(unsent)
         request = pb.ReportRequest(node=config.node, epoch=config.epoch, statistics=statistics, trees=trees)
         return self._send("report", request, REPORT_SECONDS)
 
     def report_update(self, report: pb.UpdateReport) -> None:
-        """Report how far this agent is with a migration. Where the report is not delivered, the controller gives the
-        migration up after a while."""
+        """Report how far this agent is with a migration. If the report is not delivered now, it is sent again before
+        the next statistics: the controller waits without limit until the operations of the old plan have ended."""
         report.agent = self.identity.agent
-        self._send("report_update", report, REPORT_SECONDS)
+        self._unsent = report
+        if self._send("report_update", report, REPORT_SECONDS) and self._unsent is report:
+            self._unsent = None
 
     def _announce(self, failure: str) -> None:
         self._send("leave", pb.LeaveRequest(agent=self.identity.agent, failure=failure), LEAVE_SECONDS)

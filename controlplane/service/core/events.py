@@ -45,9 +45,10 @@ class LeaveAnnounced:
 
 @dataclass(frozen=True)
 class Left:
-    """An agent's stream of events has ended."""
+    """An agent's stream of events has ended, so many seconds after its last report (0: not known)."""
 
     connection: int
+    silent: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from controlplane.service.core.actions import (
     PlanWithout,
     Refuse,
     StoreEpoch,
+    SwitchOver,
 )
 from controlplane.service.core.migration import RETRY_SECONDS
 from controlplane.service.core.state import (
@@ -44,6 +45,11 @@ from controlplane.service.core.step import Step, standby_words
 RETURN_SECONDS = 5.0
 """Seconds for which agents that still work after a restart of the controller wait for the other agents, before the job
 goes on without these. Agents try to join every two seconds."""
+
+
+OUT_OF_REACH_SECONDS = 3.0
+"""Seconds without a report after which an agent whose connection ends counts as out of reach, and not as gone: a
+process that lives reports every second, and the connection of one that has died ends immediately."""
 
 
 def begin(
@@ -73,10 +79,11 @@ def decide(state: State, event: ev.Event, now: float) -> tuple[State, tuple[Acti
             for node, entry in state.having(MEMBER).items():
                 if entry.agent == agent:
                     step.put(node, leaving=not failure, failure=failure)
-        case ev.Left(connection):
-            _left(step, connection)
+        case ev.Left(connection, quiet):
+            _left(step, connection, quiet)
         case ev.Silent(node, seconds) if state.state_of(node) in MEMBER:
-            _remove(step, node, f"{node} is gone (no report for {seconds:.0f} s: it hangs)")
+            why = "it hangs" if state.nodes[node].connection else "the others wait for it"
+            _remove(step, node, f"{node} is gone (no report for {seconds:.0f} s: {why})")
         case ev.Prepared() | ev.Drained():
             _stop_all(step, migration.reported(step, event))
         case ev.MigrationOrdered():
@@ -150,7 +157,9 @@ def occupied(state: State, event: ev.Joined) -> str:
     process has it, or the agent may replace that process. Raise Refused where `identify` does."""
     node = identify(state, event)
     earlier = state.having(MEMBER).get(node)
-    if earlier is None or earlier.leaving or event.take_over or earlier.agent == event.agent:
+    if earlier is None or not earlier.connection or earlier.leaving or event.take_over:
+        return ""
+    if earlier.agent == event.agent:
         return ""
     return (
         f"{node} has joined already, as {earlier.process or 'another process'} (from {earlier.peer}): end that "
@@ -167,6 +176,9 @@ def _joined(step: Step, event: ev.Joined) -> None:
             raise Refused(words)
     except Refused as refused:
         step.do(Refuse(event.connection, str(refused)))
+        return
+    if _goes_on(step.state, node, event):
+        _reconnect(step, node, event)
         return
     _make_way(step, node, event)
     before = step.state.nodes.get(node)
@@ -188,23 +200,57 @@ def _joined(step: Step, event: ev.Joined) -> None:
 
 
 def _make_way(step: Step, node: str, event: ev.Joined) -> None:
-    """Tell an earlier process that has joined for the node to stop, and remove it."""
+    """Tell an earlier process that has joined for the node to stop, and remove it. An earlier connection of the same
+    process is only removed."""
     earlier = step.state.nodes.get(node)
-    if earlier is None or not earlier.connection:
+    if earlier is None or earlier.state not in MEMBER | RESERVE:
         return
-    who = f"{event.process} (from {event.peer})" if event.process else f"another process (from {event.peer})"
-    step.tell(node, Dismiss(f"{who} has taken the place of {node}; this one was told to stop"))
+    reason = f"{node} has joined again, after its connection was lost, and does not run the operations any more"
+    if earlier.agent != event.agent:
+        who = f"{event.process} (from {event.peer})" if event.process else f"another process (from {event.peer})"
+        step.tell(node, Dismiss(f"{who} has taken the place of {node}; this one was told to stop"))
+        reason = f"{node} was replaced by another process"
     if earlier.state in MEMBER:
-        _remove(step, node, f"{node} was replaced by another process")
+        _remove(step, node, reason)
     else:
-        _leave_reserve(step, node, f"{node} was replaced by another process")
+        _leave_reserve(step, node, reason)
+
+
+def _goes_on(state: State, node: str, event: ev.Joined) -> bool:
+    """Return whether the agent that asks to join is the one that works for the node, over another connection, and works
+    with the configuration of the running epoch, or has only missed the order to migrate to it."""
+    entry = state.nodes.get(node)
+    if entry is None or entry.state != NodeState.RUNNING or entry.leaving or entry.failure:
+        return False
+    if not event.agent or entry.agent != event.agent:
+        return False
+    change = state.migration
+    missed = change is not None and change.stage == Stage.DRAINING and node in change.next_operations
+    return (event.running_epoch, event.running_digest) == entry.running or (missed and bool(event.running_epoch))
+
+
+def _reconnect(step: Step, node: str, event: ev.Joined) -> None:
+    """Use another connection to a running agent from now on. Messages over the earlier one may have been lost."""
+    step.tell(node, End())
+    step.put(node, connection=event.connection, peer=event.peer, process=event.process, since=step.now)
+    step.say(f"{node} has joined again after its connection was lost; its operations went on")
+    change = step.state.migration
+    if event.running_epoch != step.state.epoch and change is not None:
+        step.tell(node, SwitchOver(change.epoch, change.first_operation, change.given()))
+        return
+    failure = migration.disconnected(step, node)
+    step.tell(node, Configure(step.state.epoch))
+    _stop_all(step, failure)
+    if step.state.having({NodeState.JOINED}) and not step.state.missing():
+        _start_or_wait(step)  # the others have joined for the next run meanwhile
 
 
 # -- agents go --------------------------------------------------------------------------------------------------------
 
 
-def _left(step: Step, connection: int) -> None:
-    """Handle the end of an agent's stream of events, according to what the agent has announced and to its state."""
+def _left(step: Step, connection: int, quiet: float) -> None:
+    """Handle the end of an agent's stream of events, according to what the agent has announced and to its state, and to
+    the seconds since its last report."""
     node = next((one for one, entry in step.state.nodes.items() if entry.connection == connection), None)
     if node is None:  # another process has replaced it, or it was removed already
         return
@@ -216,6 +262,12 @@ def _left(step: Step, connection: int) -> None:
     server = step.state.known[node].role == "parameter_server"
     if entry.failure:
         _remove(step, node, f"{node} gave up: {entry.failure}")
+    elif not entry.leaving and entry.state == NodeState.RUNNING and quiet >= OUT_OF_REACH_SECONDS:
+        step.tell(node, End())
+        step.put(node, connection=0, since=step.now - quiet)
+        words = f"{node} is out of reach (no report for {quiet:.0f} s, then its connection ended)"
+        step.say(f"{words}: operations go on, and it joins again as soon as it can", warning=True)
+        return
     elif not entry.leaving:
         _remove(step, node, f"{node} is gone (its connection ended)")
     elif not step.state.running or (server and step.state.goes_on_without(node)):
@@ -301,6 +353,9 @@ def _abort(step: Step, reason: str, node: str, *, warning: bool = True) -> None:
     step.say(reason + (": the others stop until it is back" if running and members and node else ""), warning=warning)
     step.fail_migration(reason)
     for other in members:
+        if not members[other].connection:
+            step.place(other, None)
+            continue
         step.stop(other, reason, *([node] if node else []))
         step.put(other, state=NodeState.JOINED)
     for other in step.state.having(RESERVE):

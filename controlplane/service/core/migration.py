@@ -67,7 +67,9 @@ def _can_follow(state: State, place: Place) -> bool:
     the operations.
     """
     there = state.state_of(place.node)
-    return there in MEMBER | RESERVE and not (there == NodeState.RETURNED and place.role == "worker")
+    if there not in MEMBER | RESERVE or not state.nodes[place.node].connection:
+        return False
+    return not (there == NodeState.RETURNED and place.role == "worker")
 
 
 def prepare(step: Step, migration: Migration, epoch: int) -> None:
@@ -160,6 +162,15 @@ def _failed(step: Step, migration: Migration, reason: str) -> str:
         return reason
     step.fail_migration(reason)
     return ""
+
+
+def disconnected(step: Step, node: str) -> str:
+    """End a migration that is being prepared, since messages about it may not have reached this node's agent. Return
+    the same as `reported`."""
+    migration = step.state.migration
+    if migration is None or migration.stage == Stage.DRAINING:
+        return ""
+    return _failed(step, migration, f"{node} lost its connection to the controller")
 
 
 def switch_over(step: Step, event: ev.SwitchOrdered) -> None:

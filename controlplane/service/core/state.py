@@ -111,7 +111,8 @@ class Node:
     """A node of the job, and the agent that has joined for it, if there is one.
 
     Attributes:
-        connection: the number of the agent's stream of events; 0 without an agent.
+        connection: the number of the agent's stream of events; 0 without an agent, and while a running agent is out of
+            reach.
         running: the epoch and the digest of the configuration that the agent works with; (0, "") without one.
         since: when the agent joined, or began to wait, in seconds.
         leaving: the agent has announced that it ends because it is done.
@@ -263,7 +264,12 @@ class State:
 
     def missing(self) -> list[str]:
         """Return the nodes that the plan needs and whose agents are not there."""
-        return [node for node in self.plan if self.state_of(node) not in MEMBER]
+        there = {node for node, one in self.having(MEMBER).items() if one.connection}
+        return [node for node in self.plan if node not in there]
+
+    def out_of_reach(self) -> dict[str, Node]:
+        """Return the nodes whose agents work, as far as is known, and have no connection to the controller."""
+        return {node: one for node, one in self.having(MEMBER).items() if not one.connection}
 
     def lost(self) -> dict[str, str]:
         """Return the nodes that were lost from the running epoch, and why."""

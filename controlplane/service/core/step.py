@@ -42,9 +42,10 @@ class Step:
         self.do(Say(line, warning))
 
     def tell(self, node: str, *words: Word) -> None:
-        """Send messages to the agent of a node."""
-        for word in words:
-            self.do(Tell(node, self.state.nodes[node].connection, word))
+        """Send messages to the agent of a node, if it can be reached."""
+        connection = self.state.nodes[node].connection
+        for word in words if connection else ():
+            self.do(Tell(node, connection, word))
 
     def tell_members(self, word: Word) -> None:
         """Send a message to all agents that the plan needs and that have joined."""
@@ -73,8 +74,10 @@ class Step:
         is under way), and those that stand by and that it needs become members."""
         places = tuple(places)
         self.change(known=known_with(self.state.known, places), plan={place.node: place.digest for place in places})
-        for node in self.state.having(MEMBER):
-            if node not in self.state.plan and drain:
+        for node, entry in self.state.having(MEMBER).items():
+            if node not in self.state.plan and not entry.connection:
+                self.place(node, None)
+            elif node not in self.state.plan and drain:
                 self.put(node, state=NodeState.DRAINING)
             elif node not in self.state.plan:
                 self.stop(node, standby_words(node))
