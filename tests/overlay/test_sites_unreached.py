@@ -83,6 +83,19 @@ def test_a_site_that_others_cannot_connect_to_opens_all_connections(closed, monk
         assert any(f"a cannot connect to b at {closed[0]}: " in line for line in lines)
 
 
+def test_a_site_that_others_cannot_connect_to_is_no_deputy(closed, monkeypatch):
+    """The first site in the alphabet would take the coordinator's place, but others cannot join it."""
+    monkeypatch.setattr("overlay.net.transport.TRIAL_SECONDS", 0.5)
+    with (
+        coordinating(3, probe_seconds=0.1) as (coordinator, _),
+        joined(coordinator, {"a": closed[0], "b": None, "c": None}) as groups,
+    ):
+        agreed(groups)
+        averaged(groups, 0)
+        coordinator.close()
+        assert averaged(groups, 1)["a"][1].sites == ("a", "b", "c")
+
+
 def test_two_sites_behind_address_translation_use_the_third_one(closed, monkeypatch, caplog):
     monkeypatch.setattr("overlay.net.transport.TRIAL_SECONDS", 0.5)
     with (
