@@ -14,6 +14,12 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def written(at: tuple[str, int]) -> str:
+    """Return the text of an address, HOST:PORT or [HOST]:PORT, which `parse_address` reads."""
+    host, port = at
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def address(text: str) -> tuple[str, int]:
     """Return the address in HOST:PORT, or in [HOST]:PORT for IPv6, for argparse."""
     try:

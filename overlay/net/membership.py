@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from overlay.core.addresses import written
 from overlay.core.errors import OverlayError
 from overlay.core.measurement import ClockOffset
 from overlay.net import liveness
@@ -93,7 +94,7 @@ class Membership:
     @property
     def known(self) -> str:
         """The coordinator's address, in words."""
-        return "{}:{}".format(*self._address)
+        return written(self._address)
 
     @property
     def connected(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
+from overlay.core.addresses import written
 from overlay.core.site_network import SiteNetwork
 from overlay.net.members import Members
 
@@ -59,7 +60,7 @@ def status_of(
     """
     sites = {
         node: {
-            "address": "{}:{}".format(*member.address),
+            "address": written(member.address),
             "takes_part": node in policy.active,
             "round": states.get(node, (None, ""))[0],
             "state": states.get(node, (0, ""))[1][:12],

@@ -14,6 +14,7 @@ from itertools import count
 
 import numpy as np
 
+from overlay.core.addresses import written
 from overlay.core.message import HEADER_BYTES, Header, Values
 from overlay.net.connector import Connector
 from overlay.net.outbound import Outbound
@@ -263,13 +264,12 @@ class Peer:
         """
         loop = asyncio.get_running_loop()
         tried = loop.time() + (TRIAL_SECONDS if needed else CONNECT_SECONDS)
-        host, port = self.address
         while True:
             try:
                 await self._connector.open(line, self.address, seconds=max(0.01, tried - loop.time()))
                 return
             except (OSError, TimeoutError) as error:
-                words = f"{host}:{port}: {str(error) or 'no answer'}"
+                words = f"{written(self.address)}: {str(error) or 'no answer'}"
             if loop.time() >= tried:
                 break
             await asyncio.sleep(RETRY_SECONDS)

@@ -34,7 +34,7 @@ from controlplane.common.log_lines import dated
 from controlplane.common.rpc.tls import FOLDER_FILES, add_tls_arguments, credentials_folder, is_local, tls_from
 from controlplane.planner.plan.framing import MTU
 from controlplane.planner.strategies.wan.site_rounds import SiteRounds
-from overlay.core.addresses import address
+from overlay.core.addresses import address, written
 from overlay.core.errors import OverlayError
 from overlay.core.site_network import SiteNetwork
 from overlay.core.site_quorum import SiteQuorum
@@ -66,12 +66,7 @@ WAIT_SECONDS = 60.0
 
 def advertised(text: str) -> str:
     """Check HOST:PORT or "none", for argparse, and return it."""
-    return text if text == "none" else "{}:{}".format(*address(text))
-
-
-def _written(at: tuple[str, int]) -> str:
-    host, port = at
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return text if text == "none" else written(address(text))
 
 
 def _links(file: Path, network: SiteNetwork) -> None:
@@ -166,7 +161,7 @@ def coordinate(arguments: argparse.Namespace) -> int:
     with make_coordinator(
         host, port, settings, network, security=security, log=dated(sys.stdout)
     ) as coordinator:  # fmt: skip
-        here = _written(coordinator.address)
+        here = written(coordinator.address)
         print(f"waiting for {arguments.sites} sites at {here}; each of them runs:", flush=True)
         who = " --credentials DIR" if security is not None else ""
         print(f"    inart site run --coordinator {here} --site NAME{who} -- torchrun ... train.py", flush=True)
@@ -182,10 +177,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise OverlayError("what is to be run? inart site run --coordinator HOST:PORT -- torchrun ... train.py")
     environment = dict(os.environ)
     _wait_for_coordinator(arguments)
-    environment[COORDINATOR] = _written(arguments.coordinator)
+    environment[COORDINATOR] = written(arguments.coordinator)
     for name, value in ((SITE, arguments.site), (LISTEN, arguments.listen), (ADVERTISE, arguments.advertise)):
         if value is not None:
-            environment[name] = value if isinstance(value, str) else "{}:{}".format(*value)
+            environment[name] = value if isinstance(value, str) else written(value)
     if arguments.credentials is not None:
         environment["INART_CREDENTIALS"] = str(arguments.credentials.resolve())
     return child.run(arguments.command, environment)
@@ -290,8 +285,8 @@ def trial(arguments: argparse.Namespace) -> int:
     status.
     """
     group = init(
-        _written(arguments.coordinator), arguments.site, credentials=arguments.credentials,
-        listen=arguments.listen and "{}:{}".format(*arguments.listen),
+        written(arguments.coordinator), arguments.site, credentials=arguments.credentials,
+        listen=arguments.listen and written(arguments.listen),
         advertise=arguments.advertise, timeout=arguments.timeout, log=dated(sys.stderr),
     )  # fmt: skip
     if group is None:
