@@ -139,8 +139,7 @@ class TableReads:
     def _select(self, table: TableSchema, query: p4rt.TableEntry) -> list[Entry]:
         keep: list[Callable[[Entry], bool]] = []
         if query.HasField("action"):
-            wanted = _action_filter(table, query)
-            keep.append(lambda entry: wanted(entry.action, entry.params))
+            keep.append(self._entry_filter(table, query))
         if query.match:
             if query.priority or not table.info.needs_priority:
                 key, priority = decode_key(table, query)
@@ -156,6 +155,20 @@ class TableReads:
             if query.priority:
                 keep.append(lambda entry: entry.priority == query.priority)
         return [entry for entry in candidates if all(test(entry) for test in keep)] if keep else candidates
+
+    def _entry_filter(self, table: TableSchema, query: p4rt.TableEntry) -> Callable[[Entry], bool]:
+        """Return a function that tests whether an entry has the action, member, group or set of a query."""
+        if table.profile is None or query.action.WhichOneof("type") in (None, "action"):
+            wanted = _action_filter(table, query)
+            return lambda entry: wanted(entry.action, entry.params)
+
+        def same(entry: Entry) -> bool:
+            action = p4rt.TableAction()
+            if entry.chosen is not None:
+                self._profiles.encode(table, entry.chosen, action)
+            return action == query.action
+
+        return same
 
     def _read_default(self, table: TableSchema, query: p4rt.TableEntry) -> Iterator[p4rt.Entity]:
         name, params = self._device.get_default(table.name)
@@ -196,7 +209,7 @@ def locate(table: TableSchema, entry: p4rt.TableEntry) -> tuple[Key | None, int]
 def _action_filter(table: TableSchema, query: p4rt.TableEntry) -> Callable[[str, tuple[int, ...]], bool]:
     """Return a function that tests whether an action is the one in a query; parameters count if the query has them."""
     if query.action.WhichOneof("type") != "action":
-        raise invalid(f"table {table.name}: entries can only be filtered by an action")
+        raise invalid(f"table {table.name} has no action profile or selector: filter by an action")
     wanted = query.action.action
     action = table.actions_by_id.get(wanted.action_id)
     if action is None:

@@ -352,6 +352,11 @@ def test_groups_as_p4runtime_shell_writes_and_reads_them(profiles: Switch) -> No
     other, larger = s.member("small", 1, "set", 2), s.group("small", 1, (1, 5), max_size=3)
     assert s.read(action_profile_member=member) == s.read(action_profile_member=other) == [member]
     assert s.read(action_profile_group=group) == s.read(action_profile_group=larger) == [group]
+    entry = s.entry("small_table", 1, group_id(1))
+    assert s.code(update(INSERT, table_entry=entry)) == OK
+    assert s.read(table_entry=entry) == s.read(table_entry=p4rt.TableEntry(table_id=entry.table_id)) == [entry]
+    for action in (group_id(2), member_id(1), s.one_shot((s.action("set", 1), 1))):
+        assert s.read(table_entry=s.entry("small_table", 1, action)) == []
     larger.max_size = 0
     assert s.code(update(MODIFY, action_profile_group=larger)) == code_pb2.RESOURCE_EXHAUSTED
     limited = s.group("small", 2, (1, 1), max_size=1)
