@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from controlplane.common.rpc import inart_pb2 as pb
 from controlplane.planner.entries import RuleSet
 from controlplane.planner.job import Job
 from controlplane.planner.plan import Plan, PlanError
+from controlplane.planner.plan.limits import DoesNotFit
 from controlplane.planner.rules import Deployment
 from controlplane.planner.strategies import Infeasible
 from controlplane.planner.terms import USUAL, Quota, Terms
@@ -304,14 +306,15 @@ class Network:
         `admissions.admission`, `install` and `replanning.rebalance`."""
         with self.replanning.changing:
             self.jobs.check_name(plan.job.name)
+            job_id = self.free_id() if job_id is None else job_id
             try:
+                self.jobs.begun.append(job_id)
+                _keep(self, plan.job.name)  # a controller that takes over meanwhile must know whose entries it finds
                 if others:
+                    self._check_quota(plan, terms, job_id)
                     self.replanning.check(others)
                     self.replanning.fair = True
                     self.replanning.rebalance(others)
-                job_id = self.free_id() if job_id is None else job_id
-                self.jobs.begun.append(job_id)
-                _keep(self, plan.job.name)  # a controller that takes over meanwhile must know whose entries it finds
                 deployment, changes = self.install(plan, job_id, terms)
             except BaseException:
                 self.jobs.begun.clear()
@@ -331,6 +334,15 @@ class Network:
             )
         self.failover.reroute_jobs()  # something may have failed while it was installed
         return job, changes
+
+    def _check_quota(self, plan: Plan, terms: Terms, job_id: int) -> None:
+        """Check that the entries of a plan are within its tenant's quota, before other jobs make room for it; raise
+        JobsError otherwise. Do nothing if the plan fits only when they have."""
+        with suppress(DoesNotFit):
+            made = deployment_of(
+                plan, self.topology, self.kind, job_id, taken=self.switches.taken(), pace=self.settings.pace
+            )
+            self.tenants.check_rules(terms, made.rulesets, job_id)
 
     def foreseen(self, admission: Admission, terms: Terms) -> tuple[EntryChange, ...]:
         """Return the entries that adding a job as admitted would write, also those for the jobs that make room for it.

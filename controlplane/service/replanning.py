@@ -127,6 +127,9 @@ class Replanning:
         late = {}
         for job in self.state.jobs.staying():
             if job.name in plans:
+                if job.roster.running and (missing := job.roster.state.missing()):
+                    late[job.name] = f"waiting for {', '.join(missing)}"
+                    continue
                 try:
                     job.migrator.migrate(self.state.of(job), plan=plans[job.name], dry_run=True, wait=TURN_SECONDS)
                 except (MigrationError, ValueError) as error:

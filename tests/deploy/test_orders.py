@@ -20,10 +20,12 @@ from controlplane.planner.strategies import Infeasible
 from controlplane.planner.terms import Terms
 from controlplane.service import migration, network
 from controlplane.service.admission import AdmissionControl
+from controlplane.service.core import events as ev
 from controlplane.service.core.disabled import Why
 from controlplane.service.core.parts import mended, switches_seen
 from controlplane.service.core.state import Phase
 from controlplane.service.next_plan import MigrationError
+from controlplane.service.replanning import Late
 from controlplane.service.residual import with_loads
 from controlplane.service.running import JobsError, RunningJob
 from controlplane.targets import fabric
@@ -305,6 +307,46 @@ def test_job_that_is_refused_changes_no_other_job(rig, monkeypatch, problem):
     for rates_now in (*seen, rates(jobs)):
         assert rates_now == pytest.approx(before)
     assert nothing_twice(jobs) and rig.as_wanted()
+
+
+@pytest.mark.parametrize("stage", ["plan", "move", "agents", "quota", "store"])
+def test_job_that_is_refused_before_others_move_leaves_their_entries(rig, monkeypatch, stage):
+    """Each stage of the decision refuses once: no other job has migrated by then, also if the last of several jobs is
+    the one that cannot be moved."""
+    jobs = [rig.add(ONE, together=True), rig.add(TWO, together=True), rig.add(THREE, together=True)]
+    for job in jobs:
+        rig.join(job)  # Agents that do not answer: no migration succeeds.
+    last, error = jobs[-1], JobsError("it is refused")
+    monkeypatch.setattr(network, "ATTEMPTS", 1)
+    monkeypatch.setattr(rig.network.replanning, "soon", lambda: None)
+    if stage == "plan":
+        monkeypatch.setattr(rig.network.admissions, "shared", Mock(side_effect=error))
+    elif stage == "move":
+        monkeypatch.setattr(last.migrator, "migrate", Mock(side_effect=MigrationError("it is refused")))
+    elif stage == "agents":
+        last.roster._effects.post(ev.Left(last.roster.members()[THREE.workers[0]].connection, 11.0))
+    elif stage == "quota":
+        monkeypatch.setattr(rig.network.tenants, "check_rules", Mock(side_effect=error))
+    else:
+        monkeypatch.setattr(rig.network, "unkept", lambda: "it is refused")
+    migrated = Mock(side_effect=AssertionError("a job migrates"))
+    monkeypatch.setattr(rig.network.replanning, "rebalance", migrated)
+    before = [(job.plan, rig.network.switches.rules(job.job_id)) for job in jobs]
+    rival = rival_of(jobs)
+    admission = rig.network.admissions.shared(rival, "inart") if stage != "plan" else None
+    assert admission is None or set(admission.plans) == {job.name for job in jobs}
+    with pytest.raises((JobsError, Late), match=r"it is refused|waiting for h"):
+        if admission is None:
+            rig.network.launch(rival, "inart", together=True)
+        else:
+            rig.network.add(admission.plan, others=admission.plans)
+    assert [(job.plan, rig.network.switches.rules(job.job_id)) for job in jobs] == before
+    assert not migrated.called and rig.as_wanted() and not rig.network.jobs.begun
+
+
+def rival_of(jobs: list[RunningJob]) -> Job:
+    """Return a job that takes from each of these jobs, since it shares a worker's link with each."""
+    return Job("rival", tuple(job.plan.job.workers[0] for job in jobs), SERVERS[15:], 1_000_000)
 
 
 @pytest.mark.parametrize("ready_again", [True, False])
