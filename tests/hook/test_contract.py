@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from tests.hook.conftest import ROOT
 from tests.hook.processes import SECONDS, Rank
 from tests.hook.test_training import run_ranks
+from worker_agent.torch.backend import create
 
 
 def ranks(scenario: str, folder: Path, **arguments: Any) -> list[dict[str, Any]]:
@@ -116,6 +120,17 @@ def test_ranks_that_ask_for_different_operations_have_an_error_that_names_them(t
             f"allreduce {operator} of {elements} {dtype} on rank {rank}"
             for rank, (dtype, elements, operator) in enumerate(calls)
         )
+
+
+def test_a_group_whose_ranks_shall_change_is_refused(tmp_path: Path) -> None:
+    """As torch 2.15 asks for one, with `enable_reconfigure=True` of init_process_group or new_group."""
+    opts = SimpleNamespace(store=dist.HashStore(), group_rank=0, group_size=1, group_id="0", enable_reconfigure=True)
+    with pytest.raises(ValueError, match=r"enable_reconfigure=True: .* leave it out, or use .*ProcessGroupInArt"):
+        create(opts, None)
+    if "enable_reconfigure" in inspect.signature(dist.init_process_group).parameters:
+        store = f"file://{tmp_path}/store"
+        with pytest.raises(ValueError, match="enable_reconfigure=True"):
+            dist.init_process_group("inart", init_method=store, rank=0, world_size=1, enable_reconfigure=True)
 
 
 ENDS = """
