@@ -37,6 +37,7 @@ from controlplane.planner.plan.separated import separated
 from controlplane.planner.routing import Network, Unreachable
 from controlplane.planner.strategies import Infeasible, get_strategy
 from controlplane.planner.strategies.common import finish
+from controlplane.planner.strategies.deadline import SECOND
 from controlplane.planner.strategies.fabric.bounds import cheap_bound
 from controlplane.planner.strategies.fabric.chains import chains
 from controlplane.planner.strategies.fabric.folding import folded
@@ -44,6 +45,7 @@ from controlplane.planner.strategies.fabric.limited_trees import unlimited
 from controlplane.planner.strategies.fabric.selection import Selection
 from controlplane.planner.topology import Topology, TopologyError
 from evaluation.inart import kinds
+from evaluation.inart.checked import faults
 from p4src.protocol import data_values, exponents_per_packet
 from tests.controlplane.instances import instances, random_plan, shared_hosts
 from tests.controlplane.test_same_plan import case
@@ -381,3 +383,23 @@ def test_trees_that_are_chosen_are_trees_that_fit(data, instance, most):
         plan = finish(parts.topology, parts.job, "chosen", found, None)  # raises if it does not fit
         plan.check(parts.topology)
         assert len(found) <= most and plan.rate_mbps <= cheap_bound(parts.topology, parts.job).mbps * (1 + 1e-6)
+
+
+def test_the_choice_of_few_trees_and_plans_of_some_servers_alone_end_by_their_budgets():
+    """They took over a minute of processor time for eleven workers that are servers, too."""
+    instance = kinds.draw(4839)
+    choices = []
+    chosen = Selection._chosen
+
+    def counted(selection: Selection, most: int) -> tuple[float, list[int]]:
+        choices.append(most)
+        return chosen(selection, most)
+
+    with (
+        mock.patch.object(Selection, "_chosen", counted),
+        mock.patch("controlplane.planner.strategies.fabric.selection.WORK", SECOND),
+        mock.patch("controlplane.planner.strategies.fabric.inart.SUBSETS_WORK", 0.5 * SECOND),
+    ):
+        plan = get_strategy("inart")(instance.topology, instance.job)
+    assert len(choices) <= 2  # of all servers, and of the first set
+    assert faults(instance.topology.to_json(), plan.to_json()) == []

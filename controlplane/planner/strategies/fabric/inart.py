@@ -72,6 +72,7 @@ ENOUGH_EACH = 2  # trees per parameter server from which on giving some to each 
 MOST_SUBSETS = 8  # most sets of parameter servers that are planned alone for a job with few trees
 ALL_SUBSETS = 63  # the same on networks up to ALL_SUBSETS_WORK, where a plan takes some hundredths of a second
 ALL_SUBSETS_WORK = 400  # workers times servers times switches
+SUBSETS_WORK = 20 * SECOND  # for the plans of some servers alone, where there is one of all of them
 EXACT_WORK = 64  # workers times servers times switches up to which `exact` is tried
 EXACT_EFFORT = 4 * SECOND  # work for all of these
 LARGE = 20_000  # workers times switches from which on the search leaves time for copying trees
@@ -105,9 +106,9 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
     roots = len(job.parameter_servers)
     few = job.max_trees < ENOUGH_EACH * roots or 2**roots - 1 <= _most_subsets(topology, job)
     if not plans or (few and plans[0].rate_mbps < cheap_bound(topology, job).mbps * (1 - TOLERANCE)):
-        plans += _of_fewer_roots(
-            topology, job, seed, plans[0].rate_mbps if plans and not _by_size(topology, job) else 0.0
-        )
+        least = plans[0].rate_mbps if plans and not _by_size(topology, job) else 0.0
+        with limited_work(SUBSETS_WORK) if plans else nullcontext():
+            plans += _of_fewer_roots(topology, job, seed, least)
     if not plans:
         assert refusal is not None
         raise refusal

@@ -33,7 +33,10 @@ from controlplane.planner.strategies.fabric.pricing import Pricing
 from controlplane.planner.strategies.solver import Program, SolverError
 
 ROUNDS = 8  # times that trees are chosen, and new ones found for the prices of those
-CHOICE_WORK = 0.2 * SECOND  # for one choice
+WORK = 10 * SECOND  # for all choices and new trees
+CHOICE_WORK = 0.2 * SECOND  # for the iterations of one choice
+CHOICE_COSTS = 1.0 * SECOND  # of one choice in all: presolving and heuristics count no iterations
+FASTEST_COSTS = 0.2 * SECOND  # of a search for fast trees
 GAP = 1e-3  # of a choice to its optimum at which it ends
 SMALL = 1000  # racks x switches up to which new trees are looked for
 FEW = 4  # trees up to which trees that are fast by themselves are looked for
@@ -69,6 +72,10 @@ class Selection:
 
     def best(self, most: int) -> list[Tree]:
         """Return the best of at most so many trees, with their shares; none where the limits allow none."""
+        with limited_work(WORK):
+            return self._best(most)
+
+    def _best(self, most: int) -> list[Tree]:
         found: list[Tree] = []
         reached, enough = 0.0, cheap_bound(self.network.topology, self.job).mbps / self.master.scale * (1 - GAP)
         if most <= FEW:
@@ -110,6 +117,7 @@ class Selection:
         self._add_limits(program, count)
         if self.frozen_split is not None:
             self._freeze(program)
+        deadline().spend(CHOICE_COSTS)
         with limited_work(CHOICE_WORK) as limit:
             try:
                 solution = program.solve(within=limit)
@@ -204,6 +212,7 @@ class Selection:
             left[column.rows] -= rate * column.uses
         left = np.maximum(left, TAKEN * master.capacity + 1e-12)
         nothing = np.zeros(master.switch_row0)
+        deadline().spend(FASTEST_COSTS)
         for root in range(len(pricing.roots)):
             price = 1.0 / left / len(left)
             for _ in range(ATTEMPTS):
