@@ -16,7 +16,7 @@ from controlplane.service.core import membership
 from p4src.protocol import ENCODING
 from tests.deploy.test_waiting_for_jobs import A, Agent
 
-SOON = tuple((name, 300 if name.endswith("_ms") else value) for name, value in client.KEEPALIVE_OF_SEVERAL)
+SOON = tuple((name, 300 if name.endswith("_ms") else value) for name, value in client.KEEPALIVE)
 
 
 class Network:
