@@ -54,7 +54,12 @@ static inline struct inart_fields inart_fields_of(uint32_t count, uint32_t worke
 static inline int32_t inart_fields_exponent_of(const struct inart_fields *f, float largest) {
     int32_t biased = inart_exponent_of(largest);
     if (f->count == 1 || !biased) return biased;
-    return biased + (ldexp(largest, f->fraction_bits - (biased - INART_EXPONENT_BIAS)) > f->most);
+    double wide = largest; /* normal, whatever the float is */
+    uint64_t bits;
+    memcpy(&bits, &wide, sizeof bits);
+    bits = (bits & 0xfffffffffffffull) | 0x3fe0000000000000ull; /* the significand, from 1/2 to 1: largest / 2^e */
+    memcpy(&wide, &bits, sizeof bits);
+    return biased + (wide > f->most * inart_power(-f->fraction_bits));
 }
 
 /* Returns the biased exponent that `n` values need. */
