@@ -16,12 +16,13 @@ from typing import Any
 from controlplane.common.agentconfig import AgentConfig, ReroutedTree, RootFlow, RootTree, interfaces_in, suspect_key
 from controlplane.common.native_build import ENGINES, Sources, engine_sources
 from p4src.protocol import MAX_WORKERS, frame_bytes
+from worker_agent.c_structures import Header
 from worker_agent.io_options import (
-    PACKET_COUNTERS,
     IoConfig,
     IoOptions,
     IoStats,
     NativeIoStats,
+    PacketStats,
     assign,
     link_mbps,
 )
@@ -38,85 +39,26 @@ from worker_agent.native_engine import (
 )
 from worker_agent.tree_lanes import lanes_of
 
-_SUSPECTS = 32
-
-
-class _Flow(ctypes.Structure):
-    _fields_ = [
-        ("label", ctypes.c_uint32),
-        ("partial", ctypes.c_int32),
-        ("workers", ctypes.c_uint32),
-        ("worker", ctypes.POINTER(ctypes.c_uint32)),
-        ("part", ctypes.POINTER(ctypes.c_uint32)),
-    ]
-
-
-class _TreeConfig(ctypes.Structure):
-    _fields_ = [
-        *(
-            (name, ctypes.c_uint32)
-            for name in (
-                "tree",
-                "return_label",
-                "slots",
-                "flows",
-                "port",
-                "thread",
-                "here",
-                "link",
-                "directions",
-                "lanes",
-                "lane",
-            )
-        ),
-        ("rate_mbps", ctypes.c_double),
-        ("flow", ctypes.POINTER(_Flow)),
-        ("answer_labels", ctypes.POINTER(ctypes.c_uint32)),
-        ("others_labels", ctypes.POINTER(ctypes.c_uint32)),
-    ]
-
-
-class _Config(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("job", "epoch", "workers", "values", "trees")),
-        ("key", ctypes.c_uint8 * KEY_BYTES),
-        ("sources", ctypes.c_uint32),
-        ("source", ctypes.POINTER(ctypes.c_uint32)),
-        ("tree", ctypes.POINTER(_TreeConfig)),
-    ]
-
-
-_TREE_COUNTERS = (
-    "packets",
-    "bytes",
-    "added",
-    "completed",
-    "duplicates",
-    "refused",
-    "results",
-    "answers",
-    "results_dropped",
-    "check_failures",
-    "questions",
-    "first_packet_ns",
-    "last_result_ns",
-    "oldest_incomplete",
-    "oldest_waiting_ns",
-    "newest",
+_HEADER = Header(
+    Path(__file__).resolve().parent / "native" / "root.h",
+    {"CHECK_KEY_BYTES": KEY_BYTES, "MOST_WORDS": -(-MAX_WORKERS // 64), "INART_SUSPECTS": 32},
 )
 
 
+class _Flow(ctypes.Structure):
+    _fields_ = _HEADER.fields("inart_root_flow")
+
+
+class _TreeConfig(ctypes.Structure):
+    _fields_ = _HEADER.fields("inart_root_tree_config", inart_root_flow=_Flow)
+
+
+class _Config(ctypes.Structure):
+    _fields_ = _HEADER.fields("inart_root_config", inart_root_tree_config=_TreeConfig)
+
+
 class _TreeStats(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_uint64) for name in _TREE_COUNTERS),
-        ("oldest_workers", ctypes.c_uint64 * -(-MAX_WORKERS // 64)),
-        ("suspects", ctypes.c_uint64 * _SUSPECTS),
-        ("suspect_workers", ctypes.c_uint32 * _SUSPECTS),
-    ]
-
-
-class _Stats(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in PACKET_COUNTERS]
+    _fields_ = _HEADER.fields("inart_root_tree_stats")
 
 
 @dataclass(frozen=True)
@@ -207,9 +149,9 @@ def library(sources: Sources = SOURCES, options: Sequence[str] = ENGINES) -> cty
 
     `sources` and `options` of the compiler can be given, for tests of other builds.
     """
-    structures = (_Flow, _TreeConfig, _Config, IoConfig, NativeIoStats, _TreeStats, _Stats)
+    structures = (_Flow, _TreeConfig, _Config, IoConfig, NativeIoStats, _TreeStats, PacketStats)
     engine, pointer, uint32 = ctypes.c_void_p, ctypes.POINTER, ctypes.c_uint32
-    statistics = [pointer(_Stats), pointer(NativeIoStats), pointer(uint32), pointer(_TreeStats), uint32]
+    statistics = [pointer(PacketStats), pointer(NativeIoStats), pointer(uint32), pointer(_TreeStats), uint32]
     functions: Functions = {
         "create": (ctypes.c_void_p, [pointer(IoConfig), pointer(_Config), *TEXT]),
         "destroy": (None, [engine]),
@@ -227,7 +169,7 @@ def _native_flow(flow: RootFlow, keep: list[Any]) -> _Flow:
     numbers = ctypes.c_uint32 * len(pairs)
     worker, part = numbers(*(pair[0] for pair in pairs)), numbers(*(pair[1] for pair in pairs))
     keep += [worker, part]
-    return _Flow(flow.label, flow.partial, len(pairs), worker, part)
+    return _Flow(label=flow.label, partial=flow.partial, workers=len(pairs), worker=worker, part=part)
 
 
 def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
@@ -254,28 +196,38 @@ def native_config(config: AgentConfig, threads: int) -> tuple[_Config, Any]:
         keep += [flows, answers, others]
         trees.append(
             _TreeConfig(
-                tree.tree,
-                tree.return_label,
-                tree.slots,
-                len(flows),
-                lane.port,
-                thread,
-                config.node in config.workers,
-                tree.link,
-                tree.directions,
-                tree.lanes,
-                lane.lane,
-                tree.rate_mbps / tree.lanes,
-                flows,
-                answers,
-                others,
+                tree=tree.tree,
+                return_label=tree.return_label,
+                slots=tree.slots,
+                flows=len(flows),
+                port=lane.port,
+                thread=thread,
+                here=config.node in config.workers,
+                link=tree.link,
+                directions=tree.directions,
+                lanes=tree.lanes,
+                lane=lane.lane,
+                rate_mbps=tree.rate_mbps / tree.lanes,
+                flow=flows,
+                answer_labels=answers,
+                others_labels=others,
             )
         )
     array = (_TreeConfig * len(trees))(*trees)
     sources = native_sources(config)
     keep += [array, sources]
-    sizes = config.job_id, config.epoch, len(config.workers), config.values_per_packet, len(trees)
-    return _Config(*sizes, native_key(config), len(sources), sources, array), keep
+    native = _Config(
+        job=config.job_id,
+        epoch=config.epoch,
+        workers=len(config.workers),
+        values=config.values_per_packet,
+        trees=len(trees),
+        key=native_key(config),
+        sources=len(sources),
+        source=sources,
+        tree=array,
+    )
+    return native, keep
 
 
 class Server(NativeEngine):
@@ -321,7 +273,7 @@ class Server(NativeEngine):
 
     def stats(self) -> ServerStats:
         """Return the counters, and the missing workers. Raise AbortedError when the server is closed."""
-        native = _Stats()
+        native = PacketStats()
         config, io, trees = self._count(native, _TreeStats)
         counted = tuple(
             RootTreeStats.of(tree.tree, raw, config.workers) for tree, raw in zip(config.root_trees, trees, strict=True)

@@ -80,10 +80,13 @@ def encoding_of(how: Collective, dtype: str, elements: int, config: AgentConfig)
     """Return the encoding of the values of an operation whose size and type part_sizes has accepted."""
     workers = len(config.workers)
     if words := gathered_words(how, dtype, elements, workers, data_values(config.values_per_packet)):
-        return NativeEncoding(1, 0, 0, None, NativeGathered(columns(how, workers), words, how.reduction))
+        return NativeEncoding(
+            fields=1,
+            gathered=NativeGathered(columns=columns(how, workers), words=words, reduction=how.reduction),
+        )
     fields = fields_of(how, dtype, workers) if dtype in DTYPES else 1
     stochastic = fields > 1 and is_stochastic(dtype, 32 // fields, feedback=how.feedback)
-    return NativeEncoding(fields, stochastic, how.seed)
+    return NativeEncoding(fields=fields, stochastic=stochastic, seed=how.seed)
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class Shape:
         shares = lane_shares(config)
         part, values, at_once = part_sizes(how, config, elements, dtype)
         cut = ranges(part, values, shares, at_once)
-        parts = (NativeRange * len(shares))(*(NativeRange(first, count) for first, count in cut))
+        parts = (NativeRange * len(shares))(*(NativeRange(offset=first, count=count) for first, count in cut))
         encoding = encoding_of(how, dtype, elements, config)
         numbers = (ctypes.c_uint32 * len(lanes))(*(lane.number for lane in lanes))
         return cls(parts, numbers, encoding, operation_tag(dtype, how, encoding.fields))

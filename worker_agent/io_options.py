@@ -16,11 +16,17 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from controlplane.common.agentconfig import LANE_MBPS, MOST_LINKS, AgentConfig, interfaces_in
+from worker_agent.c_structures import Header
 
 MOST_THREADS = 16  # the number of a job's ports
 RECEIVE_BYTES = 32 << 20  # the receive buffer that engines request from the kernel
 _NAME_BYTES = 16
 _TROUBLE_BYTES = 192
+_NATIVE = Path(__file__).resolve().parent / "native"
+_HEADER = Header(
+    _NATIVE / "engine.h",
+    {"IFNAMSIZ": _NAME_BYTES, "INART_MOST_LINKS - 1": MOST_LINKS - 1, "INART_TROUBLE": _TROUBLE_BYTES},
+)
 _SYSTEM = Path("/sys")
 log = logging.getLogger("inart")
 
@@ -28,7 +34,7 @@ log = logging.getLogger("inart")
 class Uplink(ctypes.Structure):
     """The C structure inart_uplink: the link of a host of both roles, which its worker and parameter server share."""
 
-    _fields_ = (("free_at", ctypes.c_uint64), ("ns_a_byte", ctypes.c_double))
+    _fields_ = Header(_NATIVE / "uplink.h").fields("inart_uplink")
 
 
 _uplinks: dict[str, Uplink] = {}  # by interface; kept as long as the process, as engines may use them
@@ -48,43 +54,19 @@ def uplink_of(config: AgentConfig, interface: str) -> Uplink | None:
 class IoConfig(ctypes.Structure):
     """The C structure inart_io_config."""
 
-    _fields_ = (
-        ("interface", ctypes.c_char * _NAME_BYTES),
-        ("more", ctypes.c_uint32),
-        ("further", ctypes.c_char * _NAME_BYTES * (MOST_LINKS - 1)),
-        ("address", ctypes.c_uint32),
-        ("receive_bytes", ctypes.c_uint32),
-        ("dscp", ctypes.c_uint32),
-        ("threads", ctypes.c_uint32),
-        ("uplink", ctypes.POINTER(Uplink)),
-    )
+    _fields_ = _HEADER.fields("inart_io_config", inart_uplink=Uplink)
 
 
-PACKET_COUNTERS = (
-    "packets_sent",
-    "packets_received",
-    "bytes_sent",
-    "bytes_received",
-    "malformed",
-    "unknown",
-    "other_epoch",
-    "other_source",
-    "send_errors",
-    "kernel_drops",
-    "wakeups",
-    "cpu_ns",
-)
-"""The fields of the C structure inart_packet_stats, which every engine counts."""
-_COUNTERS = ("messages_sent", "messages_received", "receive_buffer", "segments")
+class PacketStats(ctypes.Structure):
+    """The C structure inart_packet_stats, which every engine counts."""
+
+    _fields_ = _HEADER.fields("inart_packet_stats")
 
 
 class NativeIoStats(ctypes.Structure):
     """The C structure inart_io_stats."""
 
-    _fields_ = (
-        *((name, ctypes.c_uint64) for name in _COUNTERS),
-        ("trouble", ctypes.c_char * _TROUBLE_BYTES),
-    )
+    _fields_ = _HEADER.fields("inart_io_stats")
 
 
 @dataclass(frozen=True)
@@ -121,9 +103,14 @@ class IoStats:
     @classmethod
     def of(cls, native: NativeIoStats, config: IoConfig) -> IoStats:
         """Convert the engine's structure."""
-        counters = {name: int(getattr(native, name)) for name in _COUNTERS}
-        trouble = bytes(native.trouble).decode(errors="replace")
-        return cls(threads=config.threads, trouble=trouble, **counters)
+        return cls(
+            threads=config.threads,
+            messages_sent=native.messages_sent,
+            messages_received=native.messages_received,
+            receive_buffer=native.receive_buffer,
+            segments=native.segments,
+            trouble=bytes(native.trouble).decode(errors="replace"),
+        )
 
 
 @dataclass(frozen=True)
@@ -175,16 +162,16 @@ class IoOptions:
         threads = max(1, min(threads, len(set(ports)), MOST_THREADS))
         uplink = uplink_of(config, interface)
         return IoConfig(
-            first.encode()[: _NAME_BYTES - 1],
-            len(further),
-            (ctypes.c_char * _NAME_BYTES * (MOST_LINKS - 1))(
+            interface=first.encode()[: _NAME_BYTES - 1],
+            more=len(further),
+            further=(ctypes.c_char * _NAME_BYTES * (MOST_LINKS - 1))(
                 *(ctypes.create_string_buffer(name.encode()[: _NAME_BYTES - 1], _NAME_BYTES) for name in further)
             ),
-            int(IPv4Address(config.address)) if config.address else 0,
-            self.receive_bytes,
-            self.dscp,
-            threads,
-            None if uplink is None else ctypes.pointer(uplink),
+            address=int(IPv4Address(config.address)) if config.address else 0,
+            receive_bytes=self.receive_bytes,
+            dscp=self.dscp,
+            threads=threads,
+            uplink=None if uplink is None else ctypes.pointer(uplink),
         )
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from controlplane.common.agentconfig import AgentConfig
 from controlplane.common.native_build import ENGINES, Sources, engine_sources
-from worker_agent.io_options import PACKET_COUNTERS, IoConfig, NativeIoStats, assign
+from worker_agent.c_structures import Header
+from worker_agent.io_options import IoConfig, NativeIoStats, PacketStats, assign
 from worker_agent.native_engine import (
     KEY_BYTES,
     MESSAGE_BYTES,
@@ -29,104 +30,43 @@ LAST_NUMBER = 2**32 - 1
 """The last sequence number of a chunk on the wire. The controller renews the epoch of a job long before."""
 
 
-class NativeTreeConfig(ctypes.Structure):
-    _fields_ = [
-        *(
-            (name, ctypes.c_uint32)
-            for name in (
-                "tree",
-                "up_label",
-                "return_label",
-                "answer_label",
-                "slots",
-                "port",
-                "thread",
-                "here",
-                "link",
-                "directions",
-                "lanes",
-                "lane",
-            )
-        ),
-        ("rate_mbps", ctypes.c_double),
-        ("gather_speed", ctypes.c_double),
-        ("others", ctypes.c_uint32),
-        ("others_labels", ctypes.POINTER(ctypes.c_uint32)),
-        ("root", ctypes.c_char * NAME_BYTES),
-    ]
-
-
-class NativeConfig(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("job", "epoch", "workers", "values", "trees", "index")),
-        ("key", ctypes.c_uint8 * KEY_BYTES),
-        ("sources", ctypes.c_uint32),
-        ("source", ctypes.POINTER(ctypes.c_uint32)),
-        ("timeout_seconds", ctypes.c_double),
-        ("last_number", ctypes.c_uint32),
-        ("tree", ctypes.POINTER(NativeTreeConfig)),
-    ]
-
-
-class NativeRange(ctypes.Structure):
-    _fields_ = [("offset", ctypes.c_uint64), ("count", ctypes.c_uint64)]
-
-
-class NativeGathered(ctypes.Structure):
-    _fields_ = [("columns", ctypes.c_uint32), ("words", ctypes.c_uint32), ("reduction", ctypes.c_int32)]
-
-
-class NativeEncoding(ctypes.Structure):
-    _fields_ = [
-        ("fields", ctypes.c_uint32),
-        ("stochastic", ctypes.c_uint32),
-        ("seed", ctypes.c_uint64),
-        ("residual", ctypes.c_void_p),
-        ("gathered", NativeGathered),
-    ]
-
-
-class NativeCompletion(ctypes.Structure):
-    _fields_ = [
-        ("operation", ctypes.c_int64),
-        ("status", ctypes.c_int32),
-        ("seconds", ctypes.c_double),
-        ("first_send", ctypes.c_double),
-        ("last_answer", ctypes.c_double),
-        ("message", ctypes.c_char * MESSAGE_BYTES),
-    ]
-
-
-_TREE_COUNTERS = (
-    "chunks_sent",
-    "resent_gap",
-    "resent_timeout",
-    "resent_recovery",
-    "answers",
-    "duplicates",
-    "refused",
-    "check_failures",
-    "marked",
-    "first_send_ns",
-    "last_answer_ns",
-    "busy_ns",
-    "next_sequence",
-    "oldest_unanswered",
-    "numbers_used",
+_HEADER = Header(
+    NATIVE / "worker" / "worker.h",
+    {"NAME_BYTES": NAME_BYTES, "MESSAGE_BYTES": MESSAGE_BYTES, "CHECK_KEY_BYTES": KEY_BYTES},
 )
 
 
+class NativeTreeConfig(ctypes.Structure):
+    _fields_ = _HEADER.fields("inart_tree_config")
+
+
+class NativeConfig(ctypes.Structure):
+    _fields_ = _HEADER.fields("inart_worker_config", inart_tree_config=NativeTreeConfig)
+
+
+class NativeRange(ctypes.Structure):
+    _fields_ = _HEADER.fields("inart_part_range")
+
+
+class NativeGathered(ctypes.Structure):
+    _fields_ = Header(NATIVE / "gathered.h").fields("inart_gathered")
+
+
+class NativeEncoding(ctypes.Structure):
+    _fields_ = _HEADER.fields("inart_encoding", inart_gathered=NativeGathered)
+
+
+class NativeCompletion(ctypes.Structure):
+    _fields_ = _HEADER.fields("inart_completion")
+
+
 class NativeTreeStats(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_uint64) for name in _TREE_COUNTERS),
-        *((name, ctypes.c_double) for name in ("rtt_seconds", "rtt_lowest")),
-    ]
+    _fields_ = _HEADER.fields("inart_tree_stats")
 
 
 class NativeStats(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_uint64) for name in (*PACKET_COUNTERS, "operations_done", "operations_failed", "bytes_reduced")
-    ]
+    _anonymous_ = ("packets",)
+    _fields_ = _HEADER.fields("inart_worker_stats", inart_packet_stats=PacketStats)
 
 
 SOURCES = engine_sources(NATIVE / "worker" / "worker.c", NATIVE)
@@ -209,40 +149,40 @@ def native_config(config: AgentConfig, threads: int, timeout: float) -> tuple[Na
     trees = (NativeTreeConfig * len(lanes))(
         *(
             NativeTreeConfig(
-                tree.tree,
-                tree.up_label,
-                tree.return_label,
-                tree.answer_label,
-                tree.slots,
-                lane.port,
-                thread,
-                tree.root == config.node,
-                tree.link,
-                tree.directions,
-                tree.lanes,
-                lane.lane,
-                tree.rate_mbps / tree.lanes if math.isfinite(tree.rate_mbps) else 0.0,
-                tree.gather_speed,
-                len(tree.others_labels),
-                labels[lane.place],
-                tree.root.encode()[: NAME_BYTES - 1],
+                tree=tree.tree,
+                up_label=tree.up_label,
+                return_label=tree.return_label,
+                answer_label=tree.answer_label,
+                slots=tree.slots,
+                port=lane.port,
+                thread=thread,
+                here=tree.root == config.node,
+                link=tree.link,
+                directions=tree.directions,
+                lanes=tree.lanes,
+                lane=lane.lane,
+                rate_mbps=tree.rate_mbps / tree.lanes if math.isfinite(tree.rate_mbps) else 0.0,
+                gather_speed=tree.gather_speed,
+                others=len(tree.others_labels),
+                others_labels=labels[lane.place],
+                root=tree.root.encode()[: NAME_BYTES - 1],
             )
             for lane, tree, thread in zip(lanes, of, of_lanes, strict=True)
         )
     )
     sources = native_sources(config)
     native = NativeConfig(
-        config.job_id,
-        config.epoch,
-        len(config.workers),
-        config.values_per_packet,
-        len(trees),
-        config.index,
-        native_key(config),
-        len(sources),
-        sources,
-        timeout,
-        LAST_NUMBER,
-        trees,
+        job=config.job_id,
+        epoch=config.epoch,
+        workers=len(config.workers),
+        values=config.values_per_packet,
+        trees=len(trees),
+        index=config.index,
+        key=native_key(config),
+        sources=len(sources),
+        source=sources,
+        timeout_seconds=timeout,
+        last_number=LAST_NUMBER,
+        tree=trees,
     )
     return native, (trees, labels, sources)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.common.native_build import load
+from worker_agent.c_structures import Header
 from worker_agent.fields import FIELDS, Fields
 from worker_agent.fixedpoint import BIAS, fraction_bits
 from worker_agent.native_engine import NATIVE
@@ -33,12 +34,7 @@ def pointer(array: Array) -> ctypes.c_void_p:
 class NativeFields(ctypes.Structure):
     """The structure struct inart_fields of native/fields.h."""
 
-    _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("count", "width", "workers")),
-        ("fraction_bits", ctypes.c_int32),
-        ("most", ctypes.c_float),
-        *((name, ctypes.c_uint32) for name in ("stochastic", "key")),
-    ]
+    _fields_ = Header(NATIVE / "fields.h").fields("inart_fields", float=ctypes.c_float)
 
 
 @cache

@@ -33,7 +33,7 @@ from ps_server import server
 from worker_agent import native_worker
 from worker_agent.collectives import SUM, Collective
 from worker_agent.engine import Shape
-from worker_agent.io_options import IoConfig, NativeIoStats, Uplink
+from worker_agent.io_options import IoConfig, NativeIoStats, PacketStats, Uplink
 from worker_agent.operands import NATIVE_DTYPES
 
 HERE = Path(__file__).resolve().parent / "native"
@@ -354,7 +354,7 @@ class VirtualNetwork:
             config = self.configs[name]
             count = len(config.root_trees)
             numbers = (ctypes.c_uint32 * count)(*(tree.tree for tree in config.root_trees))
-            stats, io, trees = server._Stats(), NativeIoStats(), (server._TreeStats * count)()
+            stats, io, trees = PacketStats(), NativeIoStats(), (server._TreeStats * count)()
             _root_library().inart_root_statistics(engine, ctypes.byref(stats), ctypes.byref(io), numbers, trees, count)
             for field in total:
                 total[field] += sum(getattr(tree, field) for tree in trees)

@@ -8,7 +8,7 @@
 #define MOST_WORDS ((INART_MAX_WORKERS + 63) / 64) /* of a set of workers, a bit each */
 #define INART_SUSPECTS 32
 
-/* ---- shared with ps_server/server.py (ctypes), which compares the sizes (inart_root_sizes) ---- */
+/* ---- shared with ps_server/server.py, which reads the fields here (worker_agent/c_structures.py) ---- */
 struct inart_root_flow { /* partial: the bitmap says which parts are in a packet; else all of them */
     uint32_t label;
     int32_t partial;

@@ -30,7 +30,7 @@
 #define SLOWEST_WAIT (4 * INART_NS)
 #define SLOWEST_PACKETS 2
 
-/* ---- shared with worker_agent/io_options.py (ctypes), which compares the sizes ---- */
+/* ---- shared with worker_agent/io_options.py, which reads the fields here (worker_agent/c_structures.py) ---- */
 struct inart_io_config {
     char interface[IFNAMSIZ];
     uint32_t more; /* further links of the host, by their interfaces (io.h) */

@@ -10,7 +10,7 @@
 
 #include "io.h"
 
-/* The link's state, which worker_agent/io_options.py (ctypes) declares, too. */
+/* The link's state, shared with worker_agent/io_options.py, which reads the fields here. */
 struct inart_uplink {
     _Atomic uint64_t free_at; /* CLOCK_MONOTONIC: when all that was sent so far is on the wire */
     double ns_a_byte;

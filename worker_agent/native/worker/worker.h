@@ -18,7 +18,7 @@ enum inart_status {
     STATUS_EXHAUSTED = 5 /* the sequence numbers of the epoch are used up */
 };
 
-/* ---- shared with worker_agent/native_worker.py (ctypes), which compares the sizes (inart_worker_sizes) ---- */
+/* ---- shared with worker_agent/native_worker.py, which reads the fields here (worker_agent/c_structures.py) ---- */
 struct inart_tree_config {
     uint32_t tree, up_label, return_label, answer_label, slots, port, thread;
     uint32_t here;        /* the parameter server is on this host */
