@@ -90,6 +90,11 @@ class RootTreeStats:
     missing: tuple[str, ...]
     waiting_seconds: float
 
+    UNREPORTED = frozenset(
+        ("tree", "packets", "bytes", "check_failures", "suspects", "oldest_incomplete", "missing", "waiting_seconds")
+    )
+    """Fields that are no counters, or that are in the agent's report by another name; reporter.py sums the others."""
+
     @classmethod
     def of(cls, tree: int, native: _TreeStats, workers: Sequence[str]) -> RootTreeStats:
         """Convert the library's counters."""

@@ -15,7 +15,7 @@ from ps_server.server import Server, library
 from worker_agent.adding import Busy, OfSwitch
 from worker_agent.errors import AgentError
 from worker_agent.plan_versions import PlanVersions
-from worker_agent.reporter import Statistics, scalars
+from worker_agent.reporter import Statistics, scalars, totals
 
 
 class Versions(PlanVersions):
@@ -98,7 +98,7 @@ class Versions(PlanVersions):
     def statistics(self) -> Statistics:
         server = self.server
         stats = server.stats()
-        numbers = scalars(stats)
+        numbers = scalars(stats) | totals(stats.trees)
         trees = []
         for tree in stats.trees:
             report = pb.TreeReport(tree=tree.tree, missing=tree.missing, waiting_seconds=tree.waiting_seconds)

@@ -45,6 +45,11 @@ class TreeStats:
     next_sequence: int
     numbers_used: int
 
+    UNREPORTED = frozenset(
+        ("tree", "root", "check_failures", "busy_seconds", "measured_mbps", "rtt_seconds", "rtt_lowest")
+    ) | {"oldest_unanswered", "next_sequence", "numbers_used"}
+    """Fields that are no counters, or that are in the agent's report by another name; reporter.py sums the others."""
+
     @classmethod
     def of(cls, tree: WorkerTree, native: NativeTreeStats, frame_bits: int) -> TreeStats:
         """Convert the library's counters for `tree`, whose packets have `frame_bits` bits on the wire."""

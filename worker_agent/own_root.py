@@ -21,8 +21,12 @@ LINGER_SECONDS, LINGER_MOST_SECONDS = 1.0, 5.0
 results may have been lost: until nothing has come for LINGER_SECONDS, and at most LINGER_MOST_SECONDS (a controller
 gives other agents as much time).
 """
-KEPT = ("ingress_bytes", ROOT_ADDS)
-"""Statistics of the root that are reported beside the worker's."""
+KEPT = ("ingress_bytes", "results_dropped", ROOT_ADDS)
+ADDED = frozenset((REFUSED, "duplicates", "refused", "malformed", "unknown", "other_epoch", "other_source")) | {
+    "send_errors",
+    "kernel_drops",
+}
+"""Statistics of a root that are its own, and those that are added to the worker's of the same name."""
 
 
 class OwnRoot:
@@ -85,7 +89,7 @@ class OwnRoot:
             versions.end(in_order=True)
 
     def add_to(self, numbers: dict[str, float], trees: Sequence[pb.TreeReport]) -> None:
-        """Add the root's report to the worker's: the workers that it waits for, and the packets that it refused."""
+        """Add the root's report to the worker's: the workers that it waits for, and its counters of packets."""
         if self._versions is None:
             return
         try:
@@ -96,8 +100,8 @@ class OwnRoot:
         for name, value in own.items():
             if name in KEPT or name.startswith(SUSPECT) or name.startswith(f"{REFUSED} of "):
                 numbers[name] = value
-        if REFUSED in own:
-            numbers[REFUSED] = numbers.get(REFUSED, 0.0) + own[REFUSED]
+            elif name in ADDED:
+                numbers[name] = numbers.get(name, 0.0) + value
         known = {report.tree: report for report in reports}
         for report in trees:
             if report.tree in known:

@@ -27,6 +27,13 @@ def scalars(stats: Any) -> dict[str, float]:
     return {name: value for name, value in values.items() if isinstance(value, int | float) and value}
 
 
+def totals(trees: Sequence[Any]) -> dict[str, float]:
+    """Return the sum of each counter over an agent's trees, whose class names other fields in UNREPORTED; no zeros."""
+    names = [field.name for field in fields(trees[0]) if field.name not in trees[0].UNREPORTED] if trees else []
+    sums = {name: float(sum(getattr(tree, name) for tree in trees)) for name in names}
+    return {name: value for name, value in sums.items() if value}
+
+
 class Reporter:
     """A thread that looks at the trees several times a second, from `start` to `close`.
 

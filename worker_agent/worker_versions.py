@@ -19,7 +19,7 @@ from worker_agent.operands import HostArray
 from worker_agent.own_root import OwnRoot
 from worker_agent.plan_versions import PlanVersions
 from worker_agent.relay import NOTHING, Relay, Repeated
-from worker_agent.reporter import Statistics, scalars
+from worker_agent.reporter import Statistics, scalars, totals
 from worker_agent.work import Work
 
 HOLD_SECONDS = 30.0
@@ -147,7 +147,7 @@ class WorkerVersions(PlanVersions):
 
     def statistics(self) -> Statistics:
         stats = self.engine.stats()
-        numbers = scalars(stats)
+        numbers = scalars(stats) | totals(stats.trees)
         trees = [pb.TreeReport(tree=tree.tree) for tree in stats.trees]
         for report, tree in zip(trees, stats.trees, strict=True):
             report.busy_seconds, report.round_trip_seconds = tree.busy_seconds, tree.rtt_lowest

@@ -42,12 +42,15 @@ QUERIES = [rule["expr"] for rule in RULES] + [
 
 @pytest.fixture(scope="module")
 def network_metrics(tmp_path_factory) -> bytes:
-    """Return what a network with a planned job exposes, of whose agents one has joined."""
+    """Return what a network with a planned job exposes, of whose agents two have joined and reported."""
     folder = tmp_path_factory.mktemp("monitoring")
     network = MemoryNetwork(folder, values=256).network
     servers = RACKS.servers
     _, job, _ = network.launch(Job("one", servers[:3], servers[3:4], model_bytes=1_000_000), "inart")
-    job.roster.join(pb.JoinRequest(node=servers[0], role="worker", version=ENCODING))
+    for node, role in ((servers[0], "worker"), (servers[3], "parameter_server")):
+        job.roster.join(pb.JoinRequest(node=node, role=role, version=ENCODING))
+        report = pb.ReportRequest(node=node, epoch=job.roster.epoch, statistics={"packets_sent": 1.0})
+        job.roster.report(report)
     snapshots = Snapshots(network, Measurements(network))
     _, body = Metrics(snapshots).render("text/plain")
     network.close()
@@ -90,6 +93,36 @@ def test_every_metric_that_is_asked_for_is_exposed(exposed: dict[str, set[str]])
     asked = {name for query in QUERIES for name in re.findall(r"\binart_\w+", query)}
     assert len(asked) > 10
     assert asked <= set(exposed), f"nobody exposes {', '.join(sorted(asked - set(exposed)))}"
+
+
+def documented() -> list[str]:
+    """Return the metrics in the table of docs/deploy.md; `_name` there has the beginning of the one before."""
+    page = (FOLDER.parents[1] / "docs" / "deploy.md").read_text()
+    names: list[str] = []
+    for row in re.findall(r"^\| (`inart_.*?`) \|", page, re.MULTILINE):
+        for name in re.findall(r"`(\w+)`", row):
+            names.append(name if name.startswith("inart_") else "_".join(names[-1].split("_")[:2]) + name)
+    return names
+
+
+SPARSE = {
+    "inart_tree_busy_mbps",
+    "inart_kept_off",
+    "inart_answers_total",
+    "inart_verdicts_total",
+    "inart_link_bytes_total",
+}
+"""Metrics with no sample while all is well and idle, or without switches that count."""
+
+
+def test_every_documented_metric_has_a_sample(network_metrics: bytes) -> None:
+    families = list(text_string_to_metric_families(network_metrics.decode()))
+    sampled = {sample.name for family in families for sample in family.samples}
+    there = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    assert len(documented()) > 30
+    assert set(documented()) <= there, f"not exposed: {sorted(set(documented()) - there)}"
+    assert set(documented()) - sampled <= SPARSE, f"no sample: {sorted(set(documented()) - sampled - SPARSE)}"
+    assert there <= set(documented()), f"not documented: {sorted(there - set(documented()))}"
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])

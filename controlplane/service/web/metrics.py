@@ -12,7 +12,22 @@ from prometheus_client.exposition import choose_encoder
 from controlplane.service.measure import Reading
 from controlplane.service.snapshot import Snapshots
 
-RESENDS = ("resent", "duplicates", "malformed", "kernel_drops", "send_errors")
+WORKER, PARAMETER_SERVER = frozenset(("worker",)), frozenset(("parameter_server",))
+AGENT_COUNTERS = {
+    "resent": (WORKER, "Packets that a worker has sent again."),
+    "marked": (WORKER, "Answers that reported a long queue (ECN)."),
+    "duplicates": (WORKER | PARAMETER_SERVER, "Packets that had arrived before."),
+    "refused": (WORKER | PARAMETER_SERVER, "Packets that do not belong where they arrived."),
+    "results_dropped": (PARAMETER_SERVER, "Results for which a parameter server had no room."),
+    "malformed": (WORKER | PARAMETER_SERVER, "Packets that are no packets of InArt."),
+    "kernel_drops": (WORKER | PARAMETER_SERVER, "Packets that the kernel dropped because a buffer was full."),
+    "send_errors": (WORKER | PARAMETER_SERVER, "Packets that the kernel did not send."),
+}
+"""The counters of agents that are metrics, by their names in reports: the roles that have each, and a description.
+
+Reports have no zeros, so a counter that is not in a report of such an agent is 0. A worker whose host is a parameter
+server, too, reports both.
+"""
 
 
 class Collector:
@@ -104,10 +119,13 @@ def _of_switches(switches: Sequence[Object]) -> Iterator[Any]:
 
 
 def _of_agents(jobs: Sequence[Object]) -> Iterator[Any]:
-    agents = [((job["name"], node), agent["statistics"]) for job in jobs for node, agent in job["agents"].items()]
-    for name in RESENDS:
-        rows = [(labels, numbers[name]) for labels, numbers in agents if name in numbers]
-        yield _counter(f"agent_{name}", f"An agent's {name.replace('_', ' ')}.", ("job", "node"), rows)
+    agents = [((job["name"], node), agent) for job in jobs for node, agent in job["agents"].items()]
+    reported = [(labels, agent["role"], agent["statistics"]) for labels, agent in agents if agent["statistics"]]
+    for name, (roles, text) in AGENT_COUNTERS.items():
+        rows = [
+            (labels, numbers.get(name, 0.0)) for labels, role, numbers in reported if role in roles or name in numbers
+        ]
+        yield _counter(f"agent_{name}", text, ("job", "node"), rows)
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], rows: Rows) -> Any:
