@@ -56,8 +56,10 @@ def prepare(topology: Topology, job: Job) -> Network:
 
 def with_reached_roots(topology: Topology, job: Job) -> Job:
     """Return the job without parameter servers that some worker does not reach, or that do not reach some worker: they
-    cannot be roots. Return the job itself if none would be left, so that the refusal names a server.
+    cannot be roots. Return the job itself if none would be left, so that the refusal names a server. Raise JobError
+    where the topology lacks its servers.
     """
+    job.check(topology)
     roots = Network(topology).reached_roots(job)
     return job if len(roots) in (0, len(job.parameter_servers)) else replace(job, parameter_servers=roots)
 
