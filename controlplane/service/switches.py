@@ -162,7 +162,9 @@ class Switches:
         """Write the reserved entries to every switch that answers, or to none; the others get them when they are back,
         as do those whose write takes longer than `patience` seconds. Other jobs' entries stay. Return the number of
         changes. Raise FabricError if one fails: the job has its entries from before then."""
-        return self._write(lambda: self._undo(reserved), patience)
+        before = reserved.before or {}
+        changed = {v for v in (*reserved.entries, *before) if reserved.entries.get(v) != before.get(v)}
+        return self._write(lambda: self._undo(reserved), patience, changed)
 
     def _undo(self, reserved: Reserved) -> None:
         with self._lock:
@@ -211,11 +213,14 @@ class Switches:
         self.keep(job, None)
         return changes
 
-    def _write(self, undo: Callable[[], None], patience: float | None = None) -> int:
+    def _write(
+        self, undo: Callable[[], None], patience: float | None = None, changed: Collection[str] | None = None
+    ) -> int:
         """Write what the switches lack; return the number of changes. Raise FabricError if one fails; `undo` then
-        restores what they shall hold."""
+        restores what they shall hold. Switches that another order writes to are waited for if they are among `changed`,
+        or it is None."""
         if self.keepers:
-            return self._count(self._write_watched(undo, patience))
+            return self._count(self._write_watched(undo, patience, changed))
         with self._lock:
             # A switch whose rules stay is not read.
             wanted = {one: rules for one in self._held if (rules := self._wanted(one.name)) != one.holds}
@@ -232,12 +237,16 @@ class Switches:
             self.wrote(changed)
         return sum(changed.values())
 
-    def _write_watched(self, undo: Callable[[], None], patience: float | None) -> dict[str, int]:
+    def _write_watched(
+        self, undo: Callable[[], None], patience: float | None, changed: Collection[str] | None
+    ) -> dict[str, int]:
         """Write what the switches lack; one that does not answer gets it from its keeper when it is back. Return the
         changes by switch. Raise FabricError where one fails."""
         with self._lock:
             self._want_all()
             lacking = {k.entries: k for k in self.keepers if k.ready and not k.as_it_shall_be}
+            if changed is not None:
+                lacking = {one: k for one, k in lacking.items() if not k.orders or one.name in changed}
             for keeper in lacking.values():
                 keeper.orders += 1
 

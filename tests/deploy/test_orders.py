@@ -400,15 +400,17 @@ def test_a_job_that_waits_for_room_delays_no_other_order(rig, monkeypatch):
     assert [job.name for job in rig.network.jobs] == ["one"]
 
 
-@pytest.mark.parametrize("busy", ["another job is added", "the switch hangs for good"])
+@pytest.mark.parametrize("busy", ["another job is added", "the reroute needs the switch itself"])
 def test_a_reroute_waits_for_no_switch_that_another_job_writes_to(rig, busy):
     """A switch takes the entries of a new job, and does not answer yet, while another switch fails."""
-    two = rig.add(TWO)
-    failing = rig.adding(two).name
-    added = rig.add(ONE)
-    slow = next(name for name in NETWORK.switches if rig.network.switches.rules(added.job_id)[name].labels)
+    two, added = rig.add(TWO), rig.add(ONE)
+    ones, twos = (rig.network.switches.rules(job.job_id) for job in (added, two))
+    access = {NETWORK.access_switch(node) for node in two.servers}
+    failing = next(name for name in NETWORK.switches if name not in access and twos[name].labels)
+    needed = busy == "the reroute needs the switch itself"
+    others = [name for name in NETWORK.switches if ones[name].labels and name != failing]
+    slow = next(name for name in others if (name in access) == needed)
     rig.network.remove("one")
-    assert slow != failing
     apply, asked, answers = rig.targets[slow].apply, threading.Event(), threading.Event()
 
     def applies(changes) -> None:
@@ -420,18 +422,36 @@ def test_a_reroute_waits_for_no_switch_that_another_job_writes_to(rig, busy):
     order = threading.Thread(target=rig.add, args=(ONE,), daemon=True)
     order.start()
     assert asked.wait(60.0)
-    if busy == "another job is added":
-        lost = threading.Thread(target=rig.network.failover.lose, args=({failing: "it does not answer"}, Why.LOST))
-    else:  # a reroute that needs the slow switch itself leaves it to its keeper
-        lost = threading.Thread(target=rig.network.failover.lose, args=({f"{slow}": "it hangs"}, Why.LOST))
+    lost = threading.Thread(target=rig.network.failover.lose, args=({failing: "it does not answer"}, Why.LOST))
     lost.start()
     lost.join(60.0)
     assert not lost.is_alive() and not answers.is_set()
-    gone = failing if busy == "another job is added" else slow
-    assert not any(gone in flow.route for tree in two.plan.trees for flow in tree.flows)
+    assert not any(failing in flow.route for tree in two.plan.trees for flow in tree.flows)
     answers.set()
     order.join(60.0)
     until(rig.as_wanted, "all entries are written")
+
+
+def test_entries_that_are_refused_take_nothing_from_a_job_that_was_added_meanwhile(rig):
+    """All switches return to what they held, but with the entries that another job has got since."""
+    victim = rig.adding(rig.add(ONE))
+    rig.network.remove("one")
+    two = rig.add(TWO)
+    rules = {name: found for name, found in rig.network.switches.rules(two.job_id).items() if name != victim.name}
+    rig.network.remove("two")
+    added: list[int] = []
+
+    def refuses(change) -> bool:
+        if not added:
+            added.append(rig.network.switches.install(77, rules))
+        return True
+
+    victim.refuses = refuses
+    with pytest.raises(FabricError, match="it is full"):
+        rig.add(ONE)
+    assert added[0] > 0 and rig.network.switches.jobs() == [77]
+    for name, found in rules.items():
+        assert set(rig.targets[name].rules.labels) == set(found.labels)
 
 
 WIDE = Job("wide", (SERVERS[4], SERVERS[6], SERVERS[7], SERVERS[13], SERVERS[14]), SERVERS[15:], 1_000_000)
