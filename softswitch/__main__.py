@@ -4,7 +4,8 @@ python -m softswitch prog.json -i 0@veth0 -i 1@veth1 --grpc-server-addr 127.0.0.
 python -m softswitch fabric FILE.json
 python -m softswitch stats SOCKET
 python -m softswitch trace SOCKET --packets 5
-python -m softswitch ctl SOCKET stats | shape ... | reboot ... | port add ... | port remove ... | flip ... | crc ...
+python -m softswitch cli SOCKET commands.txt
+python -m softswitch ctl SOCKET stats | shape ... | reboot ... | port add ... | port remove ... | run ... | crc ...
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from softswitch.app import config, control, options
+from softswitch.app import cli, config, control, options
 from softswitch.app.end_signal import EndSignal
 from softswitch.app.switches import Switches
 from softswitch.app.tracing import Tracer
@@ -36,6 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if given[:1] == ["fabric"]:
             return _fabric(given[1:])
+        if given[:1] == ["cli"]:
+            return cli.main(given[1:])
         if given[:1] == ["ctl"]:
             return _ctl(given[1:])
         if given[:1] == ["stats"]:
@@ -157,7 +160,7 @@ def _stats(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.every is not None and chosen.every <= 0:
         parser.error("--every must be more than 0")
-    request: dict[str, Any] = {} if chosen.device is None else {"device": _device(chosen.device)}
+    request: dict[str, Any] = {} if chosen.device is None else {"device": control.device(chosen.device)}
     while True:
         stats = control.call(chosen.socket, "stats", **request)
         print(json.dumps(stats, indent=2) if chosen.json else statistics.text(stats), flush=True)
@@ -190,17 +193,14 @@ def _trace(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="a line of JSON for each packet: the list of its steps")
     chosen = parser.parse_args(arguments)
     if chosen.device is None:
-        devices = list(control.call(chosen.socket, "stats")["devices"])
-        if len(devices) > 1:
-            parser.error(f"give one of the devices {', '.join(devices)}")
-        chosen.device = devices[0]
+        chosen.device = control.only_device(chosen.socket)
     request: dict[str, Any] = {"packets": chosen.packets, "seconds": chosen.seconds}
     if chosen.port is not None:
         request["in_port"] = chosen.port
     if chosen.out_port is not None:
         request["out_port"] = chosen.out_port
     try:
-        for answer in control.conversation(chosen.socket, "trace", device=_device(chosen.device), **request):
+        for answer in control.conversation(chosen.socket, "trace", device=control.device(chosen.device), **request):
             if "packet" in answer:
                 print(json.dumps(answer["packet"]) if chosen.json else "\n".join(answer["lines"]), flush=True)
             elif answer["result"]["packets"] < chosen.packets:
@@ -208,10 +208,6 @@ def _trace(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         pass
     return 0
-
-
-def _device(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
 
 
 def _ctl_parser() -> argparse.ArgumentParser:
@@ -239,6 +235,9 @@ def _ctl_parser() -> argparse.ArgumentParser:
     flip.add_argument("register", help="prefix of the registers' names")
     flip.add_argument("--count", type=int, default=1, metavar="N", help="number of bits [1]")
     flip.add_argument("--most-index", type=int, metavar="I", help="only in elements 0 to I")
+    run = commands.add_parser("run", help="run one command of bmv2's simple_switch_CLI; prints its result as JSON")
+    run.add_argument("device", help="id or name")
+    run.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="such as: register_read sums 3")
     crc = commands.add_parser("crc", help="choose what a crc16_custom or crc32_custom calculation computes")
     crc.add_argument("device", help="id or name")
     crc.add_argument("calculation", help="its name in the bmv2 JSON")
@@ -264,7 +263,7 @@ def _ctl(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     request: dict[str, Any] = {}
     if chosen.device is not None:
-        request["device"] = _device(chosen.device)
+        request["device"] = control.device(chosen.device)
     if chosen.command == "port":
         chosen.command = f"port_{chosen.change}"
         request["port"] = chosen.port
@@ -275,6 +274,8 @@ def _ctl(arguments: list[str]) -> int:
     if chosen.command == "crc":
         numbers = dict(_number(parser, text) for text in chosen.settings)
         request |= {"calculation": chosen.calculation, "parameters": numbers}
+    if chosen.command == "run":
+        request["line"] = " ".join(chosen.words)
     if chosen.command == "reboot":
         request["down_s"] = chosen.down
     if chosen.command == "flip":
@@ -282,6 +283,8 @@ def _ctl(arguments: list[str]) -> int:
         if chosen.most_index is not None:
             request["most_index"] = chosen.most_index
     result = control.call(chosen.socket, chosen.command, **request)
+    if chosen.command == "run":
+        result = result["value"]
     if result is not None:
         print(json.dumps(result, indent=2))
     return 0

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "port_remove": (_DEVICE | {"port": int}, {}),
     "flip": (_DEVICE | {"register": str}, {"count": int, "most_index": int}),
     "crc": (_DEVICE | {"calculation": str, "parameters": dict}, {}),
+    "run": (_DEVICE | {"line": str}, {}),
     "trace": (_DEVICE, {"packets": int, "seconds": (int, float), "in_port": int, "out_port": int}),
 }
 """By command, the types of the arguments that it needs, and of those that it may have."""
@@ -45,6 +46,7 @@ METHODS: dict[str, Callable[..., object]] = {
     "port_remove": Switches.remove_port,
     "flip": Switches.flip,
     "crc": Switches.set_crc,
+    "run": Switches.run,
 }
 """The method of each command, but for `trace`, which answers line by line (`_Handler`)."""
 RANGES: dict[str, tuple[float, float]] = {
@@ -190,6 +192,19 @@ def conversation(path: str, command: str, timeout: float | None = None, **argume
                 yield answer
                 if "result" in answer:
                     return
+
+
+def device(text: str) -> int | str:
+    """Return a device as requests name it: by its id or its name."""
+    return int(text) if text.isdecimal() else text
+
+
+def only_device(path: str) -> str:
+    """Return the id of the only device; raise :class:`ControlError` if there are several."""
+    devices = list(call(path, "stats")["devices"])
+    if len(devices) > 1:
+        raise ControlError(f"there are several devices; give one of {', '.join(devices)}")
+    return devices[0]
 
 
 def _check(command: str, arguments: dict[str, Any]) -> None:

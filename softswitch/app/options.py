@@ -104,7 +104,8 @@ other commands, each with --help:
   python -m softswitch fabric FILE.json       many switches in one process
   python -m softswitch stats SOCKET           counters and drop reasons of a running switch
   python -m softswitch trace SOCKET           the path of its next packets through parser, tables and actions
-  python -m softswitch ctl SOCKET ...         shape a link, reboot a device, flip bits"""
+  python -m softswitch cli SOCKET FILE        run the commands of simple_switch_CLI
+  python -m softswitch ctl SOCKET ...         shape a link, reboot a device, inject faults"""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,6 +10,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
+from softswitch.app.commands import Commands
 from softswitch.app.config import MAX_PORT, ConfigError, DeviceConfig, FabricConfig, PortConfig, Shape, check_shape
 from softswitch.app.packet_socket import PacketSocket
 from softswitch.dataplane import pcap
@@ -44,6 +45,7 @@ class Switches:
         self._shapes_lock = threading.Lock()  # guards both dictionaries, and changes of ports
         for device in config.devices:
             self._fabric.add_device(device.device_id, device.cpu_port, device.priority_queues)
+        self._commands = {number: Commands(device) for number, device in self._fabric.devices.items()}
         for a, b in config.links():
             self._fabric.connect(a, b)
         for device in config.devices:
@@ -174,6 +176,15 @@ class Switches:
             raise ConfigError("the parameters of a check are whole numbers")
         chosen = Crc(**parameters)  # type: ignore[arg-type]  # 0 and 1 are bools enough
         self._device(device).set_crc(calculation, chosen)
+
+    def run(self, device: int | str, line: str) -> dict[str, object]:
+        """Run a command of bmv2's simple_switch_CLI on a device, and return its answer: ``lines`` for people, and the
+        same as JSON values in ``value``.
+        """
+        found = self.config.find(device).device_id
+        with self._server.targets[found].lock:
+            answer = self._commands[found].run(line)
+        return {"lines": answer.lines, "value": answer.value}
 
     def trace(
         self, device: int | str, packets: int | None = None, in_port: int | None = None, out_port: int | None = None

@@ -167,6 +167,11 @@ class Target:
         device.idle = self._on_idle
         device.digest = self._on_digest
 
+    @property
+    def lock(self) -> threading.RLock:
+        """The lock that is held while entities or the pipeline are read or changed."""
+        return self._lock
+
     # --- life ---
 
     def require_up(self) -> None:
