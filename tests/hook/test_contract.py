@@ -17,7 +17,9 @@ import torch.distributed as dist
 from tests.hook.conftest import ROOT
 from tests.hook.processes import SECONDS, Rank
 from tests.hook.test_training import run_ranks
+from worker_agent.errors import AbortedError
 from worker_agent.torch.backend import create
+from worker_agent.torch.waiting import Follower
 
 
 def ranks(scenario: str, folder: Path, **arguments: Any) -> list[dict[str, Any]]:
@@ -120,6 +122,14 @@ def test_ranks_that_ask_for_different_operations_have_an_error_that_names_them(t
             f"allreduce {operator} of {elements} {dtype} on rank {rank}"
             for rank, (dtype, elements, operator) in enumerate(calls)
         )
+
+
+def test_an_operation_after_the_end_of_its_group_has_an_error_instead_of_no_end() -> None:
+    """The thread that waits for operations of gloo has ended: nothing would complete the result."""
+    follower = Follower("closed")
+    follower.close()
+    with pytest.raises(AbortedError, match="the process group is closed"):
+        follower.then(dist.Work(), lambda: None, None).wait(20.0)
 
 
 def test_a_group_whose_ranks_shall_change_is_refused(tmp_path: Path) -> None:

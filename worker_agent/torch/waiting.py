@@ -66,6 +66,7 @@ class Follower:
     def __init__(self, name: str) -> None:
         self._name = name
         self._error: Exception | None = None
+        self._closed: Exception | None = None
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[tuple[dist.Work, Callable[[Exception | None], None]] | None]
         self._queue = queue.SimpleQueue()
@@ -88,18 +89,24 @@ class Follower:
         return completion
 
     def call(self, work: dist.Work, ended: Callable[[Exception | None], None]) -> None:
-        """Call `ended` with the operation's error (None: it has succeeded) when the operation has ended."""
+        """Call `ended` with the operation's error (None: it has succeeded) when the operation has ended.
+
+        After `close` or `end`, the error is that of the closed group.
+        """
         with self._lock:
-            if self._error is None:
+            error = self._error or self._closed
+            if error is None:
                 self._queue.put((work, ended))
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                     self._thread.start()
                 return
-        ended(self._error)
+        ended(error)
 
     def close(self, seconds: float | None = None) -> None:
         """End the thread after the operations that it waits for, and wait for that for `seconds` (None: no limit)."""
+        with self._lock:
+            self._closed = self._closed or AbortedError("the process group is closed")
         self._stop(seconds)
 
     def end(self, error: Exception) -> None:
