@@ -1,9 +1,9 @@
 """Measures at the sender what a link carries: bytes that have arrived at the receiver's kernel, over time.
 
 A process of a busy machine may not run for a while, and then finds everything at once that arrived meanwhile: bytes
-divided by the time between two reads of the receiver can be any number. So the sender reads a counter of its kernel,
-which counts whether the process runs or not, and divides what it gained by the whole time between the two readings.
-The result is never more than what was sent in that time.
+divided by the time between two reads of the receiver can be any number. So the sender asks its kernel, which counts
+whether the process runs or not, how many bytes have arrived and when the last of them did. It divides the bytes between
+two such times by the whole time. The result is never more than what was sent in that time.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class LinkRate:
     Args:
         clock: returns the time in seconds.
         arrived: returns the bytes that have arrived at the receiver's kernel so far, as the sender's kernel knows.
+        quiet: returns the seconds since the sender's kernel learned that of the last of them.
         seconds: shortest duration. It lasts longer if the sender does not run meanwhile.
 
     Attributes:
@@ -27,15 +28,13 @@ class LinkRate:
         mbps: the rate, when the measurement is over.
     """
 
-    def __init__(self, clock: Callable[[], float], arrived: Callable[[], int], seconds: float) -> None:
-        self._clock, self._arrived, self._seconds = clock, arrived, seconds
+    def __init__(
+        self, clock: Callable[[], float], arrived: Callable[[], int], quiet: Callable[[], float], seconds: float
+    ) -> None:
+        self._clock, self._arrived, self._quiet, self._seconds = clock, arrived, quiet, seconds
         self.began, self._bytes = clock(), arrived()
         self._steady: tuple[float, int] | None = None  # when the warm-up was over, and the bytes at that time
         self.mbps = 0.0
-
-    @property
-    def warmed_up(self) -> bool:
-        return self._steady is not None
 
     def bytes_per_second(self) -> float:
         """Return the mean rate since the measurement began, to choose the size of messages."""
@@ -43,9 +42,12 @@ class LinkRate:
 
     def read(self) -> bool:
         """Read the counter, and return whether the measurement is over."""
-        before, arrived, after = self._clock(), self._arrived(), self._clock()  # the process may stop in between
+        # The process may stop in between: the first time is not later than the bytes, and the second not earlier.
+        now = self._clock()
+        before, arrived, quiet = now - self._quiet(), self._arrived(), self._quiet()
+        after = self._clock() - quiet
         if self._steady is None:
-            if before >= self.began + WARM_UP * self._seconds:
+            if now >= self.began + WARM_UP * self._seconds:
                 self._steady = before, arrived
             return False
         since, had = self._steady

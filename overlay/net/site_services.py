@@ -300,7 +300,7 @@ class SiteServices:
 
     def _probe(self, to: str, number: int, seconds: float) -> None:
         """Send values to another site for so many seconds, as fast as its connection takes them; report the rate."""
-        rate = LinkRate(self._loop.time, lambda: self._acknowledged(to), seconds)
+        rate = LinkRate(self._loop.time, lambda: self._acknowledged(to), lambda: self._quiet(to), seconds)
         adapt_at = [rate.began + WARM_UP / 2 * seconds]
         least, most = PROBE_VALUES
 
@@ -331,6 +331,11 @@ class SiteServices:
             self._loop.call_later(PROBE_MESSAGE_SECONDS, self._report_rate, to, number, mbps, sent, until)
         else:
             self._membership.tell(type="site", what="probed", receiver=to, number=number, mbps=mbps)
+
+    def _quiet(self, other: str) -> float:
+        """Return the seconds since bytes that were sent to another site have arrived there."""
+        peer = self._neighbours.peers.get(other)
+        return 0.0 if peer is None else peer.quiet_seconds()
 
     def _sent(self, other: str) -> int:
         """Return how many bytes were sent to another site."""

@@ -22,6 +22,7 @@ class Seen:
         again: number of retransmissions.
         rtt_seconds: the least round trip.
         mbps: rate at which data was acknowledged.
+        quiet_seconds: time since the last acknowledgement.
         sacked_bytes: bytes that have arrived behind a lost segment, so that they are not acknowledged yet (about).
     """
 
@@ -29,6 +30,7 @@ class Seen:
     again: int
     rtt_seconds: float
     mbps: float
+    quiet_seconds: float = 0.0
     sacked_bytes: int = 0
 
 
@@ -43,7 +45,8 @@ def seen(connection: socket.socket) -> Seen | None:
     (again,), (segments,) = struct.unpack_from("I", info, 100), struct.unpack_from("I", info, 136)
     (least_us,), (bytes_a_second,) = struct.unpack_from("I", info, 148), struct.unpack_from("Q", info, 160)
     (segment_bytes,), (sacked,) = struct.unpack_from("I", info, 16), struct.unpack_from("I", info, 28)
-    return Seen(segments, again, least_us * 1e-6, bytes_a_second * 8e-6, sacked * segment_bytes)
+    (quiet_ms,) = struct.unpack_from("I", info, 56)
+    return Seen(segments, again, least_us * 1e-6, bytes_a_second * 8e-6, quiet_ms * 1e-3, sacked * segment_bytes)
 
 
 def connections_by(what: Sequence[Seen], most: int) -> int:

@@ -190,6 +190,10 @@ class Peer:
         """Return how many of the bytes that were sent have arrived at the peer's kernel."""
         return max(0, self.bytes_sent - sum(line.not_arrived() for line in self.lines))
 
+    def quiet_seconds(self) -> float:
+        """Return the seconds since the peer's kernel has acknowledged anything; 0 where nothing is known."""
+        return min((each.quiet_seconds for line in self.lines if (each := line.seen()) is not None), default=0.0)
+
     def round_trip(self) -> float | None:
         """Return the least round trip of the connections, in seconds; None where none is open yet, or nothing was
         acknowledged.

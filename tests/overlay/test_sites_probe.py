@@ -50,6 +50,9 @@ class Link:
     def acknowledged(self) -> int:
         return int(self.sent - self._rate * max(0.0, self.empty_at - self._loop.time()))
 
+    def quiet_seconds(self) -> float:
+        return max(0.0, self._loop.time() - self.empty_at)
+
     def adapt_to(self, name: str) -> None:
         pass
 
@@ -101,7 +104,7 @@ def test_no_rate_is_above_the_links_however_seldom_the_process_runs(rate, pauses
             now[0] += next(stop)
         return now[0]
 
-    measured = LinkRate(clock, lambda: int(rate * now[0]), 1.0)
+    measured = LinkRate(clock, lambda: int(rate * now[0]), lambda: 0.0, 1.0)
     for pause in cycle(pauses):
         now[0] += pause
         if measured.read():
@@ -109,6 +112,20 @@ def test_no_rate_is_above_the_links_however_seldom_the_process_runs(rate, pauses
     assert measured.mbps <= rate * 8e-6 + 1e-4
     longest = 2 * max(stops)
     assert measured.mbps >= 0.95 * rate * 8e-6 * (1 - WARM_UP) / (1 - WARM_UP + longest)
+
+
+def test_the_time_after_the_last_byte_has_arrived_does_not_count():
+    """The sender fills the link, and does not run for a long time after that: nothing was there to be sent."""
+    rate, now, empty = 1e6, 0.0, 0.35
+
+    def arrived() -> int:
+        return int(rate * min(now, empty))
+
+    measured = LinkRate(lambda: now, arrived, lambda: max(0.0, now - empty), 0.3)
+    now = 0.1
+    assert not measured.read()
+    now = 5.0
+    assert measured.read() and measured.mbps == pytest.approx(rate * 8e-6)
 
 
 SHAPED = """
