@@ -21,6 +21,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "softswitch/docs/guide.md": "softswitch.md",
+    "softswitch/docs/from-bmv2.md": "softswitch-from-bmv2.md",
     "softswitch/docs/dataplane.md": "softswitch-dataplane.md",
     "softswitch/docs/internals.md": "softswitch-internals.md",
     **{image: f"images/softswitch-{Path(image).name}" for image in IMAGES},
