@@ -29,15 +29,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--device", help="id or name; needed if there are several")
     chosen = parser.parse_args(arguments)
     device = control.device(chosen.device or control.only_device(chosen.socket))
-    if chosen.file is not None:
-        with chosen.file.open(encoding="utf-8") as lines:
-            return _run(chosen.socket, device, lines, str(chosen.file))
-    if sys.stdin.isatty():
-        return _run(chosen.socket, device, _prompt(), None)
-    return _run(chosen.socket, device, sys.stdin, "standard input")
+    with control.Connection(chosen.socket) as connection:
+        if chosen.file is not None:
+            with chosen.file.open(encoding="utf-8") as lines:
+                return _run(connection, device, lines, str(chosen.file))
+        if sys.stdin.isatty():
+            return _run(connection, device, _prompt(), None)
+        return _run(connection, device, sys.stdin, "standard input")
 
 
-def _run(socket: str, device: int | str, lines: Iterable[str], source: str | None) -> int:
+def _run(connection: control.Connection, device: int | str, lines: Iterable[str], source: str | None) -> int:
     """Run each line; a line that is refused does not stop the next ones. ``source`` is ``None`` at a prompt."""
     refused = 0
     for number, text in enumerate(lines, 1):
@@ -47,7 +48,7 @@ def _run(socket: str, device: int | str, lines: Iterable[str], source: str | Non
         if not line or line.startswith("#"):
             continue
         try:
-            answer = control.call(socket, "run", device=device, line=line)
+            answer = connection.call("run", device=device, line=line)
         except control.ControlError as error:
             refused += 1
             sys.stdout.flush()

@@ -164,34 +164,58 @@ def execute(switches: Switches, request: object) -> object:
     return METHODS[command](switches, **arguments)
 
 
-def call(path: str, command: str, timeout: float | None = None, **arguments: Any) -> Any:
-    """Send one command to a running softswitch and return its result.
+class Connection:
+    """A connection to a running softswitch, for one command after another.
 
-    Raise :class:`ControlError` if the command is refused, OSError if nobody answers.
+    It raises :class:`ControlError` if a command is refused, OSError if nobody answers.
     """
-    for answer in conversation(path, command, timeout, **arguments):
-        if "result" in answer:
-            return answer["result"]
-    raise ControlError("softswitch ended before it answered")
+
+    def __init__(self, path: str, timeout: float | None = None) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(timeout)
+        try:
+            self._socket.connect(path)
+        except OSError as error:
+            self._socket.close()
+            raise OSError(f"no softswitch answers on {path}: {error.strerror or error}") from error
+        self._answers = self._socket.makefile("rb")
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._answers.close()
+        self._socket.close()
+
+    def conversation(self, command: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+        """Yield the answers to a command as they arrive, up to the one with its ``result``."""
+        self._socket.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
+        for line in self._answers:
+            answer = json.loads(line)
+            if not answer["ok"]:
+                raise ControlError(answer["error"])
+            yield answer
+            if "result" in answer:
+                return
+
+    def call(self, command: str, **arguments: Any) -> Any:
+        """Send a command and return its result."""
+        for answer in self.conversation(command, **arguments):
+            if "result" in answer:
+                return answer["result"]
+        raise ControlError("softswitch ended before it answered")
+
+
+def call(path: str, command: str, timeout: float | None = None, **arguments: Any) -> Any:
+    """Send one command over a connection of its own, and return its result."""
+    with Connection(path, timeout) as connection:
+        return connection.call(command, **arguments)
 
 
 def conversation(path: str, command: str, timeout: float | None = None, **arguments: Any) -> Iterator[dict[str, Any]]:
-    """Yield the answers to a command as they come, up to the one with its ``result``; errors as in :func:`call`."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(timeout)
-        try:
-            connection.connect(path)
-        except OSError as error:
-            raise OSError(f"no softswitch answers on {path}: {error.strerror or error}") from error
-        connection.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
-        with connection.makefile("rb") as answers:
-            for line in answers:
-                answer = json.loads(line)
-                if not answer["ok"]:
-                    raise ControlError(answer["error"])
-                yield answer
-                if "result" in answer:
-                    return
+    """Yield the answers to one command over a connection of its own."""
+    with Connection(path, timeout) as connection:
+        yield from connection.conversation(command, **arguments)
 
 
 def device(text: str) -> int | str:

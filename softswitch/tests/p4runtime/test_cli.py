@@ -275,9 +275,12 @@ def test_files_pipes_and_ctl(
     switches = Switches(config)
     server = ControlServer(config.control, switches)
     try:
+        connections: list[object] = []
+        monkeypatch.setattr(server._server, "verify_request", lambda *one: connections.append(one) or True)
         (tmp_path / "commands.txt").write_text(COMMANDS)
         assert main(["cli", config.control, str(tmp_path / "commands.txt")]) == 0
         assert capsys.readouterr().out.count("Entry has been added with handle") == 6
+        assert len(connections) == 2, "one to find the device, one for all commands"
         monkeypatch.setattr(sys, "stdin", io.StringIO("table_fly\nregister_write sums 1 7\nregister_read sums 1\n"))
         assert main(["cli", config.control, "--device", "s1"]) == 1
         output = capsys.readouterr()
