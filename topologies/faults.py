@@ -34,17 +34,17 @@ class Fault:
 
 
 def parse_fault(text: str, topology: Topology, also: Collection[str] = ()) -> Fault:
-    """Parse a fault. Raise EmulationError if it has another form, or names something that the network lacks.
+    """Parse a fault. Raise ValueError if it has another form, or names something that the network lacks.
 
     `also` has further names that may fail, beside the topology's.
     """
     match = _SYNTAX.fullmatch(text)
     if match is None:
-        raise EmulationError(f"a failure is like 'a1 at 10s' or 'c1-a1 at 10s for 5s', got {text!r}")
+        raise ValueError(f"a failure is like 'a1 at 10s' or 'c1-a1 at 10s for 5s', got {text!r}")
     what = match["what"]
     length = None if match["length"] is None else float(match["length"])
     if what not in also and what not in topology and link_of(what, topology) is None:
-        raise EmulationError(
+        raise ValueError(
             f"{what!r} cannot fail: the network has no such switch or server, and no link between two switches (V1-V2) "
             "of that name"
         )

@@ -243,16 +243,15 @@ class Roster:
             rounds = self._effects.rounds
             again, member.heard = rounds.count(request.node), rounds.number
             if again and self.running and not self._effects.storing:
-                hang = silent(self.state, self.members(), rounds.number, self._waited(now), now)
+                waited = waited_for(self.configs, self.members(), now)
+                hang = silent(self.state, self.members(), rounds.number, waited, now)
+                hang += unreachable(self.state, waited, now)
                 for node, seconds in hang[:1]:  # the job may need the next one when this one is gone
                     self._effects.post(ev.Silent(node, seconds))
 
-    def _waited(self, now: float) -> dict[str, float]:
-        return waited_for(self.configs, self.members(), now)
-
     def look_for_hanging(self) -> None:
-        """Remove a parameter server for which workers wait and that does not report, where the job goes on without it,
-        and an agent out of reach for which the others have waited for long. To be called ten times a second."""
+        """Remove a parameter server for which workers wait and that does not report, if the job goes on without it. To
+        be called ten times a second."""
         with self._lock:
             if self._effects.storing:  # the agents of another epoch may be there a moment later
                 return
@@ -262,10 +261,6 @@ class Roster:
             }
             for node, seconds in self._waits.hanging(reported, time.monotonic()).items():
                 if self.state.goes_on_without(node):
-                    self._effects.post(ev.Silent(node, seconds))
-            if self.state.out_of_reach():
-                now = time.monotonic()
-                for node, seconds in unreachable(self.state, self._waited(now), now)[:1]:
                     self._effects.post(ev.Silent(node, seconds))
 
     def report_update(self, report: pb.UpdateReport) -> None:

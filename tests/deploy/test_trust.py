@@ -105,3 +105,11 @@ def test_what_is_likeliest_to_carry_is_tried_first():
 def test_server_must_stay_twice_as_long_after_each_further_loss():
     assert [trust.seconds_until_steady(losses) for losses in (0, 1, 2, 3)] == [30.0, 30.0, 60.0, 120.0]
     assert trust.seconds_until_steady(50) == trust.LONGEST_PROBATION_SECONDS
+
+
+def test_probation_does_not_end_before_its_length_is_set() -> None:
+    """Packets are followed by one thread, and the ends of probation are found by another one."""
+    found = trust.found_silent(Trust(), ["a-b"], 10.0)
+    for off in ({}, {"a-b": Why.SILENT}):
+        seen, over = trust.end_probation(found, off, 10.1)
+        assert not over and "a-b" in seen.probation

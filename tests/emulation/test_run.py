@@ -118,7 +118,7 @@ def test_failures_are_written_as_people_say_them(text, fault):
     ],
 )
 def test_impossible_runs_are_refused_before_anything_is_built(arguments, words, capsys):
-    assert run(["--topology", RING, "--switch", "softswitch", *arguments]) == 1
+    assert run(["--topology", RING, "--switch", "softswitch", *arguments]) == 2
     said = capsys.readouterr()
     assert words in said.err
     assert "building" not in said.out

@@ -253,5 +253,5 @@ def test_the_command_lists_planned_failures_and_refuses_unknown_ones(capsys: pyt
         with pytest.raises(SystemExit):
             main(Fabric, argv)
         assert word in capsys.readouterr().err
-    assert main(Fabric, ["--list", "--workers", "99"]) == 1
+    assert main(Fabric, ["--list", "--workers", "99"]) == 2
     assert "needs 101 servers" in capsys.readouterr().err

@@ -198,7 +198,7 @@ def test_another_job_takes_over_when_it_says_so(network):
 def test_the_command_is_refused_on_a_node_that_is_taken_and_takes_over_when_it_says_so(network):
     network.run_server()
     start_agents(network)
-    wait_until(lambda: network.joined("w0", "w1", "s0"), "the agents have joined")
+    wait_until(lambda: network.roster.running, "the agents have joined")
     epoch = network.roster.epoch
     command = ("worker_agent", "allreduce", "--controller", network.address, "--bytes", "10K", "--repeat", "1")
     refused = network.run("w0", *command)

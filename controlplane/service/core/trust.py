@@ -124,13 +124,18 @@ def tried_early(trust: Trust, names: Collection[str]) -> Trust:
 def end_probation(trust: Trust, off: Mapping[str, Why], now: float) -> tuple[Trust, dict[str, float]]:
     """Return the new state, and what is to be tried again, with the seconds for which it was disabled: only a job's own
     packets tell whether it works. What has worked for twice that time is trusted like any other, and its probation
-    forgotten."""
+    forgotten. A pause of 0 is not set yet (`set_probation`).
+    """
     over = {
         name: one.pause
         for name, one in trust.probation.items()
-        if now >= one.since + one.pause and off.get(name) == Why.SILENT
+        if one.pause and now >= one.since + one.pause and off.get(name) == Why.SILENT
     }
-    kept = {name: one for name, one in trust.probation.items() if now < one.since + 3 * one.pause or name in off}
+    kept = {
+        name: one
+        for name, one in trust.probation.items()
+        if not one.pause or now < one.since + 3 * one.pause or name in off
+    }
     return replace(trust, probation=kept), over
 
 
