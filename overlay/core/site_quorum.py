@@ -23,7 +23,9 @@ sites knows that they are not going on elsewhere. From that follow the rules of 
   site: nobody goes on elsewhere.
 
 A site whose process was restarted has forgotten the history, and does not count until it has a state again, unless all
-sites of the last two rounds are connected.
+sites of the last two rounds are connected. Sites that have forgotten begin together only if no state is known beside
+theirs (`may_begin`). If a site that has state joins after they have begun, the coordinator steps down, and all of them
+begin again with that state (`observe`).
 
 Agents of the papers' systems have no history: their coordinator acts with those that are connected.
 """
@@ -78,6 +80,7 @@ class SiteQuorum:
         self._lived = False  # this process has done a round
         self._terms: dict[str, int] = {}  # term of the last round of each site that knows a history
         self._vouching: set[str] = set()  # sites that know every round that they have done
+        self._next: int | None = None  # the first round that is not done; None before sites have begun in this term
 
     @property
     def contested(self) -> bool:
@@ -87,10 +90,12 @@ class SiteQuorum:
     def start_term(self) -> None:
         """Begin a term of acting, with a number above all terms that this coordinator knows."""
         self.term = self._highest_known = max(self.term, self._highest_known) + 1
+        self._next = None
 
     def observe(self, message: Mapping[str, Any]) -> bool:
         """Record the term and the history in an agent's message "join". Return whether another coordinator has begun to
-        act since this one did. Raise ValueError or TypeError for a message that is not well formed.
+        act since this one did, or the agent knows a round that the sites of this coordinator have yet to do. Raise
+        ValueError or TypeError for a message that is not well formed.
         """
         site, history = str(message.get("node")), history_of(message.get("history", ()))
         self._terms.pop(site, None)  # the site's process may be another one, which has forgotten its history
@@ -99,7 +104,10 @@ class SiteQuorum:
         if history:
             self._vouching.add(site)
         self._highest_known = max(self._highest_known, int(message.get("term", 0)))
-        return self._highest_known > self.term
+        if self._highest_known > self.term:
+            return True
+        # While this process lives, a site may have the result of the next round, which the others do again.
+        return bool(history) and self._next is not None and history[-1][0] >= self._next + self._lived
 
     def admits(self, agent: str) -> bool:
         """Return whether this coordinator would act for this agent; else the agent looks for another one."""
@@ -116,7 +124,21 @@ class SiteQuorum:
         self.history = after(self.history, round_, self.term, sites)
         self._terms.update(dict.fromkeys(sites, self.term))
         self._vouching.update(sites)
-        self._lived = True
+        self._lived, self._next = True, round_ + 1
+
+    def may_begin(self, round_: int, sites: Collection[str]) -> bool:
+        """Return whether these sites may begin together before this round, for which one of them has the state: no
+        other site has a later state, as far as is known, or all sites of the last rounds have forgotten it.
+        """
+        if not self.history or all(self._within(names, sites) for *_, names in self.history):
+            return True
+        # A coordinator that lives may do the last round again without the only site that had its result.
+        return round_ > self.history[-1][0] - (not self.contested)
+
+    def begin_at(self, round_: int) -> None:
+        """Record that sites begin together before this round: no site has the results of later ones any more."""
+        self._next = round_
+        self.history = tuple(each for each in self.history if each[0] < round_)
 
     def term_of(self, site: str) -> int:
         """Return the term in which a site's last round was done; 0 where the site has told none."""

@@ -89,11 +89,11 @@ class Leadership:
         self._let_go()
 
     def observe(self, node: str, message: Mapping[str, Any]) -> None:
-        """Record an agent's message "join", and step down if the agent has followed a later coordinator. Raise
-        ValueError or TypeError for a message that is not well formed.
+        """Record an agent's message "join", and step down if the agent has followed a coordinator that began later, or
+        under which more rounds were done. Raise ValueError or TypeError for a message that is not well formed.
         """
         if self.quorum.observe(message) and self.active:
-            self._step_down(f"{node} has followed a coordinator that began to act later")
+            self._step_down(f"{node} has followed another coordinator, which began later or is ahead")
         elif self.active and not self.quorum.reached_by({*self._members, node}):
             self._step_down(self._too_few())  # the agent knows of others that have gone on elsewhere
 

@@ -91,6 +91,7 @@ class SiteDesk:
         self.survey: asyncio.Task[None] | None = None
         self.surveyed: set[str] = set()
         self._returned: asyncio.TimerHandle | None = None
+        self._waits = ""  # the last line of log about a state for which sites wait
         self._slow = 0  # number of slow rounds one after the other
         self.measured_at, self._patience, self.growth = 0.0, AGAIN_SECONDS, Growth()
         self._meanwhile = ""  # reason for a measurement that could not begin when it was wanted
@@ -251,12 +252,15 @@ class SiteDesk:
         self._returned = None
         if not self._policy.started and self._asking:
             self._policy.sites = min(self._policy.sites, len(self._asking))
-            self._begin_together()
+            self._answer()
             self._consider_survey()
 
     def _begin_together(self) -> None:
         """Have the sites that have asked begin with the state of the one that has done the most rounds."""
         lead = min(self._asking, key=lambda node: (-self.states[node][0], -self._quorum.term_of(node), node))
+        if not self._quorum.may_begin(self.states[lead][0], self._asking):
+            self._wait_for_state(lead)
+            return
         unlike = [node for node in self._asking if self._abouts[node][0] != self._abouts[lead][0]]
         if unlike and not self._returning:
             for node in [each for each in self._asking if each not in unlike]:
@@ -265,10 +269,20 @@ class SiteDesk:
             self._refuse(node, lead)
         if lead not in self._asking:
             return
+        self._quorum.begin_at(self.states[lead][0])
         self._policy.begin_at(self.states[lead][0], self._asking)
         self._reply(lead, None)
         self.log(f"{len(self._asking) + 1} sites begin before round {self._policy.round}, with the state of {lead}")
         self._answer()
+
+    def _wait_for_state(self, lead: str) -> None:
+        """Log, once for each round, that sites wait for one that has the state after the last round."""
+        last, _, sites = self._quorum.history[-1]
+        line = (f"the sites wait for the state after round {last}: {lead} has only that before round "
+                f"{self.states[lead][0]}; start the sites of that round ({', '.join(sites)})")  # fmt: skip
+        if line != self._waits:
+            self._waits = line
+            self.log(line)
 
     def _answer(self) -> None:
         """Tell the sites that have asked whose state to take, where that is known by now."""
@@ -320,7 +334,8 @@ class SiteDesk:
     def _tell_to_take(self, node: str, source: str | None, **about: object) -> None:
         history = self._quorum.history
         self._members.tell((node,), type="site", what="take", **{"from": source}, history=history, **about)
-        self._quorum.learn(node, history)
+        if source is None:
+            self._quorum.learn(node, history)  # else the site does not have the state yet
 
     def _compare(self, node: str) -> None:
         """Check that sites before the same round have the same state; whoever differs from most has to take theirs."""

@@ -251,8 +251,9 @@ class SiteServices:
         what = message["what"]
         if what == "take":
             self._is_active = message["from"] is None
-            # Of two rounds with one number and term the coordinator's counts; this site's ended nowhere else.
-            self.history = newer(history_of(message.get("history", ())), self.history)
+            if self._is_active:  # else this site does not have the state of these rounds yet
+                # Of two rounds with one number and term the coordinator's counts; this site's ended nowhere else.
+                self.history = newer(history_of(message.get("history", ())), self.history)
             future, self._here = self._here, None
             if future is not None:
                 future.set_result(message)
