@@ -47,7 +47,7 @@ def test_a_controller_may_log_before_it_reports_its_address(tmp_path, monkeypatc
 
 
 def test_failures_of_unknown_nodes_are_refused(capsys):
-    assert run(["--wan", "b4", "--fail", "dc0-dc99 at 1s"]) == 1
+    assert run(["--wan", "b4", "--fail", "dc0-dc99 at 1s"]) == 2
     assert "cannot fail" in capsys.readouterr().err
 
 
