@@ -78,5 +78,5 @@ def test_impossible_networks_are_refused_with_the_reason(spec, words, capsys):
     name, _, option = spec.partition(":")
     key, _, value = option.partition("=")
     if not words.startswith("unknown option"):
-        assert generate([name, f"--{key}={value}"]) == 1
+        assert generate([name, f"--{key}={value}"]) == 2
         assert words in capsys.readouterr().err

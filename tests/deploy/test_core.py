@@ -389,7 +389,7 @@ def test_event_that_is_none_is_refused():
 
 
 LIVES, STEPS = 300, 60
-SELDOM = 2
+SELDOM = 3
 """The changes of state that may be missing for some choices of seeds."""
 
 
