@@ -79,7 +79,7 @@ def test_only_clients_are_revoked_and_each_once(rig, capsys):
         ("controller", "is no node, operator, viewer or tenant"),
         ("nobody", "is no node, operator, viewer or tenant"),
     ):
-        assert certificates(["--folder", str(rig.ours), "--revoke", name]) == 1
+        assert certificates(["--folder", str(rig.ours), "--revoke", name]) == 2
         assert words in capsys.readouterr().err
     for _ in range(2):
         assert certificates(["--folder", str(rig.ours), "--revoke", "h1"]) == 0
@@ -101,7 +101,7 @@ def test_a_timer_renews_what_ends_soon_and_leaves_the_rest(tmp_path, capsys):
     assert all(datetime.fromisoformat(end) > soon for end in until[0].values()), "all hold for months"
     assert certificates(words[:-1]) == 0
     assert "none of them ends within 30 days" in capsys.readouterr().out
-    assert certificates(["--folder", str(ours), "--within", "3"]) == 1
+    assert certificates(["--folder", str(ours), "--within", "3"]) == 2
     assert "--within goes with --renew" in capsys.readouterr().err
 
 

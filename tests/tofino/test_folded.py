@@ -65,7 +65,7 @@ def test_a_dry_run_needs_no_loopback_port(capsys, monkeypatch, tmp_path):
     """
     monkeypatch.delenv("SDE_INSTALL", raising=False)
     folded = [*config(tmp_path, switches={"artifacts": f"t2na-{VALUES}"}), "--dry-run", "--json"]
-    assert main([*PLAN, *folded]) == 1
+    assert main([*PLAN, *folded]) == 2
     assert "Mbit/s of loopback ports, available are 200000" in capsys.readouterr().err
     slower = json.loads(Path(TESTBED_2).read_text())
     for edge in slower["edges"]:

@@ -111,7 +111,7 @@ def test_channels_must_exist_on_the_chips_connectors(options, last, tmp_path, ca
     file = tmp_path / "topology.json"
     file.write_text(json.dumps(data))
     status = main([*options, "--topology", str(file), "--dry-run"])
-    assert (status, f"channels 0 to {last}" in capsys.readouterr().err) == ((1, True) if last == 3 else (0, False))
+    assert (status, f"channels 0 to {last}" in capsys.readouterr().err) == ((2, True) if last == 3 else (0, False))
 
 
 @pytest.mark.parametrize("device", [one_pipe, two_pipes])
