@@ -294,7 +294,7 @@ def test_errors_say_what_to_do(words, said, folder, tmp_path, capsys):
     for file in (folder / "controller").iterdir():
         (places["listed"] / file.name).write_bytes(file.read_bytes())
     TokenFile(places["listed"] / "tokens").add(Token("0123456789abcdef", Caller("node", "w1")))
-    assert main(["site", *(word.format(**places) for word in words)]) == 1
+    assert main(["site", *(word.format(**places) for word in words)]) in (1, 2)
     assert said in capsys.readouterr().err
     assert not places["new"].exists() and not (folder / "controller" / "tokens").exists(), "nothing is half made"
 
