@@ -2,6 +2,7 @@
 
 import ast
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,10 @@ def test_a_library_stays_where_it_is_needed(library: str) -> None:
         if any(module.split(".")[0] == library for module in imported(file, at_once=True))
     ]
     assert not wrong
+
+
+def test_a_topology_is_made_without_numpy() -> None:
+    """Commands that read a topology would start later otherwise."""
+    words = "import sys, controlplane.planner.generators; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", words], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -9,7 +9,6 @@ from xml.etree import ElementTree
 
 from controlplane.planner.importers.build import KM_PER_MS, UNITS, Foreign, ForeignLink, node_name, number
 from controlplane.planner.topology import TopologyError
-from controlplane.planner.wan_networks import kilometres
 
 RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)bps\s*", re.IGNORECASE)
 """A link's label that is a bandwidth, such as "10 Gbps"."""
@@ -29,6 +28,8 @@ def read(content: bytes) -> Foreign:
     """Return the network in a file: bandwidths from LinkSpeedRaw (bit/s) or labels such as "10 Gbps", delays from
     coordinates. Raise TopologyError if it is wrong.
     """
+    from controlplane.planner.wan_networks import kilometres  # imported here, as other topologies do without numpy
+
     parser = ElementTree.XMLParser(target=_Builder())
     try:
         parser.feed(content)
