@@ -52,9 +52,8 @@ def refuse_unknown(message: Message) -> None:
     message.DiscardUnknownFields()
     if message.ByteSize() == len(data):
         return  # This comparison costs a fraction of a walk through the message.
-    whole = type(message)()
-    whole.ParseFromString(data)
-    refuse_fields(whole)
+    message.ParseFromString(data)  # The caller's message stays as it is.
+    refuse_fields(message)
 
 
 def refuse_fields(message: Message) -> None:
