@@ -69,15 +69,13 @@ class Kind:
         """The path of all jobs of this kind."""
         return f"/apis/{self.group}/{self.plural}"
 
-    def pods_of(self, job: Object, pods: Iterable[Object]) -> list[Object]:
-        """Return the pods of a job that train and have not ended."""
-        about = job["metadata"]
-        found = []
+    def by_job(self, pods: Iterable[Object]) -> dict[tuple[str, str], list[Object]]:
+        """Return the pods that train and have not ended, by namespace and name of their jobs."""
+        found: dict[tuple[str, str], list[Object]] = {}
         for pod in pods:
             labels = pod["metadata"].get("labels") or {}
-            own = pod["metadata"]["namespace"] == about["namespace"] and labels.get(self.label) == about["name"]
-            if own and labels.get(REPLICATED, TRAINERS) == TRAINERS and _lives(pod):
-                found.append(pod)
+            if labels.get(REPLICATED, TRAINERS) == TRAINERS and _lives(pod):
+                found.setdefault((pod["metadata"]["namespace"], labels.get(self.label, "")), []).append(pod)
         return found
 
 
@@ -113,15 +111,15 @@ def job_name(namespace: str, name: str, suffix: str = "") -> str:
     return f"{whole[: MOST_LETTERS - 9]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
-def wanted(kind: Kind, jobs: Iterable[Object], pods: Sequence[Object]) -> list[Wanted]:
+def wanted(kind: Kind, jobs: Iterable[Object], pods: Iterable[Object]) -> list[Wanted]:
     """Return the jobs that are to be in the network, given the training jobs and pods that the API server lists."""
-    found = []
+    by_job, found = kind.by_job(pods), []
     for job in jobs:
         about = job["metadata"]
         namespace, name, annotations = about["namespace"], about["name"], about.get("annotations") or {}
         if ASKS not in annotations or _over(job):
             continue
-        pods_of = kind.pods_of(job, pods)
+        pods_of = by_job.get((namespace, name), [])
         placed = len(pods_of) >= _replicas(job, pods_of) and all(pod["spec"].get("nodeName") for pod in pods_of)
         where = f"/apis/{kind.group}/namespaces/{namespace}/{kind.plural}/{name}"
         nodes = _nodes(pods_of) if placed else ()
