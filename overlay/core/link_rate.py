@@ -15,7 +15,7 @@ WARM_UP = 1 / 3
 
 
 class LinkRate:
-    """One measurement, which begins now. The sender keeps the link busy and calls `read` until that returns True.
+    """Measures one link, from now on. The sender keeps the link busy and calls `read` until that returns True.
 
     Args:
         clock: returns the time in seconds.

@@ -22,7 +22,7 @@ NOTHING = 2
 
 
 class Change:
-    """One site's change in one round.
+    """Holds the change of one site in one round, and makes it fit those of the other sites.
 
     Args:
         tensors: the change of each tensor of which this site has one, by its number: float32 of one dimension.

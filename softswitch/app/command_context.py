@@ -54,7 +54,7 @@ def command(name: str, words: str = "") -> Callable[[Function], Function]:
 
 
 class Context:
-    """One device with the program on it, for as long as that program runs."""
+    """Finds the tables, entries and profiles that commands name, on one device while its program runs."""
 
     def __init__(self, device: Device) -> None:
         self.device = device

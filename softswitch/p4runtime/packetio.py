@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Field:
-    """One metadata field. ``as_text`` says whether its values are decimal text (a type translated to strings)."""
+    """Describes a metadata field. ``as_text``: its values are decimal text (its type is translated to strings)."""
 
     id: int
     name: str

@@ -192,7 +192,7 @@ def test_traced_packets_fare_as_others(name: str) -> None:
 
 
 def test_no_packet_of_a_new_program_is_missed(demo: Program) -> None:
-    """From the first one on, and with the last ones of the program before, whose records are still to be read."""
+    """The trace has the first packets of the new program, and the last ones of the program before."""
     other = program("matching")
     with Fabric() as fabric:
         device = fabric.add_device(1, 255)

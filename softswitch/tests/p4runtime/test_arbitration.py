@@ -391,7 +391,7 @@ def test_any_history_leaves_everybody_with_the_truth(steps: list[tuple[int, int 
 
 
 def test_a_stream_that_never_arbitrates_ends() -> None:
-    """It takes a place that other clients need. A stream that arbitrated lives on."""
+    """A silent stream ends, since it uses a place that other clients need; one that has arbitrated does not."""
     with serving({1: FakeDevice(1)}, load_program=FakeProgram.load, arbitration_s=0.3) as served:
         stream = served.client().become_primary()
         silent = served.client().stream()

@@ -345,7 +345,7 @@ def test_profiles_refuse_invalid_members_and_groups(profiles: Switch) -> None:
 
 
 def test_groups_as_p4runtime_shell_writes_and_reads_them(profiles: Switch) -> None:
-    """It gives no max_size, and what it writes is also its query."""
+    """p4runtime-shell sets no max_size, and reads with the message that it wrote."""
     s = profiles
     member, group = s.member("small", 1, "set", 1), s.group("small", 1, (1, 4))  # max_group_size is 4
     assert s.codes(update(INSERT, action_profile_member=member), update(INSERT, action_profile_group=group)) == [OK, OK]

@@ -116,7 +116,7 @@ def test_unknown_fields_on_streams(served: Served, primary: Client) -> None:
 
 
 def test_backup_replicas_and_group_actions_are_named(served: Served, primary: Client) -> None:
-    """Of P4Runtime 1.5 and 1.6, known to the installed package or not."""
+    """These fields of P4Runtime 1.5 and 1.6 are named, whether the installed package knows them or not."""
     replica = extended(p4rt.Replica(egress_port=1), BACKUP)
     for one in (group(INSERT, 5, replica), clone(INSERT, 5, replica)):  # type: ignore[arg-type]
         (error,) = primary.outcomes(one)
